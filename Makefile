@@ -1,0 +1,57 @@
+# make run    trains the embedded default and says where picture, scores and report are
+# make test   ruff, mypy and the whole suite, as CI does
+# make setup  an environment with all extras, an MPI from wheels included
+#
+# Each makes .venv and installs what it needs the first time, and again only when pyproject.toml or constraints.txt
+# change. Needs make and Python 3.11 or newer; PYTHON=python3.12 chooses one, ARGS='--seeds 5' goes to the command.
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
+endif
+
+.PHONY: run test test-long setup clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/.installed
+	$(BIN)/ganherd train $(ARGS)
+
+test: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not long" $(ARGS)
+
+test-long: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m long $(ARGS)
+
+setup: $(VENV)/.installed-dev
+	@echo "ready: $(BIN)/ganherd --help"
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: ganherd needs Python 3.11 or newer; name one with PYTHON=…" >&2; exit 1; }
+	@"$(PYTHON)" -c '$(NEW_ENOUGH)' || { echo "make: $(PYTHON) is not Python 3.11 or newer" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt $(BIN)/python
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt $(BIN)/python
+	$(INSTALL) -e '.[test]'
+	@touch $(VENV)/.installed $@
+
+# mpich: for machines without an MPI; mpi4py finds a system's MPI first where it is asked to (MPI4PY_LIBMPI)
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(BIN)/python
+	$(INSTALL) -e '.[dev]' mpich
+	@touch $(VENV)/.installed $(VENV)/.installed-test $@

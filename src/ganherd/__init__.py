@@ -1,0 +1,71 @@
+"""ganherd trains many GANs as one: `train` a recipe, `load` the mixture it ends as.
+
+>>> import ganherd
+>>> run = ganherd.train("digits-wcgan", ["train.budget=2steps"], run="runs/two-steps", quiet=True)
+>>> ganherd.load(run.path).sample(4, label="7").x.shape
+(4, 1, 8, 8)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd.errors import Interrupted, UserError
+from ganherd.recipe import Recipe
+
+if TYPE_CHECKING:
+    from ganherd.mixture import Mixture
+    from ganherd.run.start import Run
+
+__version__ = "0.1.0"
+__all__ = ["Interrupted", "Recipe", "UserError", "load", "resume", "train"]
+
+
+def train(
+    recipe: str | Path | dict[str, Any] | Recipe = "digits-wcgan",
+    overrides: Sequence[str] = (),
+    *,
+    run: str | Path | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Trains a recipe (a packaged name, a file, a mapping or a `Recipe`) in a new run folder.
+
+    In a mapping, `nets.generator` and `nets.discriminator` may be classes: your own plain `nn.Module`s for one GAN.
+    """
+    from ganherd import recipe_file
+    from ganherd.run import start
+
+    if isinstance(recipe, dict):
+        recipe = _with_names(recipe)
+    name = Path(recipe).stem if isinstance(recipe, (str, Path)) else "run"
+    return start.begin(recipe_file.load(recipe, overrides), run, name, quiet)
+
+
+def resume(path: str | Path, overrides: Sequence[str] = (), *, quiet: bool = False, trust_code: bool = False) -> Run:
+    """Goes on with an interrupted run, exactly; `overrides` may give it a longer train.budget."""
+    from ganherd.run import start
+
+    return start.resume(path, overrides, quiet, trust_code)
+
+
+def load(path: str | Path, *, trust_code: bool = False) -> Mixture:
+    """The mixture of a run. Loading executes no code of the run's; `trust_code` lets it import the nets that it names."""
+    from ganherd import mixture
+
+    return mixture.load(path, trust_code)
+
+
+def _with_names(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Classes among the nets by the names under which they can be imported again."""
+    nets = recipe.get("nets")
+    if not isinstance(nets, dict):
+        return recipe
+
+    def name(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {**value, "name": name(value.get("name"))}
+        return f"{value.__module__}:{value.__qualname__}" if isinstance(value, type) else value
+
+    return {**recipe, "nets": {key: name(value) for key, value in nets.items()}}

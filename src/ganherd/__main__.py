@@ -1,0 +1,8 @@
+"""`python -m ganherd` equals `ganherd`."""
+
+from __future__ import annotations
+
+from ganherd.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""Data: from a name or a path to arrays with a held-out split, and to what each member of the herd sees."""
+
+from __future__ import annotations
+
+from ganherd.data.source import Dataset, load
+
+__all__ = ["Dataset", "load"]

@@ -1,0 +1,205 @@
+"""Arrays as people save them become arrays as ganherd keeps them: layout, range and labels are found and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ganherd.errors import UserError
+
+Array = npt.NDArray[Any]
+
+SLACK = 1e-3  # how far a float may lie outside its range: rounding, as of half precision
+ROWS = 4096  # rows converted at once, so that a large float array is not copied whole
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What a reader found, before it is checked; None where the source has no such thing."""
+
+    x: Array
+    y: Array | None = None
+    x_test: Array | None = None
+    y_test: Array | None = None
+    labels: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Tidy:
+    """Checked arrays: x uint8 [n, C, H, W] or float32 [n, 2], y int64 [n] (-1: no label)."""
+
+    x: Array
+    y: Array
+    x_test: Array | None
+    y_test: Array | None
+    labels: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def tidy(raw: Raw, name: str) -> Tidy:
+    """Check and convert what a reader found; whatever cannot be meant is a UserError that names the source."""
+    if raw.x_test is not None and len(raw.x_test) == 0:
+        raw = replace(raw, x_test=None, y_test=None)
+    x, x_test, notes = _values(raw.x, raw.x_test, name)
+    if raw.x_test is None and raw.y_test is not None and len(raw.y_test):
+        raise UserError(f"{name} has y_test without x_test; give both or neither.")
+    if raw.x_test is not None and (raw.y is None) != (raw.y_test is None):
+        missing = "y_test" if raw.y_test is None else "y of the training set"
+        raise UserError(f"{name} has labels for one of its two sets only ({missing} is missing); give both or neither.")
+    y, y_test, labels, more = _labels(raw, name)
+    return Tidy(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more))
+
+
+def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | None, list[str]]:
+    both = [x] if x_test is None else [x, x_test]
+    for part in both:
+        if part.dtype.kind not in "buif":
+            raise UserError(
+                f"{name} holds values of type {part.dtype}; save numbers: uint8, or float in [0, 1] or [-1, 1]."
+            )
+    if x.ndim == 0 or len(x) == 0:
+        raise UserError(f"{name} holds no images: its first array has shape {x.shape}.")
+    if x_test is not None and x_test.shape[1:] != x.shape[1:]:
+        raise UserError(f"{name} has training rows of shape {x.shape[1:]} and test rows of shape {x_test.shape[1:]}.")
+    for part in both:
+        if part.dtype.kind == "f" and not all(np.isfinite(part[i : i + ROWS]).all() for i in range(0, len(part), ROWS)):
+            bad = next(i for i in range(len(part)) if not np.isfinite(part[i]).all())
+            raise UserError(f"{name} has NaN or infinite values, the first in row {bad}; remove or repair those rows.")
+    if x.ndim == 2 and x.shape[1] == 2:
+        points = [np.ascontiguousarray(part, dtype=np.float32) for part in both]
+        return points[0], points[1] if x_test is not None else None, []
+    order, notes = _layout(x, name)
+    scale, more = _range(both, name)
+    images = [_to_uint8(order(part), *scale) for part in both]
+    return images[0], images[1] if x_test is not None else None, [*notes, *more]
+
+
+def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
+    """How to reach [n, C, H, W], and a note where that was a guess."""
+    if 0 in x.shape:
+        raise UserError(f"{name} holds images without pixels: its array has shape {x.shape}.")
+    if x.ndim == 3:
+        return lambda part: part[:, None], []
+    if x.ndim == 4:
+        first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
+        if first:
+            guess = f"shape {x.shape} is read as n × C × H × W (n × H × W × C would fit too)"
+            return lambda part: part, [guess] if last else []
+        if last:
+            return lambda part: part.transpose(0, 3, 1, 2), []
+        raise UserError(f"{name} has images of shape {x.shape[1:]}; ganherd reads 1 or 3 channels, first or last.")
+    raise UserError(
+        f"{name} has an array of shape {x.shape}; "
+        f"save images as n × C × H × W, n × H × W × C or n × H × W, or points as n × 2."
+    )
+
+
+def _range(parts: list[Array], name: str) -> tuple[tuple[float, float], list[str]]:
+    """(add, times) that bring the values to 0 … 255; the rule is one for both sets."""
+    kind = parts[0].dtype
+    if any(part.dtype.kind != kind.kind for part in parts):
+        raise UserError(
+            f"{name} has training values of type {kind} and test values of type {parts[1].dtype}; save one type."
+        )
+    low, high = float(min(part.min() for part in parts)), float(max(part.max() for part in parts))
+    if kind.kind == "b":
+        return (0.0, 255.0), ["values are true or false: black or white"]
+    if kind == np.uint8 and all(part.dtype == np.uint8 for part in parts):
+        dark = f"the brightest value is {high:g} of 255: if it means white, save x / {high:g} as float instead"
+        return (0.0, 1.0), [dark] if 0 < high <= 16 else []
+    if kind.kind in "ui":
+        if low < 0 or high > 255:
+            raise UserError(f"{name} has whole numbers in [{low:g}, {high:g}]; bring them to 0 … 255.")
+        return (0.0, 1.0), [f"values are whole numbers in [{low:g}, {high:g}], read as 0 … 255"]
+    if low >= -SLACK and high <= 1 + SLACK:
+        return (0.0, 255.0), [f"float values in [{low:.4g}, {high:.4g}], read as 0 … 1"]
+    if low >= -1 - SLACK and high <= 1 + SLACK:
+        return (1.0, 127.5), [f"float values in [{low:.4g}, {high:.4g}], read as -1 … 1"]
+    if low >= -SLACK and high <= 255 + SLACK:
+        return (0.0, 1.0), [f"float values in [{low:.4g}, {high:.4g}], read as 0 … 255"]
+    raise UserError(f"{name} has float values in [{low:.4g}, {high:.4g}]; bring them to [0, 1], [-1, 1] or [0, 255].")
+
+
+def _to_uint8(x: Array, add: float, times: float) -> Array:
+    if x.dtype == np.uint8 and (add, times) == (0.0, 1.0):
+        return np.ascontiguousarray(x)
+    out = np.empty(x.shape, np.uint8)
+    for i in range(0, len(x), ROWS):
+        part = x[i : i + ROWS].astype(np.float32)
+        out[i : i + ROWS] = np.clip(np.rint((part + add) * times), 0, 255)
+    return out
+
+
+def _labels(raw: Raw, name: str) -> tuple[Array, Array | None, tuple[str, ...], list[str]]:
+    """Labels as indices into their names."""
+    none = None if raw.x_test is None else np.full(len(raw.x_test), -1, np.int64)
+    if raw.y is None:
+        return np.full(len(raw.x), -1, np.int64), none, (), []
+    y = _column(raw.y, len(raw.x), "y", name)
+    y_test = None if raw.x_test is None or raw.y_test is None else _column(raw.y_test, len(raw.x_test), "y_test", name)
+    names: tuple[str, ...] = raw.labels or ()
+    if len(set(names)) < len(names):
+        raise UserError(f"{name} has a class name twice in `labels`.")
+    if y.dtype.kind == "U":
+        names = names or tuple(str(v) for v in np.unique(y))
+        known = {label: k for k, label in enumerate(names)}
+        return _by_name(y, known, name), None if y_test is None else _by_name(y_test, known, name), names, []
+    if y_test is not None and y_test.dtype.kind == "U":
+        raise UserError(f"{name} has numbers in y and names in y_test; save one kind.")
+    values = np.unique(y[y >= 0])
+    if not len(values) and (y_test is None or (y_test < 0).all()):
+        return y, y_test, (), []
+    notes = []
+    if without := int((y < 0).sum()):
+        notes.append(f"{without:,} training rows have no label (-1)")
+    if names:
+        top = int(max(y.max(), -1 if y_test is None else y_test.max()))
+        if top >= len(names):
+            raise UserError(f"{name} has label {top}, but `labels` names {len(names)} classes (0 … {len(names) - 1}).")
+        return y, y_test, names, notes
+    if y_test is not None and len(strange := np.setdiff1d(y_test[y_test >= 0], values)):
+        raise UserError(f"{name} has test rows with label {strange[0]}, which no training row has.")
+    if not np.array_equal(values, np.arange(len(values))):
+        notes.append(f"labels are the numbers {values[0]} … {values[-1]}; {len(values)} of them occur")
+    names = tuple(str(v) for v in values)
+    return _index(y, values), None if y_test is None else _index(y_test, values), names, notes
+
+
+def _column(y: Array, n: int, key: str, name: str) -> Array:
+    """One label per row: int64 (-1: none) or names."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise UserError(
+            f"{name} has {key} of shape {y.shape}; save one label for each row (argmax of a one-hot array)."
+        )
+    if len(y) != n:
+        raise UserError(f"{name} has {n:,} rows but {len(y):,} labels in {key}; they must match.")
+    if y.dtype.kind == "S":
+        return np.char.decode(y, "utf-8", "replace")
+    if y.dtype.kind == "U":
+        return y
+    if y.dtype.kind == "f" and not (np.isfinite(y).all() and (y == np.rint(y)).all()):
+        raise UserError(f"{name} has labels in {key} that are no whole numbers.")
+    if y.dtype.kind not in "buif":
+        raise UserError(f"{name} has labels of type {y.dtype} in {key}; save whole numbers or names.")
+    if len(y) and not (y.min() >= -1 and y.max() < 2**31):
+        raise UserError(
+            f"{name} has label {y.min() if y.min() < -1 else y.max()} in {key}; use 0 and up, or -1 for none."
+        )
+    return y.astype(np.int64)
+
+
+def _by_name(y: Array, known: dict[str, int], name: str) -> Array:
+    values, inverse = np.unique(y, return_inverse=True)
+    if strange := [str(v) for v in values if str(v) not in known]:
+        raise UserError(f"{name} has rows labelled {strange[0]!r}, which is none of its classes.")
+    return np.array([known[str(v)] for v in values], np.int64)[inverse]
+
+
+def _index(y: Array, values: Array) -> Array:
+    return np.where(y < 0, -1, np.searchsorted(values, y)).astype(np.int64)

@@ -1,0 +1,67 @@
+"""Every member's own shuffled batches, out of one data set that stays as bytes on the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.herd import streams
+
+
+class Feed:
+    """Batch c of a member is a fixed function of its stream and c: nothing of the order is ever saved.
+
+    A member's epoch goes through its own data once, in ceil(count / batch) batches; the last one is filled from the start of the
+    same permutation, and so is the only one where a class is smaller than a batch.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,  # [n, …] uint8 images or float points, on the device
+        y: Tensor,  # [n] int64
+        index: np.ndarray,  # [N, n_max] rows of x for each member
+        count: np.ndarray,  # [N] how many of them are its own
+        batch: int,
+        offset: float,
+        scale: float,
+        dtype: torch.dtype,
+    ) -> None:
+        self.x, self.y, self.batch, self.dtype = x, y, batch, dtype
+        self._index, self._count = index, count
+        self._offset, self._scale = offset, scale
+        self.batches_per_epoch = -(-count // batch)  # [N]
+        self._tables = np.zeros((len(count), int(self.batches_per_epoch.max()) * batch), np.int64)
+        self._tabled = [(0, -1)] * len(count)  # (key of the member, epoch) that its row of the tables holds
+
+    def indices(self, members: slice, base: np.ndarray, c: int) -> np.ndarray:
+        """[n, B] rows of the data in batch `c` of those members, whose streams are `base` [n]."""
+        length = self.batches_per_epoch[members]
+        for member, member_base, epoch in zip(
+            range(members.start, members.stop), base.tolist(), (c // length).tolist(), strict=True
+        ):
+            if self._tabled[member] != (member_base, epoch):
+                self._tables[member] = self._shuffled(member, member_base, epoch)
+                self._tabled[member] = (member_base, epoch)
+        columns = (c % length * self.batch)[:, None] + np.arange(self.batch)
+        return np.take_along_axis(self._tables[members], columns, axis=1)
+
+    def _shuffled(self, member: int, base: int, epoch: int) -> np.ndarray:
+        """The member's data in the order of that epoch, wrapped to whole batches and padded to the widest member."""
+        count = int(self._count[member])
+        generator = torch.Generator().manual_seed(streams.key(base, streams.ORDER, epoch))
+        order = torch.randperm(count, generator=generator).numpy()
+        return self._index[member, order[np.arange(self._tables.shape[1]) % count]]
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """x [n, B, …] in model units and y [n, B], for indices [n, B] on the data's device."""
+        flat = indices.reshape(-1)
+        x = self.x.index_select(0, flat).to(self.dtype).sub_(self._offset).div_(self._scale)
+        return x.unflatten(0, indices.shape), self.y.index_select(0, flat).unflatten(0, indices.shape)
+
+    def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
+        return self.gather(torch.from_numpy(self.indices(members, base, c)).to(self.x.device))
+
+    def own_rows(self, member: int) -> np.ndarray:
+        """[count] the rows of the data that are this member's."""
+        return np.asarray(self._index[member, : int(self._count[member])])

@@ -1,0 +1,77 @@
+"""What is in a data set, for a person and for a program: classes, counts, sizes, range, and a contact sheet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ganherd import recipe
+from ganherd.data.fetch import get, list_sources
+from ganherd.data.sheet import contact_sheet
+from ganherd.data.source import Dataset, load
+
+__all__ = ["contact_sheet", "describe", "get", "inspect", "list_sources", "text"]
+
+
+def inspect(settings: recipe.Data) -> dict[str, Any]:
+    """Load the data that a recipe names and describe it.
+
+    >>> inspect(recipe.Data(source="ring8", points=80))["classes"][0]
+    {'name': '0', 'train': 10, 'held_out': 2}
+    """
+    return describe(load(settings))
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """A data set as plain values, ready for JSON."""
+    train, held = (np.bincount(y[y >= 0], minlength=len(dataset.labels)) for y in (dataset.y, dataset.y_test))
+    return {
+        "name": dataset.name,
+        "kind": "images" if dataset.is_image else "points",
+        "shape": list(dataset.shape),
+        "train": len(dataset.x),
+        "held_out": len(dataset.x_test),
+        "classes": [
+            {"name": name, "train": int(train[k]), "held_out": int(held[k])} for k, name in enumerate(dataset.labels)
+        ],
+        "range": [_number(dataset.x.min()), _number(dataset.x.max())],
+        "mean": round(float(dataset.x.mean(dtype=np.float64)), 4),
+        "std": round(float(_std(dataset.x)), 4),
+        "offset": dataset.offset,
+        "scale": dataset.scale,
+        "digest": dataset.digest,
+        "notes": list(dataset.notes),
+    }
+
+
+def text(facts: dict[str, Any]) -> str:
+    """The same for people."""
+    shape = "×".join(str(size) for size in facts["shape"])
+    lines = [
+        f"{facts['name']}: {facts['train']:,} {facts['kind']} of {shape} to train on, {facts['held_out']:,} held out",
+        f"range {facts['range'][0]} to {facts['range'][1]}, mean {facts['mean']}, standard deviation {facts['std']}",
+    ]
+    if classes := facts["classes"]:
+        width = max(len(row["name"]) for row in classes)
+        lines.append(f"{len(classes)} classes (to train on / held out):")
+        lines += [f"  {row['name']:<{width}}  {row['train']:>7,} / {row['held_out']:,}" for row in classes]
+    else:
+        lines.append("no labels")
+    lines += [f"note: {note}" for note in facts["notes"]]
+    return "\n".join([*lines, *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else [])])
+
+
+def _number(value: Any) -> int | float:
+    return int(value) if np.issubdtype(type(value), np.integer) else round(float(value), 6)
+
+
+def _std(x: Any) -> float:
+    """Standard deviation of all values; bytes are counted, which needs no large copy."""
+    if x.dtype != np.uint8:
+        return float(x.std(dtype=np.float64))
+    parts = np.array_split(x, 1 + x.size // 2**22)
+    counts = np.sum([np.bincount(part.reshape(-1), minlength=256) for part in parts], axis=0)
+    share = counts / x.size
+    mean = (share * np.arange(256)).sum()
+    return float(np.sqrt((share * (np.arange(256) - mean) ** 2).sum()))

@@ -1,0 +1,75 @@
+"""Which training rows each member sees: those of its class, all of them, or a diet of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ganherd import recipe
+from ganherd.data.keyed import shuffle
+from ganherd.data.source import Dataset
+from ganherd.errors import UserError
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Rows of `Dataset.x` by member. Where all members see all rows, `index` is a read-only view of one row."""
+
+    index: Ints  # [N, n_max], padded by repeating from the start of the row
+    count: Ints  # [N] how many of a row count
+    label: Ints  # [N] the class each member stands for; -1: none
+    notes: tuple[str, ...] = ()
+
+
+def partition(dataset: Dataset, settings: recipe.Data, members: int | None, batch: int, seed: int) -> Partition:
+    """The rows of one replica's members; `seed` matters to diets only."""
+    notes: list[str] = []
+    if settings.partition == "by-class":
+        rows, label = _by_class(dataset, members, notes), np.arange(len(dataset.labels), dtype=np.int64)
+        who = [f"class {name!r}" for name in dataset.labels]
+    else:
+        n = members or 1
+        label, who = np.full(n, -1, np.int64), [f"member {k}" for k in range(n)]
+        everything = np.arange(len(dataset.x), dtype=np.int64)
+        rows = [everything] * n
+        if settings.partition == "diet":
+            keep = max(1, round(settings.diet * len(everything)))
+            rows = [np.sort(shuffle(len(everything), "diet", seed, k)[:keep]) for k in range(n)]
+    count = np.array([len(row) for row in rows], np.int64)
+    if small := [k for k in range(len(rows)) if count[k] < batch]:
+        few = ", ".join(f"{who[k]} has {count[k]}" for k in small[:5]) + (", …" if len(small) > 5 else "")
+        notes.append(
+            f"{len(small)} of {len(rows)} members have fewer rows than a batch of {batch} and see some twice: {few}"
+        )
+    index: Ints
+    if settings.partition == "all":
+        index = np.broadcast_to(rows[0], (len(rows), len(rows[0])))
+    else:
+        index = np.stack([np.resize(row, count.max()) for row in rows])
+    return Partition(index, count, label, tuple(notes))
+
+
+def _by_class(dataset: Dataset, members: int | None, notes: list[str]) -> list[Ints]:
+    classes = len(dataset.labels)
+    if not classes:
+        raise UserError(
+            f"data.partition is by-class, but {dataset.name} has no labels; "
+            f"set data.partition to all or diet, or give labels."
+        )
+    if members is not None and members != classes:
+        raise UserError(
+            f"herd.members is {members}, but {dataset.name} has {classes} classes and data.partition is by-class; "
+            f"leave herd.members out, or set data.partition to all or diet."
+        )
+    rows = [np.flatnonzero(dataset.y == k).astype(np.int64) for k in range(classes)]
+    if empty := [dataset.labels[k] for k in range(classes) if not len(rows[k])]:
+        raise UserError(
+            f"{dataset.name} has no training rows for class {empty[0]!r}; add some, or leave the class out."
+        )
+    if without := int((dataset.y < 0).sum()):
+        notes.append(f"{without:,} rows without a label are seen by no member")
+    return rows

@@ -1,0 +1,168 @@
+"""A name or a path becomes a Dataset: arrays ready for the device, with a held-out split that nothing trains on."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ganherd import recipe
+from ganherd.data import formats
+from ganherd.data.arrays import Array, Raw, Tidy, tidy
+from ganherd.data.folder import read_folder, resized
+from ganherd.data.home import NAMED, find, missing
+from ganherd.data.keyed import shuffle
+from ganherd.data.toys import TOYS, draw
+from ganherd.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training rows, held-out rows and class names. Model units are (x - offset) / scale."""
+
+    name: str
+    x: Array  # uint8 [n, C, H, W], or float32 [n, 2]
+    y: Array  # int64 [n], index into labels; -1: no label
+    x_test: Array  # the held-out split, like x
+    y_test: Array
+    labels: tuple[str, ...]  # (): no labels
+    offset: float
+    scale: float
+    notes: tuple[str, ...] = ()  # what a person should know: skipped files, converted ranges
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one row: (C, H, W) or (2,)."""
+        return tuple(int(n) for n in self.x.shape[1:])
+
+    @property
+    def is_image(self) -> bool:
+        return self.x.ndim == 4
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the content: rows, labels and names, of both splits."""
+        total = hashlib.sha256()
+        for array in (self.x, self.y, self.x_test, self.y_test):
+            total.update(f"{array.dtype.str}{array.shape}".encode())
+            total.update(np.ascontiguousarray(array).data)
+        total.update("\0".join(self.labels).encode())
+        return total.hexdigest()
+
+
+def load(settings: recipe.Data) -> Dataset:
+    """The data that a recipe names.
+
+    >>> digits = load(recipe.Data(source="digits"))
+    >>> digits.shape, digits.labels[7], len(digits.x) + len(digits.x_test)
+    ((1, 8, 8), '7', 1797)
+    """
+    raw, name = _read(settings)
+    data = tidy(raw, name)
+    if data.x.ndim == 4:
+        if settings.points is not None:
+            raise UserError(f"data.points is for 2-D points, and {name} holds images; leave data.points out.")
+        if settings.size is not None:
+            data = _resize(data, settings.size)
+    elif settings.size is not None:
+        raise UserError(f"data.size is for images, and {name} holds 2-D points; leave data.size out.")
+    notes = list(data.notes)
+    if data.x_test is None or data.y_test is None:
+        held = hold_out(data.y, settings.holdout)
+        if settings.holdout and not held.any():
+            notes.append("too few rows to hold any out")
+        data = replace(data, x=data.x[~held], y=data.y[~held], x_test=data.x[held], y_test=data.y[held])
+    if settings.points is not None and settings.source not in TOYS:
+        data = _keep(data, settings.points, name)
+    assert data.x_test is not None and data.y_test is not None
+    offset, scale = (127.5, 127.5) if data.x.ndim == 4 else _span(data.x)
+    return Dataset(name, data.x, data.y, data.x_test, data.y_test, data.labels, offset, scale, tuple(notes))
+
+
+def hold_out(y: Array, fraction: float) -> Array:
+    """A mask of held-out rows: of each class the fraction, the same rows in every run, and never all of a class.
+
+    >>> int(hold_out(np.array([0] * 10 + [1] * 5), 0.2).sum())
+    3
+    """
+    held = np.zeros(len(y), bool)
+    for k in np.unique(y):
+        rows = np.flatnonzero(y == k)
+        n = min(max(1, round(fraction * len(rows))), len(rows) - 1) if fraction else 0
+        held[rows[shuffle(len(rows), "hold out", int(k) + 1)[:n]]] = True
+    return held
+
+
+def _read(settings: recipe.Data) -> tuple[Raw, str]:
+    name = settings.source
+    if name == "digits":
+        return _digits(), name
+    if name in TOYS:
+        return draw(name, settings.points, settings.holdout), name
+    if name in NAMED:
+        path = find(name)
+        if path is None:
+            raise missing(name)
+        raw = _read_path(path, settings)
+        return replace(raw, labels=raw.labels or NAMED[name].labels), name
+    path = Path(name).expanduser()
+    if not path.exists():
+        near = difflib.get_close_matches(name, NAMED, 1)
+        hint = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(NAMED)}."
+        raise UserError(f"data.source {name!r} is neither a known name nor a file or folder that exists; {hint}")
+    return _read_path(path, settings), path.name or str(path)
+
+
+def _read_path(path: Path, settings: recipe.Data) -> Raw:
+    name = path.name.lower()
+    if path.is_dir():
+        if formats.is_idx(path):
+            return formats.read_idx(path)
+        return formats.read_cifar(path) if formats.is_cifar(path) else read_folder(path, settings)
+    if not path.is_file():
+        raise UserError(f"{path} is neither a file nor a folder.")
+    if name.endswith(".npz"):
+        return formats.read_npz(path)
+    if name.endswith((".tar.gz", ".tgz", ".tar")):
+        return formats.read_cifar(path)
+    if name.endswith((".txt", ".csv", ".tsv")):
+        return formats.read_points(path)
+    if "idx" in name or name.endswith("ubyte"):
+        return formats.read_idx_images(path)
+    raise UserError(
+        f"{path} is no data that ganherd reads: an .npz, idx files, CIFAR, points in .txt, or a folder of images."
+    )
+
+
+def _digits() -> Raw:
+    from sklearn.datasets import load_digits  # here, because importing it takes a second
+
+    found = load_digits()
+    x = np.rint(found.images * (255 / 16)).astype(np.uint8)  # 0 … 16 to 0 … 255
+    return Raw(x, found.target, labels=tuple("0123456789"))
+
+
+def _resize(data: Tidy, size: int) -> Tidy:
+    if data.x.shape[2:] == (size, size):
+        return data
+    before = " × ".join(str(n) for n in data.x.shape[2:])
+    note = f"images of {before} were cropped to the centre square and resized to {size} × {size}"
+    x_test = None if data.x_test is None else resized(data.x_test, size)
+    return replace(data, x=resized(data.x, size), x_test=x_test, notes=(*data.notes, note))
+
+
+def _keep(data: Tidy, points: int, name: str) -> Tidy:
+    if points > len(data.x):
+        raise UserError(f"data.points is {points:,}, but {name} has {len(data.x):,} training points; ask for fewer.")
+    rows = np.sort(shuffle(len(data.x), "points")[:points])
+    return replace(data, x=data.x[rows], y=data.y[rows])
+
+
+def _span(x: Array) -> tuple[float, float]:
+    """Centre and half-range over both coordinates, so that shapes keep their proportions."""
+    low, high = float(x.min()), float(x.max())
+    return (low + high) / 2, (high - low) / 2 or 1.0

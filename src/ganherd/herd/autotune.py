@@ -1,0 +1,90 @@
+"""The engine's choice: a measurement of seconds on the machine at hand, made once and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ganherd.herd.engine import Herd, Plan, members_that_fit, rate
+from ganherd.recipe import Engine as Settings
+from ganherd.recipe import parse_bytes
+
+_SECONDS = 0.4  # for each candidate
+
+
+def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
+    """The fastest plan that the settings leave open."""
+    chunk = settings.chunk or _chunk(herd, settings)
+    names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
+    threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
+    if herd.device.type == "cuda":
+        threads = threads[-1:]
+        names = names if settings.name != "auto" else ["fused"]
+    plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
+    if len(plans) == 1:
+        return plans[0]
+    memory = Path(os.environ.get("GANHERD_CACHE", "~/.cache/ganherd")).expanduser() / "engines.json"
+    identity = _identity(herd, plans)
+    known = _read(memory)
+    for plan in plans:
+        if known.get(identity) == [plan.name, plan.chunk, plan.threads]:
+            return plan
+    say(f"measuring {len(plans)} ways to run this herd on this machine, once…")
+    rates = {plan: rate(herd, plan, _SECONDS) for plan in plans}
+    best = max(plans, key=lambda plan: rates[plan])
+    for plan in plans:
+        say(f"  {plan.describe(herd.size)}: {rates[plan]:,.0f} member-steps/s{'  <- chosen' if plan is best else ''}")
+    _write(memory, {**_read(memory), identity: [best.name, best.chunk, best.threads]})
+    return best
+
+
+def _chunk(herd: Herd, settings: Settings) -> int:
+    if settings.memory is not None:
+        return members_that_fit(herd, parse_bytes(settings.memory))
+    if herd.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(herd.device)
+        return members_that_fit(herd, int(0.8 * free))
+    return members_that_fit(herd, _free_memory() // 2)
+
+
+def _free_memory() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # a system that does not say
+        return 4 << 30
+
+
+def _identity(herd: Herd, plans: list[Plan]) -> str:
+    """What the choice depends on: the machine, the nets, the rules and the sizes."""
+    gpu = torch.cuda.get_device_name(herd.device) if herd.device.type == "cuda" else ""
+    rules = {name: value for name, value in vars(herd.rules).items() if name != "game"} | {
+        "game": herd.rules.game.names
+    }
+    parts = [
+        platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.size, list(herd.feed.x.shape[1:]),
+        str(herd.g.module), str(herd.d.module), rules, [(plan.name, plan.chunk, plan.threads) for plan in plans],
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, list[object]]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(path: Path, known: dict[str, list[object]]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps(known))
+        aside.replace(path)
+    except OSError:
+        pass  # a cache that cannot be written costs only the next measurement

@@ -1,0 +1,175 @@
+"""How the fused step is executed: one member after another, all at once, or block by block when not all fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.data.feed import Feed
+from ganherd.herd.state import Blueprint, State, bases, bytes_per_member, members_of
+from ganherd.herd.step import SUMS, Rules, Step
+
+
+@dataclass
+class Herd:
+    """Everything the hot path needs: the nets' blueprints, the stacked state, the rules of a step and the feed."""
+
+    g: Blueprint
+    d: Blueprint
+    state: State  # on the host when it does not fit the device, else on the device
+    rules: Rules
+    feed: Feed
+    device: torch.device
+
+    @property
+    def size(self) -> int:
+        return len(self.state["set.seed"])
+
+    def no_sums(self) -> Tensor:
+        """[4, N] float64: what records are made of, before the first step."""
+        return torch.zeros(len(SUMS), self.size, dtype=torch.float64, device=self.state["set.seed"].device)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The engine of a run: chosen once, recorded, and restored when the run goes on."""
+
+    name: str  # loop, fused, graph
+    chunk: int  # members on the device at once
+    threads: int
+    device: str
+
+    def describe(self, size: int) -> str:
+        blocks = (
+            f", {-(-size // self.chunk)} blocks of {self.chunk}" if self.name != "loop" and self.chunk < size else ""
+        )
+        return f"{self.name} on {self.device}, {self.threads} thread{'s' * (self.threads != 1)}{blocks}"
+
+
+def never() -> bool:
+    return False
+
+
+class Engine:
+    """Advances a herd from one step to another; `loop` and `fused` differ only in how many members one call holds."""
+
+    def __init__(self, herd: Herd, plan: Plan) -> None:
+        self.herd, self.plan = herd, plan
+        width = 1 if plan.name == "loop" else plan.chunk
+        self._blocks = [slice(a, min(a + width, herd.size)) for a in range(0, herd.size, width)]
+        self._step = Step(herd.g, herd.d, herd.rules, mapped=plan.name != "loop")
+
+    def advance(
+        self,
+        start: int,
+        stop: int,
+        sums: Tensor,
+        asked_to_stop: Callable[[], bool] = never,
+        tick: Callable[[int], None] | None = None,
+    ) -> int:
+        """Trains every member from `start` up to `stop`, or to the first step after it is asked to stop; says where it is."""
+        base = bases(self.herd.state)
+        resident = self.herd.state["g.params"].device.type == self.herd.device.type
+        if resident:  # everything is where it is computed: step by step, so that a stop takes effect at once
+            blocks = [(block, members_of(self.herd.state, block), sums[:, block]) for block in self._blocks]
+            for step in range(start, stop):
+                for block, state, block_sums in blocks:
+                    self._one(state, block, base[block], block_sums, step)
+                if tick:
+                    tick(step + 1)
+                if asked_to_stop():
+                    return step + 1
+            return stop
+        for number, block in enumerate(self._blocks):  # block by block up to the next meeting: each is moved once
+            host = members_of(self.herd.state, block)
+            state = {name: value.to(self.herd.device) for name, value in host.items()}
+            block_sums = sums[:, block].to(self.herd.device)
+            for step in range(start, stop):
+                self._one(state, block, base[block], block_sums, step)
+                if tick:
+                    tick(start + ((stop - start) * number + step + 1 - start) // len(self._blocks))
+                if number == 0 and asked_to_stop():
+                    stop = step + 1
+                    break
+            for name, value in host.items():
+                value.copy_(state[name])
+            sums[:, block] = block_sums.to(sums.device)
+        return stop
+
+    def _one(self, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
+        feed, first = self.herd.feed, step * self.herd.rules.n_critic
+        self._step(
+            state,
+            lambda number: feed.batch_at(block, base, first + number),
+            on_device(base, self.herd.device),
+            sums,
+            step,
+        )
+
+
+def on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+    """Keys where the draws are made: on a CPU they stay with numpy."""
+    return torch.from_numpy(base).to(device) if device.type == "cuda" else base
+
+
+def memory_per_member(herd: Herd) -> int:
+    """Bytes that one more member takes on the device while it trains: its state, its gradients and what autograd keeps.
+
+    Measured on one step of one member, on copies: nothing has to run out to find it.
+    """
+    state = {name: value[:1].clone().to(herd.device) for name, value in herd.state.items()}
+    saved = 0
+    seen: set[int] = set()
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal saved
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            saved += tensor.numel() * tensor.element_size()
+        return tensor
+
+    step = Step(herd.g, herd.d, herd.rules, mapped=True)
+    own = bases(state)
+    sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        step(state, lambda number: herd.feed.batch_at(slice(0, 1), own, number), on_device(own, herd.device), sums, 0)
+    gradients = 2 * (herd.g.size + herd.d.size) * state["g.params"].element_size()
+    return bytes_per_member(state) + saved + gradients
+
+
+def members_that_fit(herd: Herd, limit: int) -> int:
+    """How many members the device may hold at once."""
+    return max(1, min(herd.size, limit // memory_per_member(herd)))
+
+
+def rate(herd: Herd, plan: Plan, seconds: float) -> float:
+    """Member-steps per second of that plan, measured for about so long on a copy of the state."""
+    trial = Herd(herd.g, herd.d, {k: v.clone() for k, v in herd.state.items()}, herd.rules, herd.feed, herd.device)
+    before = torch.get_num_threads()
+    torch.set_num_threads(plan.threads)
+    try:
+        engine = Engine(trial, plan)
+        period = herd.rules.skip_d + 1  # a fair mixture of steps with and without the discriminator
+        sums = trial.no_sums()
+        engine.advance(0, 1, sums)
+        steps, took = 0, 0.0
+        while took < seconds:
+            _synchronize(herd.device)
+            began = time.perf_counter()
+            engine.advance(steps, steps + period, sums)
+            _synchronize(herd.device)
+            took += time.perf_counter() - began
+            steps += period
+        return steps * herd.size / took
+    finally:
+        torch.set_num_threads(before)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,208 @@
+"""Random numbers that belong to a member and a step, never to a process, a device's history or the other members.
+
+Every draw is made from a key: (seed, purpose, slot, life, step, call). Nothing is remembered between draws, so nothing has to be
+saved, and a member draws the same numbers in whatever company it is trained. On a CPU a key re-seeds a `torch.Generator` (whose
+Mersenne Twister takes the low 32 bits of it); on a GPU the key and a counter are hashed in place. The two need not agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ganherd.errors import UserError
+
+# What a draw is for. The numbers are part of every run's identity: never reuse or renumber one.
+INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_MASK = (1 << 64) - 1
+
+
+def _signed(value: int) -> int:
+    """The same 64 bits as a Python int that fits torch's int64."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def key(*parts: int) -> int:
+    """64 well-mixed bits from any number of integers.
+
+    >>> key(0, NOISE, 3) == key(0, NOISE, 3), key(0, NOISE, 3) == key(0, NOISE, 4)
+    (True, False)
+    """
+    return int(keys(np.zeros(1, np.int64), *parts)[0])
+
+
+def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
+    """`base` [N] refined by further parts, each one number or one per member; int64 [N]."""
+    with np.errstate(over="ignore"):
+        x = np.atleast_1d(base).astype(np.int64).view(np.uint64)
+        for part in parts:
+            x = x ^ (
+                np.asarray(part).astype(np.int64).view(np.uint64)
+                if isinstance(part, np.ndarray)
+                else np.uint64(part & _MASK)
+            )
+            x = x + np.uint64(_GOLDEN)
+            x = (x ^ (x >> np.uint64(30))) * np.uint64(_MULTIPLIERS[0])
+            x = (x ^ (x >> np.uint64(27))) * np.uint64(_MULTIPLIERS[1])
+            x = x ^ (x >> np.uint64(31))
+    return x.view(np.int64)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """A logical right shift: int64 has only the arithmetic one."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def device_keys(base: Tensor, *parts: int | Tensor) -> Tensor:
+    """The same as `keys`, on the device that `base` [N] int64 is on, with no trip to the host."""
+    x = base
+    for part in parts:
+        x = x ^ (part if isinstance(part, Tensor) else _signed(part))
+        x = x + _signed(_GOLDEN)
+        x = (x ^ _shifted(x, 30)) * _signed(_MULTIPLIERS[0])
+        x = (x ^ _shifted(x, 27)) * _signed(_MULTIPLIERS[1])
+        x = x ^ _shifted(x, 31)
+    return x
+
+
+def draw(
+    member_keys: np.ndarray | Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """[N, *shape] numbers, `normal` (0, 1) or `uniform` [0, 1), row i from key i alone."""
+    if isinstance(member_keys, Tensor) and member_keys.is_cuda:
+        return _hashed(member_keys, shape, kind, dtype)
+    generator = torch.Generator()
+    out = torch.empty((len(member_keys), *shape), dtype=dtype)
+    for row, row_key in zip(out, member_keys.tolist(), strict=True):
+        generator.manual_seed(row_key)
+        row.normal_(generator=generator) if kind == "normal" else row.uniform_(generator=generator)
+    return out
+
+
+def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
+    """Counter-based draws in plain device operations, so that a CUDA graph can hold them."""
+    count = math.prod(shape)
+    counter = torch.arange(count, device=member_keys.device, dtype=torch.int64)
+    bits = device_keys(member_keys[:, None] + counter * _signed(_GOLDEN), 0)  # [N, count]
+    high = _shifted(bits, 40).to(torch.float32) * 2.0**-24  # [0, 1)
+    if kind == "normal":  # Box-Muller on the two halves of the 64 bits
+        low = (bits & 0xFFFFFF).to(torch.float32) * 2.0**-24
+        high = torch.sqrt(-2.0 * torch.log1p(-high)) * torch.cos((2.0 * math.pi) * low)
+    return high.to(dtype).view(member_keys.shape[0], *shape)
+
+
+class _Draw(torch.autograd.Function):
+    """A draw inside a module: under `vmap` it sees the keys of all members and answers for all of them at once."""
+
+    @staticmethod
+    def forward(member_key: Tensor, call: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
+        return _Draw._rows(member_key.reshape(1), call, shape, kind, dtype)[0]
+
+    @staticmethod
+    def _rows(member_keys: Tensor, call: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
+        if member_keys.is_cuda:
+            return draw(device_keys(member_keys, call), shape, kind, dtype)
+        return draw(keys(member_keys.numpy(), call), shape, kind, dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
+        return (None,) * 5
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], member_key: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        return _Draw._rows(member_key.movedim(in_dims[0], 0), *rest), 0
+
+
+class MemberRandomness(TorchFunctionMode):
+    """While it is on, dropout and `randn`, `rand`, … inside a plain module draw from the member's own stream."""
+
+    def __init__(self, member_key: Tensor) -> None:
+        super().__init__()
+        self._key = member_key  # a scalar, batched over the members under vmap
+        self._calls = 0
+
+    def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
+        self._calls += 1
+        return _Draw.apply(self._key, self._calls, tuple(shape), kind, dtype)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _DROPOUTS:
+            return self._dropout(name, *args, **kwargs)
+        if name in _LIKE:
+            like = args[0]
+            return self._draw(like.shape, _LIKE[name], kwargs.get("dtype") or like.dtype)
+        if name in _FRESH:
+            sizes = kwargs.get("size") or (args[0] if args and isinstance(args[0], Sequence) else args)
+            return self._draw(tuple(sizes), _FRESH[name], kwargs.get("dtype") or torch.get_default_dtype())
+        if name in _IN_PLACE:
+            return self._in_place(name, *args, **kwargs)
+        if name in _REFUSED:
+            raise UserError(
+                f"the net draws random numbers with {name}, which cannot be given to each member's own stream; "
+                "use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
+            )
+        return func(*args, **kwargs)
+
+    def _dropout(self, name: str, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training or p == 0.0:
+            return x
+        shape = x.shape if name == "dropout" else x.shape[:2] + (1,) * (x.dim() - 2)  # 2d: whole channels
+        kept = (self._draw(shape, "uniform", torch.float32) >= p).to(x.dtype)
+        return x * (kept / (1.0 - p) if p < 1.0 else kept)
+
+    def _in_place(self, name: str, x: Tensor, *args: float, **kwargs: Any) -> Tensor:
+        first, second = (("mean", "std"), ("from", "to"))[name == "uniform_"]
+        a = args[0] if args else kwargs.get(first, 0.0)
+        b = args[1] if len(args) > 1 else kwargs.get(second, 1.0)
+        drawn = self._draw(x.shape, _IN_PLACE[name], x.dtype)
+        return x.copy_(drawn * b + a if name == "normal_" else drawn * (b - a) + a)
+
+
+_DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
+_LIKE = {"randn_like": "normal", "rand_like": "uniform"}
+_FRESH = {"randn": "normal", "rand": "uniform"}
+_IN_PLACE = {"normal_": "normal", "uniform_": "uniform"}
+_REFUSED = {
+    "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",
+    "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
+}  # fmt: skip
+
+
+class Streams:
+    """The draws of a block of members at one step; the same calls on a CPU and, with device tensors, inside a CUDA graph."""
+
+    def __init__(self, base: np.ndarray | Tensor, step: int | Tensor) -> None:
+        self._at = device_keys(base, step) if isinstance(base, Tensor) else keys(base, int(step))
+
+    def keys(self, *parts: int) -> Tensor:
+        """[N] keys of one purpose at this step."""
+        if isinstance(self._at, Tensor):
+            return device_keys(self._at, *parts)
+        return torch.from_numpy(keys(self._at, *parts))
+
+    def draw(self, parts: tuple[int, ...], shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
+        return draw(self.keys(*parts), shape, kind, dtype)
+
+    def prior(self, parts: tuple[int, ...], shape: Sequence[int], prior: str, dtype: torch.dtype) -> Tensor:
+        """Noise for generators: N(0, 1), or uniform on [-1, 1)."""
+        if prior == "normal":
+            return self.draw(parts, shape, "normal", dtype)
+        return self.draw(parts, shape, "uniform", dtype) * 2.0 - 1.0

@@ -1,0 +1,93 @@
+"""What the two nets of a member minimise, from the discriminator's logits (or critic values) alone.
+
+Each takes logits [..., B] and answers one number per member [...]. Lower is better for the net that is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import relu, softplus
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One game: what the discriminator minimises on (real, fake), what the generator minimises on fake."""
+
+    d: Callable[[Tensor, Tensor], Tensor]
+    g: Callable[[Tensor], Tensor]
+    penalty: bool = False  # adds a gradient penalty to the discriminator's
+    clip: bool = False  # clips the discriminator's parameters after each of its updates
+
+
+def _cross_entropy(real: Tensor, fake: Tensor) -> Tensor:
+    """-log D(x) - log(1 - D(G(z))), with D = sigmoid(logit)."""
+    return softplus(-real).mean(-1) + softplus(fake).mean(-1)
+
+
+def _squares(real: Tensor, fake: Tensor) -> Tensor:
+    return 0.5 * ((real - 1.0).square().mean(-1) + fake.square().mean(-1))
+
+
+def _distance(real: Tensor, fake: Tensor) -> Tensor:
+    """Minus the critic's estimate of the Wasserstein distance."""
+    return fake.mean(-1) - real.mean(-1)
+
+
+def _hinge(real: Tensor, fake: Tensor) -> Tensor:
+    return relu(1.0 - real).mean(-1) + relu(1.0 + fake).mean(-1)
+
+
+def _raise_critic(fake: Tensor) -> Tensor:
+    return -fake.mean(-1)
+
+
+LOSSES: dict[str, Loss] = {
+    # log(1 - D(G(z))): the game of the 2014 paper, flat where the discriminator wins.
+    "minimax": Loss(_cross_entropy, lambda fake: -softplus(fake).mean(-1)),
+    # -log D(G(z)): the heuristic of the same paper.
+    "non-saturating": Loss(_cross_entropy, lambda fake: softplus(-fake).mean(-1)),
+    "least-squares": Loss(_squares, lambda fake: 0.5 * (fake - 1.0).square().mean(-1)),
+    "wasserstein": Loss(_distance, _raise_critic, clip=True),
+    "wasserstein-gp": Loss(_distance, _raise_critic, penalty=True),
+    "hinge": Loss(_hinge, _raise_critic),
+}
+
+
+def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Tensor, at: Tensor) -> Tensor:
+    """(|gradient| - 1)² of the critic between real and fake [N, B, …], `at` [N, B] of the way; [N]."""
+    at = at.reshape(*at.shape, *(1,) * (real.dim() - 2)).to(real.dtype)
+    between = (real + at * (fake - real)).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    norm = (
+        slope.flatten(2).square().sum(-1).add(1e-12).sqrt()
+    )  # [N, B]; the constant keeps the root's slope finite at 0
+    return (norm - 1.0).square().mean(-1)
+
+
+class Game:
+    """The losses of a herd: one for all members, or a choice per member out of several."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self._losses = [LOSSES[name] for name in names]
+        self.penalty = any(loss.penalty for loss in self._losses)
+        self.clip = any(loss.clip for loss in self._losses)
+
+    def d(self, choice: Tensor, real: Tensor, fake: Tensor) -> Tensor:
+        return self._choose(choice, [loss.d(real, fake) for loss in self._losses])
+
+    def g(self, choice: Tensor, fake: Tensor) -> Tensor:
+        return self._choose(choice, [loss.g(fake) for loss in self._losses])
+
+    def has(self, what: str, choice: Tensor) -> Tensor:
+        """[N] bool: whose loss has a `penalty` or a `clip`."""
+        return torch.tensor([getattr(loss, what) for loss in self._losses], device=choice.device)[choice]
+
+    def _choose(self, choice: Tensor, values: list[Tensor]) -> Tensor:
+        if len(values) == 1:
+            return values[0]
+        return torch.stack(values).gather(0, choice[None])[0]

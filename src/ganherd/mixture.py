@@ -1,0 +1,285 @@
+"""The trained result: generators, a weight for each, and the label that each one stands for.
+
+p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then sends noise to the generator that stands for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ganherd import nets
+from ganherd.errors import UserError
+from ganherd.herd import streams
+from ganherd.herd.state import takes_label
+from ganherd.herd.streams import MemberRandomness
+from ganherd.recipe import Net
+
+_BLOCK = 64  # images per call of a generator, always: so image i is the same, to the bit, for every n
+_NOISES = 10_240  # for the re-estimation of batch-norm statistics
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Generated data: x uint8 [n, C, H, W] (float32 [n, 2] for points), y int64 [n] (-1: no label), member int64 [n]."""
+
+    x: np.ndarray
+    y: np.ndarray
+    member: np.ndarray
+    labels: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass
+class Mixture:
+    """Generators with weights and labels; `sample` is all that most people need of it."""
+
+    labels: tuple[str, ...]
+    shape: tuple[int, ...]
+    offset: float
+    scale: float
+    latent: int
+    prior: str
+    generator: Net
+    label_of: np.ndarray  # [members] int64, -1: stands for no single class
+    weights: np.ndarray  # [members] float64, sums to 1 in each replica
+    label_weights: np.ndarray  # [classes] p(y), for generators that take the label as an input
+    seeds: list[int]  # of each replica
+    step: int
+    params: dict[str, Tensor]  # [replicas × members, …]
+    buffers: dict[str, Tensor]
+    module: nn.Module  # a template: its own weights are never used
+
+    @property
+    def replicas(self) -> int:
+        return len(self.seeds)
+
+    @property
+    def members(self) -> int:
+        return len(self.label_of)
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) == 3
+
+    def sample(self, n: int, label: str | int | None = None, seed: int = 0, replica: int = 0) -> Samples:
+        """n images, of one label or of all. Image i of a seed is the same for every n."""
+        if n < 1:
+            raise UserError(f"asked for {n} samples; ask for at least 1.")
+        if not 0 <= replica < self.replicas:
+            raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
+        member, y = self._routes(n, self.label_number(label), seed)
+        x = np.empty((n, *self.shape), np.uint8 if self.is_image else np.float32)
+        for pair in np.unique(np.stack([member, y]), axis=1).T.tolist():
+            rows = np.flatnonzero((member == pair[0]) & (y == pair[1]))
+            x[rows] = self._images(pair[0], pair[1], len(rows), seed, replica)
+        return Samples(x, y, member, self.labels)
+
+    def label_number(self, label: str | int | None) -> int | None:
+        """A label by name, or by number where no label has that name."""
+        if label is None:
+            return None
+        if isinstance(label, str) and label in self.labels:
+            return self.labels.index(label)
+        try:
+            number = int(label)
+        except ValueError:
+            number = -1
+        if not 0 <= number < len(self.labels):
+            known = ", ".join(self.labels) or "none: its data has no labels"
+            raise UserError(f"the mixture has no label {label!r}; it has {known}.")
+        return number
+
+    def member_weights(self, label: int | None = None) -> np.ndarray:
+        """[members] how probable each member is, given the label if there is one."""
+        weights = self.weights
+        if label is not None and not self.takes_label:
+            weights = np.where(self.label_of == label, np.maximum(weights, 1e-300), 0.0)
+            if not weights.any():
+                raise UserError(
+                    f"no member of the mixture stands for the label {self.labels[label]!r} alone: sample without --label."
+                )
+        return np.asarray(weights / weights.sum())
+
+    @property
+    def takes_label(self) -> bool:
+        """Whether the generators take the label as an input, rather than standing for one."""
+        return takes_label(self.module)
+
+    def _routes(self, n: int, label: int | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """[n] the member and the label of each image; image i's are drawn from (seed, i) alone."""
+        blocks = -(-n // _BLOCK)
+        keys = streams.keys(np.full(blocks, streams.key(seed, streams.ROUTE)), np.arange(blocks))
+        u = streams.draw(keys, (_BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
+        member = _inverse(self.member_weights(label), u[:, 0])
+        if not self.takes_label:
+            return member, self.label_of[member]
+        y = np.full(n, label, np.int64) if label is not None else _inverse(self.label_weights, u[:, 1])
+        return member, y
+
+    def _images(self, member: int, label: int, count: int, seed: int, replica: int) -> np.ndarray:
+        """The first `count` images that this member makes for this seed."""
+        row = replica * self.members + member
+        state = {name: value[row] for part in (self.params, self.buffers) for name, value in part.items()}
+        dtype = next(iter(self.params.values())).dtype if self.params else torch.float32
+        out = []
+        for block in range(-(-count // _BLOCK)):
+            key = np.array([streams.key(seed, streams.SAMPLE, replica, member, label + 1, block)])
+            z = _prior(key, (_BLOCK, self.latent), self.prior, dtype)
+            inputs = (z, torch.full((_BLOCK,), label)) if self.takes_label else (z,)
+            with torch.no_grad(), MemberRandomness(torch.from_numpy(streams.keys(key, streams.INSIDE))[0]):
+                x = functional_call(self.module, state, inputs)
+            x = x.float() * self.scale + self.offset
+            out.append(x.round().clamp(0, 255).nan_to_num(0).to(torch.uint8) if self.is_image else x)
+            if not torch.isfinite(x).all():
+                raise UserError(f"member {member} of the mixture makes images that are not finite: train it again.")
+        return torch.cat(out)[:count].numpy()
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {f"params/{k}": v for k, v in self.params.items()} | {
+            f"buffers/{k}": v for k, v in self.buffers.items()
+        }
+        content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
+        facts = {
+            "format": 1,
+            "labels": list(self.labels),
+            "shape": list(self.shape),
+            "offset": self.offset,
+            "scale": self.scale,
+            "latent": self.latent,
+            "prior": self.prior,
+            "generator": self.generator.model_dump(),
+            "label_of": self.label_of.tolist(),
+            "weights": self.weights.tolist(),
+            "label_weights": self.label_weights.tolist(),
+            "seeds": self.seeds,
+            "step": self.step,
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        for name, data in (("generators.safetensors", content), ("mixture.json", json.dumps(facts, indent=1).encode())):
+            aside = folder / f"{name}.new"
+            aside.write_bytes(data)
+            aside.replace(folder / name)
+
+
+def load(path: str | Path, trust_code: bool = False) -> Mixture:
+    """The mixture of a run folder (or of its `mixture` folder). Nothing in the folder is executed.
+
+    >>> load("runs/no-such-run")
+    Traceback (most recent call last):
+    ganherd.errors.UserError: there is no mixture in runs/no-such-run: it is made when training ends.
+    """
+    folder = Path(path)
+    folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
+    if not (folder / "mixture.json").is_file():
+        raise UserError(f"there is no mixture in {path}: it is made when training ends.")
+    try:
+        facts = json.loads((folder / "mixture.json").read_bytes())
+        content = (folder / "generators.safetensors").read_bytes()
+        if hashlib.sha256(content).hexdigest() != facts["sha256"]:
+            raise UserError(f"{folder / 'generators.safetensors'} is not what was written: its sha256 differs.")
+        tensors = safetensors.torch.load(content)
+        return _from_facts(facts, tensors, trust_code)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise UserError(f"the mixture in {folder} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _from_facts(facts: dict[str, Any], tensors: dict[str, Tensor], trust_code: bool) -> Mixture:
+    net = Net.model_validate(facts["generator"])
+    shape = tuple(int(size) for size in facts["shape"])
+    labels = tuple(str(label) for label in facts["labels"])
+    module = nets.build_generator(net, shape, int(facts["latent"]), len(labels), trust_code=trust_code).eval()
+    mixture = Mixture(
+        labels=labels,
+        shape=shape,
+        offset=float(facts["offset"]),
+        scale=float(facts["scale"]),
+        latent=int(facts["latent"]),
+        prior=str(facts["prior"]),
+        generator=net,
+        label_of=np.array(facts["label_of"], np.int64),
+        weights=np.array(facts["weights"], np.float64),
+        label_weights=np.array(facts["label_weights"], np.float64),
+        seeds=[int(seed) for seed in facts["seeds"]],
+        step=int(facts["step"]),
+        params={name.removeprefix("params/"): value for name, value in tensors.items() if name.startswith("params/")},
+        buffers={
+            name.removeprefix("buffers/"): value for name, value in tensors.items() if name.startswith("buffers/")
+        },
+        module=module,
+    )
+    rows = mixture.replicas * mixture.members
+    for kind, own, given in (
+        ("parameter", module.named_parameters(), mixture.params),
+        ("buffer", module.named_buffers(), mixture.buffers),
+    ):
+        for name, value in own:
+            if name not in given or tuple(given[name].shape) != (rows, *value.shape):
+                raise UserError(f"the mixture's {kind} {name} is missing or has the wrong shape.")
+    if (
+        mixture.label_of.max(initial=-1) >= len(labels)
+        or not np.isfinite(mixture.weights).all()
+        or mixture.weights.min() < 0
+    ):
+        raise UserError("the mixture's labels or weights are out of range.")
+    return mixture
+
+
+def recalibrated(
+    module: nn.Module,
+    params: dict[str, Tensor],
+    buffers: dict[str, Tensor],
+    latent: int,
+    prior: str,
+    classes: int,
+    key: int,
+) -> dict[str, Tensor]:
+    """The buffers of one generator with its batch-norm statistics re-estimated, from noise, with the weights that are exported.
+
+    While it trained they followed weights that moved. Only batch norm is in training mode here, so dropout stays off.
+    """
+    module = copy.deepcopy(module).cpu().eval()
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    if not norms:
+        return buffers
+    dtype = next(iter(params.values())).dtype
+    module.to(dtype).load_state_dict({**params, **buffers}, strict=False)
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over all batches
+        norm.train()
+    with torch.no_grad():
+        for block in range(_NOISES // 512):
+            own = np.array([streams.key(key, streams.CALIBRATE, block)])
+            label = (torch.arange(512) % max(classes, 1),) if takes_label(module) else ()
+            with MemberRandomness(torch.from_numpy(streams.keys(own, streams.INSIDE))[0]):
+                module(_prior(own, (512, latent), prior, dtype), *label)
+    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+
+
+def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:
+    kind = "normal" if prior == "normal" else "uniform"
+    z = streams.draw(key, shape, kind, dtype)[0]
+    return z if kind == "normal" else z * 2.0 - 1.0
+
+
+def _inverse(weights: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """Draws by inversion: which interval of the cumulated weights each u in [0, 1) falls into."""
+    edges = np.cumsum(weights / weights.sum())
+    found = np.searchsorted(edges, u, side="right")
+    return np.minimum(found, int(np.flatnonzero(weights)[-1])).astype(np.int64)  # rounding never picks a weight of 0

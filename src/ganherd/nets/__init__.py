@@ -1,0 +1,100 @@
+"""Builds the nets of one GAN from a recipe: ganherd's own by name, a user's by `package.module:Class` if trusted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ganherd.errors import UserError
+from ganherd.nets import catalog
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ganherd.recipe import Net
+
+
+def build_generator(
+    net: Net, shape: tuple[int, ...], latent: int, classes: int = 0, *, trust_code: bool = False
+) -> nn.Module:
+    """One generator, initialised from torch's random state as it stands.
+
+    >>> from ganherd.recipe import Net
+    >>> type(build_generator(Net(name="small"), (1, 8, 8), latent=32)).__name__
+    'SmallGenerator'
+    """
+    return _build("generator", net, {"shape": tuple(shape), "latent": latent, "classes": classes}, trust_code)
+
+
+def build_discriminator(net: Net, shape: tuple[int, ...], classes: int = 0, *, trust_code: bool = False) -> nn.Module:
+    """One discriminator, initialised from torch's random state as it stands.
+
+    >>> from ganherd.recipe import Net
+    >>> type(build_discriminator(Net(name="small"), (1, 8, 8))).__name__
+    'SmallDiscriminator'
+    """
+    return _build("discriminator", net, {"shape": tuple(shape), "classes": classes}, trust_code)
+
+
+def _build(role: catalog.Role, net: Net, given: Mapping[str, Any], trust_code: bool) -> nn.Module:
+    if catalog.is_foreign(net.name):
+        return _build_foreign(role, net.name, given, net.settings, trust_code)
+    settings = catalog.check(role, net.name, net.settings)
+    catalog.check_shape(role, net.name, given["shape"])
+    cls = _load_class(catalog.specs(role)[net.name].path)
+    # ganherd's own nets know nothing of classes: a member that stands for a class is unconditional
+    module: nn.Module = cls(**{k: v for k, v in given.items() if k != "classes"}, **settings)
+    return module
+
+
+def _build_foreign(
+    role: catalog.Role, name: str, given: Mapping[str, Any], settings: Mapping[str, Any], trust_code: bool
+) -> nn.Module:
+    """A user's class: it gets shape, latent and classes only if it asks for them by name."""
+    if not trust_code:
+        raise UserError(f"the {role} {name} is code that is not ganherd's: give --trust-code if you trust it")
+    from torch import nn
+
+    try:
+        with _current_folder_importable():
+            cls = _load_class(name)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise UserError(f"the {role} {name} could not be imported: {type(error).__name__}: {error}") from error
+    if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
+        raise UserError(f"the {role} {name} is not a class derived from torch.nn.Module")
+    signature = inspect.signature(cls)
+    arguments = {k: v for k, v in given.items() if k in signature.parameters} | dict(settings)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise UserError(
+            f"the {role} {name} does not take these settings ({error}): its constructor is {cls.__name__}{signature}"
+        ) from None
+    try:
+        return cls(**arguments)
+    except Exception as error:
+        raise UserError(f"the {role} {name} could not be built: {type(error).__name__}: {error}") from error
+
+
+def _load_class(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """A file of nets beside the recipe can be named; last on the path, so that it shadows no installed package."""
+    folder = os.getcwd()
+    sys.path.append(folder)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.reverse()
+        sys.path.remove(folder)  # the last of them: ours
+        sys.path.reverse()

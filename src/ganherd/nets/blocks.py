@@ -1,0 +1,68 @@
+"""Small pieces that several nets share: plain stacks of layers, the DCGAN initialisation, the output of a generator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+
+def leaky() -> nn.Module:
+    """LeakyReLU as every net here uses it; never in place, since a gradient penalty differentiates twice."""
+    return nn.LeakyReLU(0.2)
+
+
+def stack(
+    widths: Sequence[int], activation: Callable[[], nn.Module] = leaky, batch_norm: bool = False
+) -> list[nn.Module]:
+    """Linear layers through the widths, an activation after each but the last (and batch norm before it if asked)."""
+    layers: list[nn.Module] = []
+    last = len(widths) - 2
+    for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
+        normalised = batch_norm and i < last
+        layers.append(nn.Linear(n_in, n_out, bias=not normalised))  # batch norm takes a bias away again
+        if i < last:
+            if normalised:
+                layers.append(nn.BatchNorm1d(n_out))
+            layers.append(activation())
+    return layers
+
+
+class FlatGenerator(nn.Module):
+    """A stack of linear layers whose output takes the data's shape: tanh for images, linear for points."""
+
+    def __init__(self, shape: tuple[int, ...], layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        squash = [nn.Tanh()] if len(shape) == 3 else []
+        self.layers = nn.Sequential(*layers, *squash)
+
+    def forward(self, z: Tensor) -> Tensor:
+        x: Tensor = self.layers(z)  # [B, prod(shape)]
+        return x.reshape(z.shape[0], *self.shape)  # [B, *shape]
+
+
+class FlatDiscriminator(nn.Module):
+    """A stack of linear layers on the flattened data, to one logit."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x.flatten(1))  # [B, 1]
+        return logits.squeeze(1)  # [B]
+
+
+def init_dcgan(module: nn.Module) -> None:
+    """Weights N(0, 0.02), biases 0, batch-norm gains N(1, 0.02), in the order of the layers."""
+    for layer in module.modules():
+        if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
+            nn.init.normal_(layer.weight, 0.0, 0.02)
+        elif isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            nn.init.normal_(layer.weight, 1.0, 0.02)
+        else:
+            continue
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)

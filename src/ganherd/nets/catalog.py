@@ -1,0 +1,215 @@
+"""The nets that a recipe can name, with their settings: known without importing torch."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ganherd.errors import UserError
+
+Role = Literal["generator", "discriminator"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One knob of a net: its type, its default and what it means."""
+
+    type: Literal["int", "float", "bool", "str", "ints"]
+    default: Any
+    about: str
+    choices: tuple[str, ...] = ()
+    minimum: float = -math.inf
+    below: float = math.inf  # values must stay under this
+
+    def check(self, value: Any) -> Any:
+        """The value as its type, or a ValueError that says what is wanted.
+
+        >>> Setting("int", 128, "width", minimum=1).check(64)
+        64
+        """
+        if self.type == "bool":
+            if not isinstance(value, bool):
+                raise ValueError("must be true or false")
+            return value
+        if self.type == "str":
+            if value not in self.choices:
+                raise ValueError(f"must be one of {', '.join(self.choices)}")
+            return value
+        if self.type == "ints":
+            ok = isinstance(value, (list, tuple)) and value and all(type(v) is int and v >= self.minimum for v in value)
+            if not ok:
+                raise ValueError(f"must be a list of whole numbers of at least {self.minimum:g}, as [256, 256]")
+            return list(value)
+        if self.type == "int":
+            if type(value) is not int or value < self.minimum:
+                raise ValueError(f"must be a whole number of at least {self.minimum:g}")
+            return value
+        try:  # YAML reads 1e-5 as text
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not self.minimum <= number < self.below:
+            upper = "" if self.below == math.inf else f" and below {self.below:g}"
+            raise ValueError(f"must be a number of at least {self.minimum:g}{upper}")
+        return number
+
+
+@dataclass(frozen=True)
+class NetSpec:
+    """Where a net's class lives (`package.module:Class`), one line about it, and its settings."""
+
+    path: str
+    about: str
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    images_only: bool = False
+    sizes: tuple[int, ...] = ()  # the square image sizes it is made for; () means any
+
+
+_HIDDEN = Setting("ints", [256, 256], "widths of the hidden layers", minimum=1)
+_HIDDEN_ACTIVATION = Setting("str", "leaky", "leaky (slope 0.2, as the code) or tanh (as the table)", ("leaky", "tanh"))
+_WCGAN_EPS = Setting("float", 0.8, "eps of batch norm: 0.8 as printed, or the usual 1e-5", minimum=1e-12)
+_DCGAN_WIDTH = Setting("int", 64, "channels of the layer nearest to the image", minimum=1)
+_TOY_WIDTH = Setting("int", 128, "width of the four hidden layers", minimum=1)
+_SMALL_WIDTH = Setting("int", 128, "width of the two hidden layers", minimum=1)
+_DCGAN_SIZES = (28, 32, 64)
+
+GENERATORS: dict[str, NetSpec] = {
+    "small": NetSpec(
+        "ganherd.nets.small:SmallGenerator",
+        "a small MLP for tiny images: two hidden layers, LeakyReLU",
+        {"width": _SMALL_WIDTH, "batch_norm": Setting("bool", False, "batch norm after each hidden layer")},
+    ),
+    "mlp": NetSpec(
+        "ganherd.nets.mlp:MlpGenerator",
+        "the MLP of the cellular paper: 256-256, tanh output",
+        {"hidden": _HIDDEN, "activation": _HIDDEN_ACTIVATION},
+    ),
+    "wcgan": NetSpec(
+        "ganherd.nets.wcgan:WcganGenerator",
+        "the upsampling generator of W-CGAN's Table 1, sized by the image",
+        {"width": Setting("int", 128, "channels of the first maps; the table's 128", minimum=1), "eps": _WCGAN_EPS},
+        images_only=True,
+    ),
+    "dcgan": NetSpec(
+        "ganherd.nets.dcgan:DcganGenerator",
+        "DCGAN at 28, 32 or 64 px: 4x4 transposed convolutions, batch norm",
+        {"width": _DCGAN_WIDTH},
+        images_only=True,
+        sizes=_DCGAN_SIZES,
+    ),
+    "toy": NetSpec(
+        "ganherd.nets.toy:ToyGenerator",
+        "GAP's MLP for 2-D toys: four hidden layers, batch norm, ReLU",
+        {"width": _TOY_WIDTH, "batch_norm": Setting("bool", True, "batch norm after each hidden layer")},
+    ),
+}
+
+DISCRIMINATORS: dict[str, NetSpec] = {
+    "small": NetSpec(
+        "ganherd.nets.small:SmallDiscriminator",
+        "a small MLP for tiny images, without normalisation: fit for a gradient penalty",
+        {"width": _SMALL_WIDTH},
+    ),
+    "mlp": NetSpec(
+        "ganherd.nets.mlp:MlpDiscriminator",
+        "the MLP of the cellular paper, mirrored: 256-256",
+        {"hidden": _HIDDEN, "activation": _HIDDEN_ACTIVATION},
+    ),
+    "wcgan": NetSpec(
+        "ganherd.nets.wcgan:WcganDiscriminator",
+        "the 16-32-64-128 discriminator of W-CGAN's Table 2, sized by the image",
+        {
+            "width": Setting("int", 16, "channels of the first layer, doubled by each; the table's 16", minimum=1),
+            "eps": _WCGAN_EPS,
+            "dropout": Setting("float", 0.25, "chance that an activation is dropped", minimum=0, below=1),
+            "batch_norm": Setting("bool", True, "batch norm after layers 2 to 4; off for a gradient penalty"),
+        },
+        images_only=True,
+    ),
+    "dcgan": NetSpec(
+        "ganherd.nets.dcgan:DcganDiscriminator",
+        "DCGAN at 28, 32 or 64 px: 4x4 convolutions of stride 2, LeakyReLU",
+        {
+            "width": _DCGAN_WIDTH,
+            "batch_norm": Setting("bool", True, "batch norm after all but the first; off for a gradient penalty"),
+        },
+        images_only=True,
+        sizes=_DCGAN_SIZES,
+    ),
+    "toy": NetSpec(
+        "ganherd.nets.toy:ToyDiscriminator",
+        "GAP's MLP for 2-D toys: four hidden layers, batch norm, LeakyReLU",
+        {
+            "width": _TOY_WIDTH,
+            "batch_norm": Setting("bool", True, "batch norm after each hidden layer; off for a gradient penalty"),
+        },
+    ),
+}
+
+
+def specs(role: Role) -> dict[str, NetSpec]:
+    return GENERATORS if role == "generator" else DISCRIMINATORS
+
+
+def is_foreign(name: str) -> bool:
+    """Whether the name is a user's own class, `package.module:Class`.
+
+    >>> is_foreign("mlp"), is_foreign("mypackage.nets:MyGenerator")
+    (False, True)
+    """
+    return ":" in name
+
+
+def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of the named net, defaults written out; a UserError where the name or a setting is wrong.
+
+    A user's own class cannot be looked at without running it: its settings pass as they are.
+
+    >>> check("generator", "small", {"width": 64})
+    {'width': 64, 'batch_norm': False}
+    """
+    if is_foreign(name):
+        return dict(settings)
+    known = specs(role)
+    if name not in known:
+        raise UserError(
+            f"there is no {role} named {name!r}{_nearest(name, known)}: use one of {', '.join(known)}, "
+            "or package.module:Class for your own"
+        )
+    spec = known[name]
+    for key in settings:
+        if key not in spec.settings:
+            raise UserError(
+                f"{role} {name} has no setting {key!r}{_nearest(key, spec.settings)}: "
+                f"it has {', '.join(spec.settings) or 'none'}"
+            )
+    out = {}
+    for key, setting in spec.settings.items():
+        try:
+            out[key] = setting.check(settings.get(key, setting.default))
+        except ValueError as error:
+            raise UserError(f"setting {key} of {role} {name} {error}, not {settings[key]!r}") from None
+    return out
+
+
+def check_shape(role: Role, name: str, shape: tuple[int, ...]) -> None:
+    """A UserError where the named net cannot make or read data of this shape."""
+    if is_foreign(name) or name not in specs(role):
+        return
+    spec = specs(role)[name]
+    if spec.images_only and len(shape) != 3:
+        raise UserError(f"{role} {name} is for images, and this data has points of {shape[0]} numbers: use toy or mlp")
+    if spec.sizes and (shape[1] != shape[2] or shape[1] not in spec.sizes):
+        sizes = ", ".join(f"{s}x{s}" for s in spec.sizes)
+        raise UserError(
+            f"{role} {name} is made for images of {sizes} pixels, not {shape[1]}x{shape[2]}: "
+            "resize the images (data.size for a folder) or use wcgan, which takes any size"
+        )
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

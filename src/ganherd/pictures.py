@@ -1,0 +1,196 @@
+"""Pictures of samples: grids that can be read, points over data; as PNG or SVG."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    Picture = Image.Image | Figure
+
+INK = "#1b1f27"  # text and axes; in an inline SVG it becomes the page's own colour
+GENERATED, DATA = "#3b82f6", "#9aa4b2"
+FRAME = "#8b93a1"
+TILE = 56  # small images are enlarged to about so many pixels
+WIDEST, MOST_ROWS = 1600, 50
+
+
+def draw_samples(
+    x: np.ndarray,
+    y: np.ndarray | None = None,
+    labels: Sequence[str] = (),
+    *,
+    member: np.ndarray | None = None,
+    data: np.ndarray | None = None,
+) -> Picture:
+    """Samples as one picture: a row for each class (or each member) of images, or points over the data's points."""
+    if x.ndim == 2:
+        return draw_points(x, data)
+    rows = sample_rows(x, y, labels, member)
+    return draw_grid([images for _, images in rows], [name for name, _ in rows])
+
+
+def sample_rows(
+    x: np.ndarray, y: np.ndarray | None, labels: Sequence[str], member: np.ndarray | None = None
+) -> list[tuple[str, np.ndarray]]:
+    """Images by class with the class's name, else by member, else in rows of a square without names."""
+    if y is not None and len(labels) and (y >= 0).any():
+        rows = [(str(labels[k]), x[y == k]) for k in np.unique(y) if k >= 0]
+    elif member is not None and len(np.unique(member)) > 1:
+        rows = [(f"member {k}", x[member == k]) for k in np.unique(member)]
+    else:
+        side = max(1, math.ceil(math.sqrt(len(x))))
+        rows = [("", x[i : i + side]) for i in range(0, len(x), side)]
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return [rows[i] for i in np.linspace(0, len(rows) - 1, MOST_ROWS).round().astype(int)]
+
+
+def draw_grid(
+    rows: Sequence[np.ndarray],
+    names: Sequence[str] = (),
+    *,
+    background: str | None = "white",
+    margin: int = 5,
+    largest: int | None = None,
+) -> Image.Image:
+    """One row of images [n, C, H, W] (uint8) above the other, enlarged without blur, names at the left.
+
+    No background means transparent; images beyond the largest side are made smaller.
+
+    >>> draw_grid([np.zeros((3, 1, 8, 8), np.uint8)], ["7"]).height
+    66
+    """
+    if not len(rows) or not any(len(row) for row in rows):
+        raise ValueError("a grid needs at least one image")
+    height, width = rows[0].shape[2:]
+    scale: float = max(1, round(TILE / max(height, width)))
+    if largest is not None:
+        scale = min(scale, largest / max(height, width))
+    gap = 5  # wide enough that strokes of neighbours do not run into each other
+    tile_h, tile_w = max(1, round(height * scale)), max(1, round(width * scale))
+    blur = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
+    columns = min(max(len(row) for row in rows), max(1, WIDEST // (tile_w + gap)))
+    font = ImageFont.load_default(size=min(20, max(11, tile_h // 3)))
+    short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
+    left = math.ceil(max((font.getlength(name) for name in short), default=0))
+    left += 16 if left else 0
+    size = (2 * margin + left + columns * (tile_w + gap) - gap, 2 * margin + len(rows) * (tile_h + gap) - gap)
+    sheet = Image.new("RGB", size, background) if background else Image.new("RGBA", size)
+    pen = ImageDraw.Draw(sheet)
+    for i, row in enumerate(rows):
+        top = margin + i * (tile_h + gap)
+        if i < len(short) and short[i]:
+            pen.text((margin + left - 12, top + tile_h / 2), short[i], INK, font, anchor="rm")
+        for j, image in enumerate(row[:columns]):
+            tile = to_image(image).resize((tile_w, tile_h), blur)
+            x = margin + left + j * (tile_w + gap)
+            # a thin frame, so that bright strokes do not run out into a bright page
+            pen.rectangle((x - 1, top - 1, x + tile_w, top + tile_h), outline=FRAME)
+            sheet.paste(tile, (x, top))
+    return sheet
+
+
+def to_image(x: np.ndarray) -> Image.Image:
+    """One image, uint8 [C, H, W] with one to four channels; of two, and of more than four, the first is shown."""
+    channels = len(x)
+    if channels in (3, 4):
+        return Image.fromarray(np.ascontiguousarray(np.moveaxis(x, 0, -1)))
+    return Image.fromarray(np.ascontiguousarray(x[0]))
+
+
+def draw_points(x: np.ndarray, data: np.ndarray | None = None, most: int = 5000) -> Figure:
+    """Generated points over the data's, both [n, 2]."""
+    figure, (axes,) = new_figure(5.2, 5.2)
+    if data is not None:
+        some = data[:: max(1, len(data) // most)]
+        axes.scatter(some[:, 0], some[:, 1], s=10, c=DATA, alpha=0.35, linewidths=0, rasterized=True, label="data")
+    known = x[np.isfinite(x).all(1)][:most]
+    if len(known):
+        axes.scatter(
+            known[:, 0], known[:, 1], s=9, c=GENERATED, alpha=0.55, linewidths=0, rasterized=True, label="generated"
+        )
+    reference = data if data is not None and len(data) else known
+    if len(reference):
+        # the data decides what is shown: a diverged member must not shrink it to a dot
+        low, high = reference.min(0), reference.max(0)
+        centre, half = (low + high) / 2, max(float((high - low).max()) * 0.62, 1e-6)
+        axes.set_xlim(centre[0] - half, centre[0] + half)
+        axes.set_ylim(centre[1] - half, centre[1] + half)
+        outside = len(x) - int((np.abs(x - centre) <= half).all(1).sum())
+        if outside:
+            axes.set_xlabel(f"{outside:,} of {len(x):,} generated points lie outside", color=INK)
+    axes.set_aspect("equal")
+    if data is not None:
+        axes.legend(frameon=False, labelcolor=INK, markerscale=2, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def save(picture: Picture, path: str | Path) -> Path:
+    """Writes PNG or SVG, by the name's ending."""
+    path = Path(path)
+    if path.suffix.lower() == ".svg":
+        path.write_text(svg(picture), encoding="utf-8")
+    else:
+        path.write_bytes(png(picture))
+    return path
+
+
+def png(picture: Picture) -> bytes:
+    out = io.BytesIO()
+    if isinstance(picture, Image.Image):
+        picture.save(out, "PNG", optimize=True)
+    else:
+        picture.savefig(out, format="png", dpi=130, facecolor="white", metadata={"Software": None})
+    return out.getvalue()
+
+
+def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str:
+    """The picture as SVG. Inline: for an HTML page, in the page's font and text colour, as wide as it is given room;
+    several on one page need different salts."""
+    if isinstance(picture, Image.Image):
+        image = base64.b64encode(png(picture)).decode()
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{picture.width}" height="{picture.height}">'
+            f'<image width="100%" height="100%" href="data:image/png;base64,{image}"/></svg>'
+        )
+    import matplotlib
+
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        picture.savefig(out, format="svg", dpi=144, transparent=inline, metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    if not inline:
+        return text
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    for size in ("width", "height"):  # the page decides how large it is
+        text = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", text, count=1)
+    return re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
+
+
+def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure of its own, without pyplot's global state, and its axes with little ink."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = list(figure.subplots(1, columns, squeeze=False)[0])
+    for a in axes:
+        a.spines[["top", "right"]].set_visible(False)
+        a.spines[["left", "bottom"]].set_color(INK)
+        a.spines[["left", "bottom"]].set_alpha(0.35)
+        a.tick_params(colors=INK, labelsize=9, length=3)
+        a.grid(axis="y", color=INK, alpha=0.09, lw=0.8)
+        a.set_axisbelow(True)
+    return figure, axes

@@ -1,0 +1,330 @@
+"""What a recipe may say: every knob with its meaning and its default, and nothing that needs torch."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+LOSSES = ("minimax", "non-saturating", "least-squares", "wasserstein", "wasserstein-gp", "hinge")
+ALSO_CALLED = {  # what papers and other trainers call them; only ever suggested
+    "gan": "minimax",
+    "bce": "minimax",
+    "heuristic": "non-saturating",
+    "lsgan": "least-squares",
+    "mse": "least-squares",
+    "wgan": "wasserstein",
+    "wgan-clip": "wasserstein",
+    "wgan-gp": "wasserstein-gp",
+}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where no known word is near.
+
+    >>> nearest("hing", LOSSES)
+    "; did you mean 'hinge'?"
+    """
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def refuse(keys: str, sentence: str) -> PydanticCustomError:
+    """An error that is a whole sentence already; `keys` are the dotted keys (with spaces between) that are to blame."""
+    return PydanticCustomError("recipe", "{sentence}", {"sentence": sentence, "keys": keys})
+
+
+_UNITS: dict[str, tuple[Literal["steps", "epochs", "seconds"], float]] = {
+    **dict.fromkeys(("", "step", "steps"), ("steps", 1.0)),
+    **dict.fromkeys(("epoch", "epochs"), ("epochs", 1.0)),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), ("seconds", 1.0)),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), ("seconds", 60.0)),
+    **dict.fromkeys(("h", "hour", "hours"), ("seconds", 3600.0)),
+}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], float]:
+    """How long a run may go on: a kind and an amount. A ValueError says what it must be.
+
+    >>> parse_budget("5000steps"), parse_budget("20epochs"), parse_budget("1.5h")
+    (('steps', 5000.0), ('epochs', 20.0), ('seconds', 5400.0))
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match and match[2].lower() in _UNITS:
+        kind, unit = _UNITS[match[2].lower()]
+        amount = float(match[1]) * unit
+        if 0 < amount < math.inf and (kind != "steps" or amount.is_integer()):
+            return kind, amount
+    raise ValueError("must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s, 10m or 2h")
+
+
+def parse_bytes(text: str) -> int:
+    """A size of memory in bytes; K, M, G and T alone count in powers of 1024. A ValueError says what it must be.
+
+    >>> parse_bytes("4GiB"), parse_bytes("500MB"), parse_bytes("2g")
+    (4294967296, 500000000, 2147483648)
+    """
+    match = _QUANTITY.fullmatch(text)
+    unit = re.fullmatch(r"([kmgt]?)(i?b)?", match[2].lower()) if match else None
+    if match and unit and unit.group() != "ib":
+        size = float(match[1]) * (1000 if unit[2] == "b" else 1024) ** ("kmgt".index(unit[1]) + 1 if unit[1] else 0)
+        if 1 <= size < math.inf:
+            return int(size)
+    raise ValueError("must be a size of memory, as 4GiB or 500MB")
+
+
+def _steps(value: Any) -> Any:
+    """`50` and `50steps` are the same number of steps."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*(?:steps?)?\s*", value, re.ASCII)):
+        return int(match[1])
+    return value
+
+
+def _budget(value: str) -> str:
+    parse_budget(value)
+    return value
+
+
+def _bytes(value: str) -> str:
+    parse_bytes(value)
+    return value
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value, re.ASCII):
+        raise ValueError("must be auto, cpu, cuda or one GPU as cuda:1")
+    return value
+
+
+def _loss(value: str) -> str:
+    if value not in LOSSES:
+        known = ALSO_CALLED.get(value.lower().replace("_", "-"), value)
+        raise refuse("loss.name", f"there is no loss {value!r} (there are {', '.join(LOSSES)}){nearest(known, LOSSES)}")
+    return value
+
+
+Steps = Annotated[int, BeforeValidator(_steps), Field(ge=0)]
+LossName = Annotated[str, AfterValidator(_loss)]
+Positive = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+# one value for all, or one for each member of the herd
+PerMember = Positive | Annotated[list[Positive], Field(min_length=1)]
+DecayPerMember = Decay | Annotated[list[Decay], Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """A part of a recipe: unknown keys are errors, and nothing changes after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python counts True as 1: `batch: yes` would train with a batch of one."""
+        values = value if isinstance(value, list) else [value]
+        if any(isinstance(v, bool) for v in values) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError
+        return value
+
+
+class Net(Section):
+    """A net by name with its settings; `package.module:Class` names a user's own."""
+
+    name: str
+    settings: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        """`mlp` is short for {name: mlp}; settings may stand beside the name."""
+        if isinstance(value, Net):
+            return value
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+            raise ValueError("must name a net, as mlp or {name: mlp, activation: tanh}")
+        inner, beside = value.get("settings"), {k: v for k, v in value.items() if k not in ("name", "settings")}
+        if not isinstance(inner, dict | None):
+            raise ValueError("must have a mapping as its settings, as {name: mlp, settings: {activation: tanh}}")
+        if twice := sorted(set(inner or {}) & set(beside)):
+            raise ValueError(f"must have its setting {twice[0]!r} once: beside the name or under settings")
+        return {"name": value["name"], "settings": _plain({**(inner or {}), **beside})}
+
+
+def _plain(value: Any) -> Any:
+    """Settings are what YAML can hold, so that a recipe can be written down and read back the same."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(
+        f"must have settings of text, finite numbers, true or false and lists of these ({value!r} is none)"
+    )
+
+
+class Data(Section):
+    source: str = "digits"  # digits, mnist, cifar10, cifar100, ring8, grid25, r15, or a path (.npz, idx, a folder)
+    partition: Literal["by-class", "all", "diet"] = "by-class"
+    diet: float = Field(1.0, gt=0, le=1)  # the fraction of the data that each member sees (partition: diet)
+    holdout: float = Field(0.2, ge=0, lt=1)  # per class, where the source has no test set of its own
+    epoch: Literal["largest", "smallest", "mean"] = "largest"  # whose data one epoch goes through once
+    size: int | None = Field(None, ge=2)  # images of a folder are resized to this many pixels
+    bad_images: Literal["refuse", "skip"] = "refuse"  # files of a folder that are no images
+    points: int | None = Field(None, ge=1)  # toys: how many points are drawn (or kept, for r15)
+
+    @model_validator(mode="after")
+    def _diet_is_a_partition(self) -> Data:
+        if self.diet < 1 and self.partition != "diet":
+            raise refuse(
+                "data.diet data.partition",
+                f"data.diet {self.diet:g} has no effect with data.partition {self.partition}: "
+                "set data.partition to diet, or data.diet to 1",
+            )
+        return self
+
+
+class Herd(Section):
+    members: int | None = Field(None, ge=1)  # default: one per class, or 1 where members share the data
+    seeds: int = Field(1, ge=1)  # replicas: independent copies stacked, with seeds seed, seed + 1, …
+
+
+class Nets(Section):
+    generator: Net = Field(Net(name="small"), validate_default=True)
+    discriminator: Net = Field(Net(name="small"), validate_default=True)
+    latent: int = Field(32, ge=1)  # how many numbers a generator makes one sample from
+    prior: Literal["normal", "uniform"] = "normal"  # how they are drawn: N(0, 1), or even in [-1, 1]
+
+    @field_validator("generator", "discriminator")
+    @classmethod
+    def _in_catalog(cls, net: Net, info: ValidationInfo) -> Net:
+        """The named net exists and takes these settings; those not given are written out."""
+        from ganherd.nets import catalog  # here, because building nets needs recipes in turn
+
+        role: catalog.Role = "generator" if info.field_name == "generator" else "discriminator"
+        known, key = catalog.specs(role), f"nets.{role}"
+        if catalog.is_foreign(net.name):
+            return net  # a user's own class is looked at only when it is trusted
+        if net.name not in known:
+            also = nearest(net.name, known)
+            raise refuse(key, f"there is no {role} {net.name!r} (there are {', '.join(known)} and your own){also}")
+        settings = known[net.name].settings
+        for name in net.settings:
+            if name not in settings:
+                hint = nearest(f"{key}.{name}", [f"{key}.{n}" for n in difflib.get_close_matches(name, settings)])
+                takes = f" ({role} {net.name} takes {', '.join(settings) or 'none'})"
+                raise refuse(f"{key}.settings.{name}", f"unknown key '{key}.{name}'{takes}{hint}")
+        full = {}
+        for name, setting in settings.items():
+            value = net.settings.get(name, setting.default)
+            try:
+                full[name] = setting.check(value)
+            except ValueError as error:
+                raise refuse(f"{key}.settings.{name}", f"{key}.{name} {error}, not {value!r}") from None
+        return Net(name=net.name, settings=full)
+
+
+class Loss(Section):
+    name: LossName | Annotated[list[LossName], Field(min_length=1)] = "wasserstein-gp"  # for all, or for each member
+    gp_weight: float = Field(10.0, ge=0)  # wasserstein-gp
+    clip: float = Field(0.01, gt=0)  # wasserstein: D's parameters are clipped to ± this
+    clip_what: Literal["all", "weights"] = "all"  # weights: not the gain and shift of batch norm
+
+
+class Optim(Section):
+    """Adam's settings, for each member its own."""
+
+    lr_g: PerMember = 2e-4
+    lr_d: PerMember = 2e-4
+    beta1: DecayPerMember = 0.5
+    beta2: DecayPerMember = 0.999
+    eps: float = Field(1e-8, gt=0)
+    grad_clip: float | None = Field(None, gt=0)  # largest gradient norm, for each member and net
+
+
+class Train(Section):
+    budget: Annotated[str, AfterValidator(_budget)] = "2000steps"  # 5000steps, 20epochs, 90s, 10m, 2h
+    batch: int = Field(64, ge=1)
+    n_critic: int = Field(1, ge=1)  # discriminator updates for each generator update, on fresh batches
+    skip_d: int = Field(0, ge=0)  # the discriminator learns only at every (skip_d + 1)-th step
+    order: Literal["d-g", "g-d"] = "d-g"
+    input_noise: PerMember = 0.0  # standard deviation of noise added to what the discriminator sees
+    input_noise_steps: Steps = 0  # … decaying to none over so many steps (0: it stays)
+    ema: float | None = Field(None, gt=0, lt=1)  # decay of the running average of the generator's weights
+    precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"
+
+
+class Strategy(Section):
+    name: Literal["independent"] = "independent"
+
+
+class Engine(Section):
+    name: Literal["auto", "loop", "fused", "graph"] = "auto"
+    device: Annotated[str, AfterValidator(_device)] = "auto"  # auto, cpu, cuda, cuda:1
+    chunk: int | None = Field(None, ge=1)  # members on the device at once; default: measured
+    # what the state on the device may take, as 4GiB; default: most of what is free
+    memory: Annotated[str, AfterValidator(_bytes)] | None = None
+    threads: int | None = Field(None, ge=1)  # default: measured
+
+    @model_validator(mode="after")
+    def _graph_needs_a_gpu(self) -> Engine:
+        if self.name == "graph" and self.device == "cpu":
+            raise refuse(
+                "engine.name engine.device",
+                "engine.name graph captures work of a GPU and engine.device is cpu: set engine.name to fused or auto",
+            )
+        return self
+
+
+class Repair(Section):
+    policy: Literal["rollback", "stop", "tell"] = "rollback"  # for a member that turned NaN or diverged
+    diverged: float = Field(1e6, gt=0)  # a loss beyond this counts as diverged
+    limit: int = Field(5, ge=0)  # repairs of one member before the run stops
+
+
+class Run(Section):
+    seed: int = Field(0, ge=0)
+    record_every: Annotated[int, BeforeValidator(_steps), Field(ge=1)] = 50
+    sample_every: Steps = 500  # 0: never
+    checkpoint_every: Steps = 500  # 0: never
+    keep: int = Field(3, ge=1)  # checkpoints kept, beside the best
+    weights: Literal["data", "uniform"] | dict[str, Positive] = "data"  # p(y) of the mixture
+    repair: Repair = Repair()
+    tensorboard: bool = False
+    wandb: Literal["off", "offline", "online"] = "off"
+
+    @field_validator("weights")
+    @classmethod
+    def _some_weight(cls, value: str | dict[str, float]) -> str | dict[str, float]:
+        if isinstance(value, dict) and not any(value.values()):
+            raise ValueError("must give at least one label a weight above zero")
+        return value
+
+
+class Recipe(Section):
+    about: str = ""  # one line for people
+    data: Data = Data()
+    herd: Herd = Herd()
+    nets: Nets = Field(default_factory=Nets)
+    loss: Loss = Loss()
+    optim: Optim = Optim()
+    train: Train = Train()
+    strategy: Strategy = Strategy()
+    engine: Engine = Engine()
+    run: Run = Run()

@@ -1,0 +1,202 @@
+"""Everything a report tells, read from a run; what cannot be read is left out with a note, never an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from ganherd.errors import UserError
+from ganherd.pictures import MOST_ROWS
+from ganherd.report.charts import TROUBLES, loss_table
+
+if TYPE_CHECKING:
+    from ganherd.data.source import Dataset
+    from ganherd.mixture import Mixture
+    from ganherd.run.folder import RunFolder
+
+T = TypeVar("T")
+PER_ROW = 12  # samples of each class in the report
+
+
+@dataclass(frozen=True)
+class Member:
+    number: int
+    replica: int
+    label: str
+    weight: float | None
+    loss_g: float | None
+    loss_d: float | None
+    troubles: int  # events of its ill health: NaN, diverged, alarm, repair
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the page shows, with no trace of where it came from."""
+
+    name: str
+    info: Mapping[str, Any]
+    recipe: Mapping[str, Any]
+    metrics: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    scores: Mapping[str, Any]
+    members: list[Member]
+    labels: tuple[str, ...] = ()
+    data_name: str = ""
+    data_notes: tuple[str, ...] = ()
+    generated: np.ndarray | None = None  # [n, …] with labels beside it
+    generated_y: np.ndarray | None = None
+    generated_member: np.ndarray | None = None
+    real: np.ndarray | None = None
+    real_y: np.ndarray | None = None
+    sample_png: bytes | None = None  # the run's last picture, where no mixture can be sampled
+    sample_name: str = ""
+    mixture_step: int | None = None
+    replicas: int = 1
+    notes: list[str] = field(default_factory=list)
+
+
+def gather(run: RunFolder, mixture: Mixture | None = None, dataset: Dataset | None = None) -> Story:
+    notes: list[str] = []
+    recipe = _attempt(lambda: run.recipe.model_dump(mode="json"), notes, "the recipe") or {}
+    info = _attempt(lambda: run.info, notes, "run.json") or {}
+    metrics = _attempt(run.metrics, notes, "metrics.jsonl") or []
+    events = _attempt(run.events, notes, "events.jsonl") or []
+    folder = Path(run.path)
+    if mixture is None and (folder / "mixture" / "mixture.json").is_file():
+        mixture = _attempt(lambda: _load_mixture(folder), notes, "the mixture")
+    if dataset is None and recipe:
+        dataset = _attempt(lambda: _load_data(run), notes, "the data")
+    labels = tuple(str(name) for name in (dataset.labels if dataset else mixture.labels if mixture else ()))
+    found: dict[str, Any] = {}
+    if mixture is not None:
+        generated = _attempt(lambda: _draw(mixture), notes, "samples of the mixture")
+        if generated is not None:
+            found |= {"generated": generated[0], "generated_y": generated[1], "generated_member": generated[2]}
+        found |= {"mixture_step": int(mixture.step), "replicas": int(mixture.replicas)}
+    if "generated" not in found and (last := _last_picture(folder)) is not None:
+        found |= {"sample_png": last.read_bytes(), "sample_name": last.stem}
+    if dataset is not None:
+        found |= dict(zip(("real", "real_y"), _some_rows(dataset), strict=True))
+        found |= {"data_name": dataset.name, "data_notes": tuple(dataset.notes)}
+    return Story(
+        name=folder.resolve().name,
+        info=info,
+        recipe=recipe,
+        metrics=metrics,
+        events=events,
+        scores=_scores(folder, notes),
+        members=_members(recipe, metrics, events, mixture, labels),
+        labels=labels,
+        notes=notes,
+        **found,
+    )
+
+
+def _attempt(read: Callable[[], T], notes: list[str], what: str) -> T | None:
+    """A report is most wanted of runs that went wrong: a part that cannot be read must not take the rest with it."""
+    try:
+        return read()
+    except UserError as error:
+        notes.append(f"{what} could not be read: {error}")
+    except Exception as error:
+        notes.append(f"{what} could not be read: {type(error).__name__}: {error}")
+    return None
+
+
+def _load_mixture(folder: Path) -> Mixture:
+    from ganherd.mixture import load
+
+    return load(folder)
+
+
+def _load_data(run: RunFolder) -> Dataset:
+    from ganherd.data.source import load
+
+    return load(run.recipe.data)
+
+
+def _draw(mixture: Mixture) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Some samples of every class (of at most as many classes as a page can hold), or of the mixture as a whole."""
+    label_of = np.asarray(mixture.label_of)
+    asked = np.unique(label_of[(label_of >= 0) & (label_of < len(mixture.labels))])
+    if not mixture.is_image:
+        parts = [mixture.sample(2000)]
+    elif len(asked):
+        if len(asked) > MOST_ROWS:
+            asked = asked[np.linspace(0, len(asked) - 1, MOST_ROWS).round().astype(int)]
+        parts = [mixture.sample(PER_ROW, label=int(k)) for k in asked]
+    else:
+        parts = [mixture.sample(PER_ROW * 8)]
+    x, y, member = (np.concatenate([np.asarray(getattr(p, f)) for p in parts]) for f in ("x", "y", "member"))
+    return x, y, member
+
+
+def _some_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """As many real samples, the first of each class: real data needs no choosing."""
+    if not dataset.is_image:
+        return dataset.x, dataset.y
+    if len(dataset.labels) and (dataset.y >= 0).any():
+        rows = np.concatenate([np.flatnonzero(dataset.y == k)[:PER_ROW] for k in range(len(dataset.labels))])
+    else:
+        rows = np.arange(min(PER_ROW * 8, len(dataset.x)))
+    return dataset.x[rows], dataset.y[rows]
+
+
+def _last_picture(folder: Path) -> Path | None:
+    final = folder / "samples" / "final.png"
+    found = [final] if final.is_file() else sorted(final.parent.glob("step-*.png"))
+    return found[-1] if found else None
+
+
+def _scores(folder: Path, notes: list[str]) -> dict[str, Any]:
+    path = folder / "scores.json"
+    if not path.is_file():
+        return {}
+    found = _attempt(lambda: json.loads(path.read_text(encoding="utf-8")), notes, "scores.json")
+    if isinstance(found, dict) and isinstance(found.get("scores"), dict):
+        found = found["scores"]
+    return found if isinstance(found, dict) else {}
+
+
+def _members(
+    recipe: Mapping[str, Any],
+    metrics: list[dict[str, Any]],
+    events: list[dict[str, Any]],
+    mixture: Mixture | None,
+    labels: tuple[str, ...],
+) -> list[Member]:
+    """One line for each member of each replica, by what is known: the last losses, the label, its troubles."""
+    loss_g, loss_d = (loss_table(metrics[-1:], key) for key in ("loss_g", "loss_d"))
+    seeds = max(1, int((recipe.get("herd") or {}).get("seeds") or 1))
+    total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * len(mixture.label_of))
+    each = max(1, total // seeds)
+    by_class = (recipe.get("data") or {}).get("partition") == "by-class" and len(labels) == each
+    out = []
+    for i in range(total):
+        replica, number = divmod(i, each)
+        k = number if by_class else -1
+        weight = None
+        if mixture is not None and number < len(mixture.label_of):
+            k = int(mixture.label_of[number])
+            weight = float(np.asarray(mixture.weights)[number])
+        out.append(
+            Member(
+                number=number,
+                replica=replica,
+                label=labels[k] if 0 <= k < len(labels) else "",
+                weight=weight,
+                loss_g=_at(loss_g, i),
+                loss_d=_at(loss_d, i),
+                troubles=sum(e.get("member") == i and e.get("event") in TROUBLES for e in events),
+            )
+        )
+    return out
+
+
+def _at(table: np.ndarray, column: int) -> float | None:
+    return float(table[-1, column]) if len(table) and column < table.shape[1] else None

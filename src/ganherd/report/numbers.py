@@ -1,0 +1,86 @@
+"""The numbers of the page: scores with what they were measured with, losses, and how the classes compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ganherd.report import charts
+from ganherd.report.gather import Story
+from ganherd.report.parts import Safe, figure, join, number, table, tag
+from ganherd.scores import METRICS
+from ganherd.scores.table import remarks, value
+
+
+def scores(story: Story) -> Safe:
+    head = tag("h2", "Scores")
+    entries = {k: v for k, v in story.scores.items() if isinstance(v, Mapping) and k != "skipped"}
+    if not entries:
+        return tag("section", head, tag("p", "Not scored yet: ganherd score measures a run's mixture.", cls="soft"))
+    rows, warnings = [], []
+    for name, entry in entries.items():
+        metric = METRICS.get(name)
+        title = name.replace("_", " ")
+        what = [title, tag("span", metric.about if metric else "", cls="about")]
+        rows.append(
+            [
+                join(what),
+                tag("span", value(name, entry.get("value")), cls="value"),
+                "" if metric is None else _best(name, metric.best),
+                number(entry.get("samples")),
+                tag("span", entry.get("network", "–"), cls="nowrap"),
+                number(entry.get("seed")),
+                "; ".join(remarks(entry)),
+            ]
+        )
+        if entry.get("warning"):
+            warnings.append(f"{title}: {entry['warning']}")
+    skipped = story.scores.get("skipped")
+    left_out = skipped.items() if isinstance(skipped, Mapping) else ()
+    warnings += [f"{name.replace('_', ' ')} is left out: {why}" for name, why in left_out]
+    titles = ("score", "value", "perfect", "samples", "network", "seed", "beside it")
+    notes = join(tag("p", note, cls="note") for note in warnings)
+    return tag("section", head, table(titles, rows, right=(1, 2, 3, 5)), notes)
+
+
+def _best(name: str, best: float) -> str:
+    return value(name, best) if name.endswith("accuracy") else f"{best:g}"
+
+
+def losses(story: Story) -> Safe:
+    about = "Every member thin, their mean bold; a dashed red line where a member was noticed or repaired."
+    panels = [figure(charts.draw_losses(story.metrics, story.events, [key]), key) for key in ("loss_g", "loss_d")]
+    return tag("section", tag("h2", "Losses"), tag("p", about, cls="caption"), tag("div", join(panels), cls="pair"))
+
+
+def classes(story: Story) -> Safe:
+    figures = []
+    if spread := per_class(story, "diversity"):
+        figures.append(figure(charts.draw_diversity(spread), "diversity", _width(spread)))
+    if accuracy := per_class(story, "label_accuracy"):
+        drawn = charts.draw_bars(accuracy, title="recognised as the label asked for")
+        figures.append(figure(drawn, "accuracy", _width(accuracy)))
+    if seen := per_class(story, "histogram"):
+        expected = story.scores["histogram"].get("expected")
+        drawn = charts.draw_histogram(
+            {k: v or 0.0 for k, v in seen.items()}, expected if isinstance(expected, Mapping) else None
+        )
+        figures.append(figure(drawn, "classes", _width(seen)))
+    if not figures:
+        return Safe("")
+    about = "Diversity: 1 is as varied as the data; far below it, a member repeats itself."
+    return tag(
+        "section", tag("h2", "Class by class"), tag("p", about, cls="caption"), tag("div", join(figures), cls="bars")
+    )
+
+
+def _width(bars: Mapping[str, object]) -> str:
+    """Charts of few classes stand side by side; those of many take the whole width."""
+    return "wide" if len(bars) > 14 else ""
+
+
+def per_class(story: Story, name: str) -> dict[str, float | None]:
+    entry = story.scores.get(name)
+    found = entry.get("per_class") if isinstance(entry, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(k): float(v) if isinstance(v, (int, float)) else None for k, v in found.items()}

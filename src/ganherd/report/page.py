@@ -1,0 +1,124 @@
+"""The page: a story of a run becomes one HTML text that asks the network for nothing."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from ganherd.report.gather import Story
+from ganherd.report.herd import events, members
+from ganherd.report.numbers import classes, losses, scores
+from ganherd.report.parts import Safe, count, duration, esc, join, number, percent, plain, table, tag
+from ganherd.report.samples import samples
+
+_STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
+
+
+def render(story: Story) -> str:
+    style = importlib.resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+    sections = (samples, scores, losses, classes, events, members, _settings)
+    body = join([_header(story), *(section(story) for section in sections)], "\n")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # nothing from anywhere: not even by a slip
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        "style-src 'unsafe-inline'\">\n"
+        f'<link rel="icon" href="data:,"><title>{esc(story.name)} · ganherd</title>\n<style>\n{style}</style></head>\n'
+        f"<body><main>\n{body}\n<footer>written by ganherd; this page is complete in itself</footer>\n"
+        "</main></body></html>\n"
+    )
+
+
+def _header(story: Story) -> Safe:
+    state = str(story.info.get("state") or "unknown")
+    last = story.metrics[-1] if story.metrics else {}
+    engine = story.info.get("engine")
+    engine = engine.get("name", "") if isinstance(engine, Mapping) else engine
+    facts = [
+        ("members", number(len(story.members)) if story.members else "–"),
+        ("steps", number(last.get("step"))),
+        ("epochs", number(last.get("epoch"), 1)),
+        ("training time", duration(last.get("seconds"))),
+        ("member-steps/s", number(round(last["rate"])) if isinstance(last.get("rate"), (int, float)) else "–"),
+        ("engine", str(engine or "–")),
+        ("seed", number(_dig(story.recipe, "run", "seed"))),
+    ]
+    about = str(story.recipe.get("about") or "")
+    return tag(
+        "header",
+        tag("div", "ganherd report", cls="kicker"),
+        tag("h1", tag("span", story.name), tag("span", state, cls=f"pill {_STATES.get(state, '')}")),
+        tag("p", summary(story), cls="lead"),
+        tag("p", about, cls="soft") if about else "",
+        tag("div", join(tag("div", tag("b", value), tag("span", name)) for name, value in facts), cls="facts"),
+        join(tag("p", note, cls="note") for note in story.notes),
+    )
+
+
+def summary(story: Story) -> str:
+    """The run in one sentence."""
+    seeds = int(_dig(story.recipe, "herd", "seeds") or 1)
+    each = len(story.members) // seeds if story.members else 0
+    source = story.data_name or str(_dig(story.recipe, "data", "source") or "its data")
+    if not each:
+        return f"A herd on {source} of which nothing is recorded yet."
+    if any(m.label for m in story.members):
+        text = f"{count(each, 'member').capitalize()}, {'one for each class of' if each > 1 else 'on'} {source},"
+    else:
+        text = f"{count(each, 'member').capitalize()} on {source},"
+    if seeds > 1:
+        text += f" with {count(seeds, 'seed')},"
+    loss = _dig(story.recipe, "loss", "name")
+    if isinstance(loss, str):
+        text += f" trained with the {loss} loss"
+    else:
+        text += " trained"
+    last = story.metrics[-1] if story.metrics else {}
+    budget = _dig(story.recipe, "train", "budget")
+    if story.info.get("state") == "finished":
+        text += f" for {number(last.get('step'))} steps in {duration(last.get('seconds'))}"
+    else:
+        text += f" up to step {number(last.get('step', 0))}" + (f" of a budget of {_spaced(budget)}" if budget else "")
+    accuracy = story.scores.get("label_accuracy")
+    if isinstance(accuracy, Mapping) and isinstance(accuracy.get("value"), (int, float)):
+        text += (
+            f"; a classifier of the real data recognises {percent(accuracy['value'])} of "
+            f"{number(accuracy.get('samples'))} samples as the label that was asked for"
+        )
+    return text + "."
+
+
+def _settings(story: Story) -> Safe:
+    recipe = yaml.safe_dump(dict(story.recipe), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+    info = {k: v for k, v in story.info.items() if k != "versions"}
+    versions = story.info.get("versions")
+    rows = [(k, tag("code", plain(v, True))) for k, v in info.items()]
+    rows += [(k, tag("code", plain(v))) for k, v in versions.items()] if isinstance(versions, Mapping) else []
+    notes = join(tag("p", f"data: {note}", cls="small") for note in story.data_notes)
+    folded = {
+        "The recipe, every default written out": tag("pre", recipe) if story.recipe else "",
+        "Run and versions": table(("what", "value"), rows) if rows else "",
+    }
+    details = join(tag("details", tag("summary", name), inside) for name, inside in folded.items() if inside)
+    return tag("section", tag("h2", "Settings"), notes, details)
+
+
+def _dig(tree: Mapping[str, Any], *path: str) -> Any:
+    """A value deep in the recipe, None where there is none."""
+    found: Any = tree
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _spaced(budget: Any) -> str:
+    """
+    >>> _spaced("20000steps"), _spaced("10m")
+    ('20,000 steps', '10 m')
+    """
+    return re.sub(r"(\d+)\s*([a-z]+)", lambda m: f"{int(m[1]):,} {m[2]}", str(budget))

@@ -1,0 +1,74 @@
+"""The pictures of the page: generated samples and, beside them, the real data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ganherd import pictures
+from ganherd.report.gather import Story
+from ganherd.report.parts import Safe, figure, image, join, number, tag
+
+
+def samples(story: Story) -> Safe:
+    head = tag("h2", "Samples")
+    x, real = story.generated, story.real
+    if x is None:
+        if story.sample_png is None:
+            inside = tag("p", "No samples yet: the first picture comes while it trains.", cls="soft")
+        else:
+            inside = join(
+                [
+                    tag("p", f"The herd's last picture while it trained, {story.sample_name}.", cls="caption"),
+                    tag("div", image(story.sample_png, "samples"), cls="paper"),
+                ]
+            )
+        if real is None:
+            return tag("section", head, inside)
+        right = tag("div", tag("h3", "real data"), _real_alone(story))
+        return tag("section", head, tag("div", tag("div", inside), right, cls="pair"))
+    where = f"Drawn from the mixture of step {number(story.mixture_step)}, seed 0, not chosen"
+    where += f"; the first of {story.replicas} replicas." if story.replicas > 1 else "."
+    if x.ndim == 2:
+        both = [figure(pictures.draw_points(x, real), "points", "points")]
+        if real is not None:
+            both.append(figure(pictures.draw_points(np.empty((0, 2)), real), "data", "points"))
+        return tag("section", head, tag("p", where, cls="caption"), tag("div", join(both), cls="pair"))
+    rows = pictures.sample_rows(x, story.generated_y, story.labels, story.generated_member)
+    beside = _real_rows(story, rows)
+    cells: list[Any] = [tag("div", cls="corner"), tag("h3", "generated"), tag("h3", "real data" if beside else "")]
+    for i, (name, images) in enumerate(rows):
+        other = beside[i] if i < len(beside) else None
+        cells += [tag("div", name, cls="name"), _strip(images, f"generated {name}")]
+        cells.append(_strip(other, f"real {name}") if other is not None and len(other) else tag("div"))
+    shown = f" {len(rows)} of {len(story.labels)} classes are shown." if len(rows) < len(story.labels) else ""
+    stacked = tag("span", " Above generated, below real.", cls="stacked") if beside else ""
+    return tag("section", head, tag("p", where + shown, stacked, cls="caption"), tag("div", join(cells), cls="compare"))
+
+
+def _real_rows(story: Story, rows: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
+    """Real images for each row: of the same class where rows are classes, else any."""
+    real, y = story.real, story.real_y
+    if real is None or real.ndim != 4:
+        return []
+    by_name = {name: real[y == k] for k, name in enumerate(story.labels)} if y is not None else {}
+    widest = max(len(images) for _, images in rows)
+    out = []
+    for i, (name, _) in enumerate(rows):
+        pool = by_name[name] if name in by_name else real[i * widest : (i + 1) * widest]
+        out.append(pool[:widest])
+    return out
+
+
+def _real_alone(story: Story) -> Safe:
+    assert story.real is not None
+    if story.real.ndim == 2:
+        return figure(pictures.draw_points(np.empty((0, 2)), story.real), "data", "points")
+    rows = pictures.sample_rows(story.real, story.real_y, story.labels)
+    cells = [part for name, images in rows for part in (tag("div", name, cls="name"), _strip(images, name))]
+    return tag("div", join(cells), cls="compare two")
+
+
+def _strip(images: np.ndarray, about: str) -> Safe:
+    return image(pictures.png(pictures.draw_grid([images], background=None, margin=1, largest=128)), about)

@@ -1,0 +1,265 @@
+"""One run from its recipe to its report, or from its last checkpoint on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ganherd import mixture, recipe_file, report
+from ganherd.errors import Interrupted, UserError
+from ganherd.herd import autotune
+from ganherd.herd.engine import Plan, rate
+from ganherd.herd.state import take_
+from ganherd.recipe import Recipe
+from ganherd.run import checkpoint, finish
+from ganherd.run.assemble import Assembly, assemble
+from ganherd.run.budget import Budget, plan_budget
+from ganherd.run.folder import RunFolder, next_path, write_aside
+from ganherd.run.loop import RunFailed, Trainer
+from ganherd.run.progress import Progress, duration
+from ganherd.run.stop import StopRequest
+from ganherd.run.trackers import Trackers
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it lies and what it says."""
+
+    path: Path
+    scores: dict[str, Any]
+
+    @property
+    def mixture(self) -> mixture.Mixture:
+        return mixture.load(self.path, trust_code=True)
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.path)
+
+
+def begin(
+    recipe: Recipe, path: str | Path | None = None, name: str = "run", quiet: bool = False, trust_code: bool = True
+) -> Run:
+    """Trains a recipe in a new run folder. The recipe is the caller's own, so the nets that it names are trusted."""
+    say = _teller(quiet)
+    assembly = assemble(recipe, trust_code)
+    finish.member_weights(recipe, assembly)  # wrong weights are better said now than after the training
+    folder = RunFolder.create(path or next_path(Path("runs"), name))
+    with folder.lock():
+        for note in assembly.notes:
+            say(f"note: {note}")
+        _precision(recipe)
+        plan = autotune.choose(assembly.herd, recipe.engine, say)
+        place(assembly, plan)
+        write_aside(folder.recipe_path, recipe_file.dump(recipe))
+        budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan))
+        folder.write_info(**_facts(assembly, plan, budget), state="running")
+        return _train(assembly, plan, folder, budget, quiet, None)
+
+
+def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False, trust_code: bool = False) -> Run:
+    """Goes on with a run exactly where its last checkpoint stands; only its budget may be another one."""
+    folder = RunFolder.open(path)
+    say = _teller(quiet)
+    recipe, info = folder.recipe, folder.info
+    wanted = recipe_file.load(folder.recipe_path, overrides)
+    refuse_changes(recipe, wanted, folder)
+    with folder.lock():
+        assembly = assemble(recipe, trust_code)
+        if info.get("data") != assembly.dataset.digest:
+            raise UserError(
+                f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
+            )
+        plan = _plan(info, folder)
+        _precision(recipe)
+        resumed = None
+        if checkpoint.steps(folder.checkpoints):
+            resumed, damaged = checkpoint.newest(folder.checkpoints, {"g": assembly.herd.g, "d": assembly.herd.d})
+            for sentence in damaged:
+                say(f"{sentence}; the checkpoint before it is used.")
+            _check_names(assembly, resumed)
+            everyone = range(assembly.herd.size)
+            take_(assembly.herd.state, resumed.state, everyone, everyone)
+        place(assembly, plan)
+        if wanted != recipe:
+            write_aside(folder.recipe_path, recipe_file.dump(wanted))
+            budget = _extended(assembly, plan, wanted, resumed)
+        else:
+            budget = Budget(int(info["budget"]["steps"]), info["budget"]["deadline"])
+        folder.write_info(state="running", budget=vars(budget))
+        return _train(assembly, plan, folder, budget, quiet, resumed)
+
+
+def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
+    changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith("train.budget:")]
+    if changes:
+        raise UserError(
+            f"{folder.path} was started with another recipe, so it cannot be resumed with this one ({'; '.join(changes)}); "
+            "leave the changes out, or start a new run."
+        )
+
+
+def _train(
+    assembly: Assembly,
+    plan: Plan,
+    folder: RunFolder,
+    budget: Budget,
+    quiet: bool,
+    resumed: checkpoint.Checkpoint | None,
+) -> Run:
+    names = [assembly.name_of(member) for member in range(assembly.herd.size)]
+    progress = Progress(names, quiet)
+    again = f"resume it with: ganherd train --resume {shlex.quote(str(folder.path))}"
+    trackers = Trackers(folder, assembly.recipe)
+    trainer = Trainer(assembly, plan, folder, budget, progress, resumed, trackers.record)
+    progress.say(
+        f"{folder.path}: {assembly.herd.size} members, step {trainer.step:,} to {budget.steps:,}, "
+        f"{plan.describe(assembly.herd.size)}"
+    )
+    try:
+        trainer.event("resume" if resumed else "start", engine=vars(plan), versions=_versions())
+        progress.start(budget.steps)
+        with StopRequest() as stop:
+            trainer.train(stop)
+    except Interrupted as error:
+        folder.write_info(state="interrupted")
+        raise Interrupted(f"{error} Nothing is lost; {again}") from None
+    except KeyboardInterrupt:
+        folder.write_info(state="interrupted")
+        raise Interrupted(f"stopped at once, without a checkpoint of this moment; {again}") from None
+    except RunFailed:
+        folder.write_info(state="failed")
+        raise
+    except OSError as error:  # a disk that is full or gone while records or pictures are written
+        with suppress(OSError):
+            folder.write_info(state="interrupted")
+        raise Interrupted(
+            f"{error.strerror or error} while writing to {folder.path}; the last checkpoint is whole. {again}"
+        ) from error
+    finally:
+        progress.close()
+        trackers.close()
+    progress.say(f"trained in {duration(trainer.seconds)}; making the mixture…")
+    return _finish(trainer, progress)
+
+
+def _finish(trainer: Trainer, progress: Progress) -> Run:
+    assembly, folder = trainer.assembly, trainer.folder
+    made = finish.make_mixture(assembly, trainer.step)
+    made.save(folder.mixture)
+    finish.write_picture(folder, made, assembly)
+    found = finish.write_scores(folder, made, assembly, progress)
+    trainer.event("finish", seconds=round(trainer.seconds, 3))
+    folder.write_info(state="finished", seconds=round(trainer.seconds, 3), step=trainer.step)
+    report.write(folder, mixture=made, dataset=assembly.dataset)
+    return Run(folder.path, found)
+
+
+# -- what a run is made of ------------------------------------------------------------------------------------------
+
+
+def place(assembly: Assembly, plan: Plan) -> None:
+    """Threads as planned; the state on the device, unless only a part of the herd fits there."""
+    torch.set_num_threads(plan.threads)
+    herd = assembly.herd
+    if plan.chunk >= herd.size or plan.name == "loop":
+        herd.state = {name: value.to(herd.device) for name, value in herd.state.items()}
+
+
+def _precision(recipe: Recipe) -> None:
+    fast = recipe.train.precision in ("tf32", "bf16")
+    torch.backends.cuda.matmul.allow_tf32 = fast
+    torch.backends.cudnn.allow_tf32 = fast
+
+
+def _measure(assembly: Assembly, plan: Plan) -> tuple[float, float]:
+    """(steps per second, seconds that the checkpoint and the mixture will take)."""
+    steps = rate(assembly.herd, plan, 2.0) / assembly.herd.size
+    began = time.perf_counter()
+    finish.make_mixture(assembly, 0)
+    assembly.herd.g.module.to(assembly.herd.device).train()
+    return steps, 1.0 + 2.0 * (time.perf_counter() - began)
+
+
+def _extended(assembly: Assembly, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None) -> Budget:
+    budget = plan_budget(wanted.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan))
+    step, seconds = (resumed.step, float(resumed.facts["seconds"])) if resumed else (0, 0.0)
+    if budget.deadline is not None:  # a time counts from the start of the run, not from the resume
+        per_second = budget.steps / budget.deadline
+        budget.steps = step + max(0, int((budget.deadline - seconds) * per_second))
+    if budget.steps < step:
+        raise UserError(
+            f"the run has done {step:,} steps already, more than the {budget.steps:,} of train.budget={wanted.train.budget}."
+        )
+    return budget
+
+
+def _facts(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
+    return {
+        "versions": _versions(),
+        "seed": assembly.recipe.run.seed,
+        "git": _git(),
+        "host": platform.node(),
+        "command": shlex.join(sys.argv),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": vars(plan),
+        "threads": plan.threads,
+        "budget": vars(budget),
+        "members": assembly.herd.size,
+        "data": assembly.dataset.digest,
+    }
+
+
+def _plan(info: dict[str, Any], folder: RunFolder) -> Plan:
+    try:
+        return Plan(**info["engine"])
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder.info_path} does not say which engine the run has; it cannot be resumed exactly."
+        ) from error
+
+
+def _check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
+    own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
+    found = {name: tuple(value.shape) for name, value in resumed.state.items()}
+    if own != found:
+        different = sorted(set(own.items()) ^ set(found.items()))[0]
+        raise UserError(f"{resumed.path} does not fit its recipe: {different[0]} has another shape.")
+
+
+def _versions() -> dict[str, str]:
+    import numpy
+
+    from ganherd import __version__
+
+    return {
+        "ganherd": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _git() -> str | None:
+    """The commit of the folder that the command runs in, where there is one."""
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=os.getcwd())
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _teller(quiet: bool) -> Any:
+    return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))

@@ -1,0 +1,66 @@
+"""Where a run stands, read from its folder alone: from another terminal, while it trains or long after."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from pathlib import Path
+from typing import Any
+
+from ganherd.run.folder import RunFolder
+from ganherd.run.progress import duration
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    folder = RunFolder.open(path)
+    info, metrics, events = folder.info, folder.metrics(), folder.events()
+    last = metrics[-1] if metrics else {}
+    step, steps = int(last.get("step", info.get("step", 0))), int(info["budget"]["steps"])
+    state = str(info["state"])
+    alive = _is_locked(folder)
+    if state == "running" and not alive:
+        state = "killed"  # its process is gone and had no time to say so
+    rate = float(last.get("rate", 0.0))
+    members = int(info["members"])
+    return {
+        "run": str(folder.path),
+        "state": state,
+        "step": step,
+        "steps": steps,
+        "rate": rate,
+        "seconds_left": (steps - step) * members / rate if rate and state == "running" else None,
+        "members": members,
+        "engine": info["engine"],
+        "host": info["host"],
+        "heartbeat": round(time.time() - folder.metrics_path.stat().st_mtime, 1)
+        if folder.metrics_path.exists()
+        else None,
+        "losses": {key: last.get(key) for key in ("loss_g", "loss_d")},
+        "alarms": [e for e in events if e["event"] in ("nan", "diverged", "repair", "alarm")],
+    }
+
+
+def text(facts: dict[str, Any]) -> str:
+    left = f", {duration(facts['seconds_left'])} left" if facts["seconds_left"] is not None else ""
+    lines = [
+        f"{facts['run']}: {facts['state']}, step {facts['step']:,} of {facts['steps']:,}{left}",
+        f"{facts['members']} members on {facts['host']} ({facts['engine']['name']}), {facts['rate']:,.0f} member-steps/s"
+        + (f", last record {duration(facts['heartbeat'])} ago" if facts["heartbeat"] is not None else ""),
+    ]
+    for alarm in facts["alarms"][-10:]:
+        lines.append(f"step {alarm['step']:,}: {alarm.get('name', '')} {alarm.get('what', alarm['event'])}")
+    if facts["state"] in ("killed", "interrupted"):
+        lines.append(f"resume it with: ganherd train --resume {facts['run']}")
+    return "\n".join(lines)
+
+
+def _is_locked(folder: RunFolder) -> bool:
+    """Whether a process holds the run's lock now."""
+    try:
+        with (folder.path / ".lock").open("r") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

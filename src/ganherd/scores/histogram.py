@@ -1,0 +1,49 @@
+"""Class histogram: which classes the classifier sees in free samples, and how far that is from p(y)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ganherd.scores.material import Material
+
+
+def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
+    """Fractions of the classes, float64 [classes].
+
+    >>> class_histogram(np.array([0, 2, 2, 2]), 3)
+    array([0.25, 0.  , 0.75])
+    """
+    return np.bincount(predicted, minlength=classes) / len(predicted)
+
+
+def total_variation(p: np.ndarray, q: np.ndarray) -> float:
+    """Total variation distance: 0 for equal distributions, 1 for disjoint ones.
+
+    >>> total_variation(np.array([0.5, 0.5]), np.array([0.5, 0.5]))
+    0.0
+    """
+    return float(np.abs(p - q).sum() / 2)
+
+
+def expected_by_chance(p: np.ndarray, samples: int) -> float:
+    """About the distance that so many perfect draws from p would show (normal approximation of the counts)."""
+    return float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2)
+
+
+def measure(material: Material) -> dict[str, Any]:
+    labels, judge = material.dataset.labels, material.classifier
+    samples = material.free
+    seen = class_histogram(judge.predict(samples.x), len(labels))
+    wanted, reference = material.class_weights
+    return {
+        "value": total_variation(seen, wanted),
+        "by_chance": expected_by_chance(wanted, len(samples.x)),
+        "per_class": dict(zip(labels, seen.tolist(), strict=True)),
+        "expected": dict(zip(labels, wanted.tolist(), strict=True)),
+        "reference": reference,
+        "samples": len(samples.x),
+        "network": judge.name,
+        "held_out_accuracy": judge.held_out_accuracy,
+    }

@@ -1,0 +1,36 @@
+"""What all tests share: one thread, repeatable examples, and a reason where a test cannot run on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Before torch is imported anywhere: results must not depend on the cores of the machine, and commands inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+settings.register_profile("ganherd", deadline=None, derandomize=True)  # no test waits on the clock or on luck
+settings.load_profile("ganherd")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Looks for what a test needs only when it comes to it, so that collecting imports no torch."""
+    if item.get_closest_marker("gpu"):
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+    if item.get_closest_marker("mpi"):
+        beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        if importlib.util.find_spec("mpi4py") is None or shutil.which("mpiexec", path=beside) is None:
+            pytest.skip("no MPI (make setup installs one)")
+    for marker in item.iter_markers("data"):
+        from ganherd.data.home import NAMED, data_home, find
+
+        for name in marker.args:
+            there = find(name) if name in NAMED else (data_home() / name).exists()
+            if not there:
+                pytest.skip(f"the data {name} is not on this machine (ganherd data list)")

@@ -1,0 +1,164 @@
+"""One GAN trained alone, in the plainest PyTorch: modules, `torch.optim.Adam`, a loop. The reference of promise 1.
+
+It shares with ganherd only what defines a run: the initial weights, the numbers that are drawn, and the order of the data.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits as bce
+
+from ganherd.herd import streams
+from ganherd.herd.streams import MemberRandomness, Streams
+from ganherd.run.assemble import Assembly
+
+
+class SeparateGan:
+    """Member `member` of an assembly, taken out of the herd before its first step."""
+
+    def __init__(self, assembly: Assembly, member: int) -> None:
+        herd = assembly.herd
+        self.rules, self.recipe, self.feed, self.member = herd.rules, assembly.recipe, herd.feed, member
+        self.g, self.d = (self._module(herd, kind, member) for kind in ("g", "d"))
+        get = {
+            name.removeprefix("set."): value[member].item()
+            for name, value in herd.state.items()
+            if name.startswith("set.")
+        }
+        betas = (get["beta1"], get["beta2"])
+        self.adam_g = torch.optim.Adam(self.g.parameters(), lr=get["lr_g"], betas=betas, eps=self.rules.eps)
+        self.adam_d = torch.optim.Adam(self.d.parameters(), lr=get["lr_d"], betas=betas, eps=self.rules.eps)
+        self.base = np.array([streams.key(get["seed"], get["slot"], get["life"])])
+        self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
+        self.ema = copy.deepcopy(self.g)
+        self.losses: list[tuple[float, float]] = []
+
+    @staticmethod
+    def _module(herd, kind: str, member: int) -> nn.Module:
+        blueprint = getattr(herd, kind)
+        module = copy.deepcopy(blueprint.module).train()
+        weights = {name: value[member] for name, value in blueprint.views(herd.state[f"{kind}.params"]).items()}
+        buffers = {name: herd.state[f"{kind}.buffers.{name}"][member] for name in blueprint.buffers}
+        module.load_state_dict({**weights, **buffers})
+        return module
+
+    def train(self, steps: int) -> None:
+        for step in range(steps):
+            draws = Streams(self.base, step)
+            if self.rules.order == "g-d":
+                self._generator_update(draws, step)
+            if step % (self.rules.skip_d + 1) == 0:
+                for update in range(self.rules.n_critic):
+                    self._discriminator_update(draws, step, update)
+            if self.rules.order == "d-g":
+                self._generator_update(draws, step)
+
+    # -- plain GAN training ---------------------------------------------------------------------------------------
+
+    def _discriminator_update(self, draws: Streams, step: int, update: int) -> None:
+        batch = step * self.rules.n_critic + update
+        x = self.feed.batch_at(slice(self.member, self.member + 1), self.base, batch)[0][0]
+        calls = iter(range(8 * (update + 1), 8 * (update + 2)))
+        fake = self._call(self.g, self._noise(draws, update), draws, next(calls)).detach()
+        x, fake = self._blur(x, draws, step, update, 0), self._blur(fake, draws, step, update, 1)
+        real_logit = self._call(self.d, x, draws, next(calls))
+        fake_logit = self._call(self.d, fake, draws, next(calls))
+        one, zero = torch.ones_like(real_logit), torch.zeros_like(real_logit)
+        loss = {
+            "minimax": lambda: bce(real_logit, one) + bce(fake_logit, zero),
+            "non-saturating": lambda: bce(real_logit, one) + bce(fake_logit, zero),
+            "least-squares": lambda: ((real_logit - 1) ** 2).mean() / 2 + (fake_logit**2).mean() / 2,
+            "wasserstein": lambda: fake_logit.mean() - real_logit.mean(),
+            "wasserstein-gp": lambda: fake_logit.mean() - real_logit.mean(),
+            "hinge": lambda: torch.relu(1 - real_logit).mean() + torch.relu(1 + fake_logit).mean(),
+        }[self.loss]()
+        if self.rules.game.penalty:  # also where another member has one: the pass moves batch-norm buffers
+            at = draws.draw((streams.PENALTY, update), (self.rules.batch,), "uniform", x.dtype)[0]
+            at = at.reshape(-1, *(1,) * (x.dim() - 1))
+            between = (x + at * (fake - x)).requires_grad_()
+            slope = torch.autograd.grad(
+                self._call(self.d, between, draws, next(calls)).sum(), between, create_graph=True
+            )[0]
+            penalty = ((slope.flatten(1).pow(2).sum(1) + 1e-12).sqrt() - 1).pow(2).mean()
+            if self.loss == "wasserstein-gp":
+                loss = loss + self.rules.gp_weight * penalty
+        self.adam_d.zero_grad()
+        loss.backward()
+        self._limit(self.d)
+        self.adam_d.step()
+        if self.loss == "wasserstein":
+            self._clip()
+
+    def _generator_update(self, draws: Streams, step: int) -> None:
+        fake = self._call(self.g, self._noise(draws, self.rules.n_critic), draws, 0)
+        logit = self._call(self.d, self._blur(fake, draws, step, self.rules.n_critic, 1), draws, 1)
+        loss = {
+            "minimax": lambda: -bce(logit, torch.zeros_like(logit)),
+            "non-saturating": lambda: bce(logit, torch.ones_like(logit)),
+            "least-squares": lambda: ((logit - 1) ** 2).mean() / 2,
+            "wasserstein": lambda: -logit.mean(),
+            "wasserstein-gp": lambda: -logit.mean(),
+            "hinge": lambda: -logit.mean(),
+        }[self.loss]()
+        self.adam_g.zero_grad()
+        loss.backward()
+        self._limit(self.g)
+        self.adam_g.step()
+        if self.rules.ema is not None:
+            with torch.no_grad():
+                for average, parameter in zip(self.ema.parameters(), self.g.parameters(), strict=True):
+                    average.mul_(self.rules.ema).add_(parameter, alpha=1 - self.rules.ema)
+
+    # -- what a run defines ---------------------------------------------------------------------------------------
+
+    def _call(self, module: nn.Module, x: Tensor, draws: Streams, call: int) -> Tensor:
+        with MemberRandomness(draws.keys(streams.INSIDE, call)[0]):  # dropout from the member's stream
+            return module(x)
+
+    def _noise(self, draws: Streams, call: int) -> Tensor:
+        dtype = next(self.g.parameters()).dtype
+        return draws.prior((streams.NOISE, call), (self.rules.batch, self.rules.latent), self.rules.prior, dtype)[0]
+
+    def _blur(self, x: Tensor, draws: Streams, step: int, update: int, which: int) -> Tensor:
+        if not self.rules.input_noise:
+            return x
+        left = max(0.0, 1 - step / self.rules.input_noise_steps) if self.rules.input_noise_steps else 1.0
+        return x + self.sigma * left * draws.draw((streams.INPUT_NOISE, update, which), x.shape, "normal", x.dtype)[0]
+
+    def _limit(self, module: nn.Module) -> None:
+        if self.rules.grad_clip is not None:
+            gradients = [p.grad for p in module.parameters()]
+            norm = torch.sqrt(sum(g.pow(2).sum() for g in gradients))
+            for gradient in gradients:
+                gradient.mul_(self.rules.grad_clip / max(float(norm), self.rules.grad_clip))
+
+    def _clip(self) -> None:
+        for module in self.d.modules():
+            is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+            for parameter in module.parameters(recurse=False):
+                if self.rules.clip_what == "all" or not is_norm:
+                    parameter.data.clamp_(-self.rules.clip, self.rules.clip)
+
+    # -- what is compared -----------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that training changes, under the names of ganherd's state."""
+        out: dict[str, Tensor] = {}
+        for kind, module, adam in (("g", self.g, self.adam_g), ("d", self.d, self.adam_d)):
+            parameters = list(module.parameters())
+            out[f"{kind}.params"] = _row(p.detach() for p in parameters)
+            out[f"{kind}.adam.m"] = _row(adam.state[p]["exp_avg"] for p in parameters)
+            out[f"{kind}.adam.v"] = _row(adam.state[p]["exp_avg_sq"] for p in parameters)
+            for name, buffer in module.named_buffers():
+                out[f"{kind}.buffers.{name}"] = buffer
+        if self.rules.ema is not None:
+            out["g.ema"] = _row(p.detach() for p in self.ema.parameters())
+        return out
+
+
+def _row(parts) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])

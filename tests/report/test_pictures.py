@@ -1,0 +1,110 @@
+"""Pictures: every image where its label says, nothing blurred, and no state left behind."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ganherd import pictures
+from ganherd.report import charts
+
+
+def flat(*greys: int, side: int = 8, channels: int = 1) -> np.ndarray:
+    return np.stack([np.full((channels, side, side), grey, np.uint8) for grey in greys])  # [n, C, H, W]
+
+
+def test_a_grid_holds_every_pixel_enlarged() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (6, 1, 8, 8), dtype=np.uint8)
+    sheet = np.asarray(pictures.draw_grid([x[:3], x[3:]]).convert("L"))
+    step = 56 + 5
+    for i in range(2):
+        for j in range(3):
+            tile = sheet[5 + i * step : 5 + i * step + 56, 5 + j * step : 5 + j * step + 56]
+            assert np.array_equal(tile[3::7, 3::7], x[3 * i + j, 0])
+            assert np.array_equal(tile[::7, ::7], tile[6::7, 6::7])
+
+
+def test_rows_are_classes_else_members_else_a_square() -> None:
+    x, y = flat(*range(12)), np.arange(12) % 3
+    rows = pictures.sample_rows(x, y, ("a", "b", "c"))
+    assert [name for name, _ in rows] == ["a", "b", "c"] and rows[1][1][:, 0, 0, 0].tolist() == [1, 4, 7, 10]
+    rows = pictures.sample_rows(x, None, (), member=y)
+    assert [name for name, _ in rows] == ["member 0", "member 1", "member 2"]
+    rows = pictures.sample_rows(x[:9], np.full(9, -1), ("a",), member=np.zeros(9))
+    assert [len(images) for _, images in rows] == [3, 3, 3]
+
+
+def test_a_grid_of_very_many_classes_stays_a_picture() -> None:
+    x = flat(*[7] * 300)
+    picture = pictures.draw_samples(x, np.arange(300), [f"class {k}" for k in range(300)])
+    assert isinstance(picture, Image.Image) and picture.height < 50 * 70
+
+
+@pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32), (4, 16), (2, 9), (3, 200)])
+def test_images_of_any_kind(channels: int, side: int) -> None:
+    picture = pictures.draw_grid([flat(0, 255, side=side, channels=channels)], ["name"])
+    assert picture.width > 2 * side
+    small = pictures.draw_grid([flat(0, 255, side=side, channels=channels)], largest=64, margin=0, background=None)
+    assert small.height <= 64 and small.mode == "RGBA"
+
+
+def test_an_empty_grid_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one image"):
+        pictures.draw_grid([])
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_both_formats_for_all_pictures(tmp_path: Path, suffix: str) -> None:
+    points = np.random.default_rng(0).standard_normal((50, 2)).astype(np.float32)
+    made = [
+        pictures.draw_samples(flat(1, 2, 3)),
+        pictures.draw_samples(points, data=points),
+        charts.draw_losses([]),
+        charts.draw_losses([{"step": 1, "loss_g": [1.0], "loss_d": [2.0]}]),
+        charts.draw_diversity({"a": 0.5, "b": None}),
+        charts.draw_histogram({"a": 0.5, "b": 0.5}, {"a": 0.4, "b": 0.6}),
+        charts.draw_histogram({"a": 1.0}),
+    ]
+    for i, picture in enumerate(made):
+        path = pictures.save(picture, tmp_path / f"{i}{suffix}")
+        raw = path.read_bytes()
+        if suffix == ".png":
+            assert Image.open(io.BytesIO(raw)).size[0] > 50
+        else:
+            assert b"<svg" in raw and raw.rstrip().endswith(b"</svg>")
+
+
+def test_the_same_picture_is_the_same_file() -> None:
+    lines = [{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, i]} for i in range(5)]
+    first, again = (pictures.svg(charts.draw_losses(lines), inline=True) for _ in range(2))
+    assert first == again
+    assert pictures.png(charts.draw_losses(lines)) == pictures.png(charts.draw_losses(lines))
+
+
+def test_losses_far_apart_are_drawn_on_a_folded_scale() -> None:
+    lines = [{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, 1.0 if i != 5 else -1e5]} for i in range(20)]
+    figure = charts.draw_losses(lines, [{"step": 5, "event": "nan", "member": 1}])
+    assert [axes.get_yscale() for axes in figure.axes] == ["linear", "symlog"]
+
+
+def test_points_that_fly_away_are_counted_not_followed() -> None:
+    data = np.random.default_rng(0).standard_normal((200, 2))
+    x = np.concatenate([data[:7], [[1e6, 0], [np.nan, 0]]])
+    figure = pictures.draw_points(x, data)
+    assert max(figure.axes[0].get_xlim()) < 10
+    assert "2 of 9" in figure.axes[0].get_xlabel()
+
+
+def test_no_global_state_of_matplotlib() -> None:
+    pictures.png(charts.draw_losses([]))
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    pictures.svg(charts.draw_losses([]), inline=True)
+    assert dict(matplotlib.rcParams) == before
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()

@@ -1,0 +1,200 @@
+"""The report: complete in itself, safe to open, and there for every run, also one that is young or went wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ganherd import pictures, report
+from ganherd.errors import UserError
+from ganherd.recipe import Data, Herd, Recipe
+from ganherd.report.gather import gather
+from ganherd.report.page import summary
+
+MakeRun = Callable[..., Any]
+VOID = {"meta", "link", "img", "br", "input", "hr"}
+
+
+class Outline(HTMLParser):
+    """Text, tags and addresses of a page; complains about tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "action", "data", "srcset")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, (tag, self.open)
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def page(run: Any, data: Any, mixture: Any = None) -> tuple[str, Outline]:
+    path = report.write(run, mixture=mixture, dataset=data)
+    assert path == run.path / "report.html" and [p.name for p in run.path.glob("*.new")] == []
+    text = path.read_text(encoding="utf-8")
+    return text, Outline(text)
+
+
+def test_a_finished_run_is_told_in_order(make_run: MakeRun, fakes: Any) -> None:
+    data = fakes.images()
+    _, outline = page(make_run(labels=data.labels), data, fakes.mixture(data))
+    headings = [w.strip() for w in outline.words if w.strip() in TITLES]
+    assert headings == TITLES
+    assert "Ten members, one for each class of digits, trained with the wasserstein-gp loss " in outline.text
+    assert "for 3,000 steps in 45 s; " in outline.text
+    assert "98.6 % of 1,000 samples" in outline.text
+    assert outline.tags.count("img") == 20  # a strip of each class, and of its real data
+
+
+TITLES = ["Samples", "Scores", "Losses", "Class by class", "What happened", "Members", "Settings"]
+
+
+def test_every_score_stands_beside_its_samples_network_and_seed(make_run: MakeRun, fakes: Any) -> None:
+    data = fakes.images()
+    _, outline = page(make_run(labels=data.labels), data, fakes.mixture(data))
+    text = outline.text
+    assert "98.6 % 100.0 % 1,000 digits cnn 1a2b3c4d 0 the classifier on held-out real data: 99.2 %" in text
+    assert "0.830 1 1,000 pixels 0" in text
+
+
+def test_nothing_is_asked_of_the_network(make_run: MakeRun, fakes: Any) -> None:
+    data = fakes.images()
+    text, outline = page(make_run(labels=data.labels), data, fakes.mixture(data))
+    assert outline.addresses and all(a.startswith(("data:", "#")) for a in outline.addresses)
+    assert "script" not in outline.tags
+    assert not re.findall(r"url\((?!#|'#|\"#|data:)", text) and "@import" not in text
+    assert "default-src 'none'" in text
+
+
+def test_what_users_wrote_is_escaped(make_run: MakeRun, fakes: Any) -> None:
+    evil = "<script>alert(1)</script>&\"'"
+    data = fakes.images(2)
+    data = fakes.dataset(data.x, data.y, (evil, "b</td>"), name=evil, notes=(evil,))
+    run = make_run(
+        labels=data.labels,
+        members=2,
+        recipe=Recipe(about=evil),
+        event_lines=[{"step": 1, "event": evil, "member": 0, "name": evil, evil: evil}],
+    )
+    run.info |= {"state": evil, "command": evil, evil: {evil: [evil]}, "versions": {evil: evil}}
+    text, outline = page(run, data, fakes.mixture(data))
+    assert "<script" not in text and "b</td>" not in text
+    assert "script" not in outline.tags and outline.text.count("alert(1)") > 8
+
+
+def test_charts_of_one_page_do_not_share_names(make_run: MakeRun, fakes: Any) -> None:
+    data = fakes.images()
+    text, _ = page(make_run(labels=data.labels), data, fakes.mixture(data))
+    clips = re.findall(r'<clipPath id="([^"]+)"', text)
+    assert clips and len(clips) == len(set(clips))
+
+
+def test_it_follows_light_and_dark(make_run: MakeRun, fakes: Any) -> None:
+    text, _ = page(make_run(), fakes.images())
+    style, _, body = text.partition("</style>")
+    assert "prefers-color-scheme: dark" in style
+    assert "currentColor" in body and pictures.INK not in body
+
+
+def test_a_run_that_has_just_begun(make_run: MakeRun, fakes: Any) -> None:
+    run = make_run(records=0, state="running", event_lines=[])
+    _, outline = page(run, None)
+    for words in ("nothing is recorded yet", "No samples yet", "Not scored yet", "nothing recorded yet", "running"):
+        assert words in outline.text, words
+
+
+def test_a_run_that_is_under_way_shows_its_last_picture(make_run: MakeRun, fakes: Any) -> None:
+    run = make_run(records=20, state="running")
+    (run.path / "samples").mkdir()
+    for step in (500, 1000):
+        pictures.save(pictures.draw_grid([fakes.images().x[:4]]), run.path / "samples" / f"step-{step:08d}.png")
+    _, outline = page(run, fakes.images())
+    assert "step-00001000" in outline.text and "up to step 1,000 of a budget of 2,000 steps" in outline.text
+    assert outline.tags.count("img") == 11
+
+
+def test_a_run_without_readable_parts_still_has_a_report(
+    make_run: MakeRun, fakes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(labels=("0",))
+    (run.path / "scores.json").write_text("{half a")
+    monkeypatch.setattr(run, "events", lambda: 1 / 0)
+    _, outline = page(run, fakes.images())
+    assert "scores.json could not be read" in outline.text and "events.jsonl could not be read" in outline.text
+    assert "Members" in outline.text
+
+
+def test_points_replicas_and_members_without_a_class(make_run: MakeRun, fakes: Any) -> None:
+    run = make_run(members=8, recipe=Recipe(data=Data(source="ring8", partition="all"), herd=Herd(members=4, seeds=2)))
+    data = fakes.points()
+    _, outline = page(run, data, fakes.mixture(data, by_class=False, replicas=2))
+    assert "Four members on ring8, with two seeds," in outline.text
+    assert "the first of 2 replicas" in outline.text and "replica" in outline.text
+
+
+def test_many_classes_and_members_keep_the_page_small(make_run: MakeRun, fakes: Any) -> None:
+    data = fakes.images(100)
+    run = make_run(members=100, records=2000, labels=data.labels)
+    text, outline = page(run, data, fakes.mixture(data))
+    assert "50 of 100 classes are shown" in outline.text
+    assert len(text) < 3_000_000
+
+
+def test_losses_that_are_no_numbers(make_run: MakeRun, fakes: Any) -> None:
+    run = make_run()
+    run.metric_lines[-1]["loss_g"] = ["nan", "inf", "-inf", None, *[1.0] * 6]
+    run.metric_lines[-1]["loss_d"] = None
+    _, outline = page(run, fakes.images())
+    assert "NaN" in outline.text and "∞" in outline.text
+    for line in run.metric_lines:
+        line["loss_g"] = ["nan"] * 10
+    page(run, fakes.images())
+
+
+def test_the_summary_is_one_sentence(make_run: MakeRun, fakes: Any) -> None:
+    data = fakes.images()
+    run = make_run(labels=data.labels)
+    for mixture in (fakes.mixture(data), None):
+        text = summary(gather(run, mixture, data))
+        assert text.count(". ") == 0 and text.endswith(".") and "None" not in text
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        report.write(tmp_path / "nothing")
+
+
+def test_members_carry_labels_losses_and_troubles(make_run: MakeRun, fakes: Any) -> None:
+    data = fakes.images()
+    story = gather(make_run(labels=data.labels), fakes.mixture(data), data)
+    assert [m.label for m in story.members] == list(data.labels)
+    assert [m.troubles for m in story.members] == [0, 0, 0, 2, 0, 0, 0, 1, 0, 0]
+    assert np.allclose([m.loss_g or 0.0 for m in story.members], story.metrics[-1]["loss_g"])
