@@ -84,8 +84,12 @@ class Game:
         return self._choose(choice, [loss.g(fake) for loss in self._losses])
 
     def has(self, what: str, choice: Tensor) -> Tensor:
-        """[N] bool: whose loss has a `penalty` or a `clip`."""
-        return torch.tensor([getattr(loss, what) for loss in self._losses], device=choice.device)[choice]
+        """[N] bool: whose loss has a `penalty` or a `clip`; by comparisons alone, which a CUDA graph can hold."""
+        found = torch.zeros_like(choice, dtype=torch.bool)
+        for number, loss in enumerate(self._losses):
+            if getattr(loss, what):
+                found = found | (choice == number)
+        return found
 
     def _choose(self, choice: Tensor, values: list[Tensor]) -> Tensor:
         if len(values) == 1:

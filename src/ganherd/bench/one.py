@@ -17,7 +17,6 @@ from ganherd import recipe_file
 from ganherd.bench.fusion import CASES, SHAPES
 from ganherd.herd.engine import Plan, rate
 from ganherd.run.assemble import assemble
-from ganherd.run.start import place
 
 
 def main(net: str, members: str, engine: str, seconds: str, device: str) -> None:
@@ -37,7 +36,6 @@ def main(net: str, members: str, engine: str, seconds: str, device: str) -> None
     best: tuple[float, int] = (0.0, 1)
     for threads in sorted({1, torch.get_num_threads()}):
         plan = Plan(engine, herd.size, threads, str(herd.device))
-        place(assembly, plan)
         best = max(best, (rate(herd, plan, float(seconds) / 2), threads))
     peak = (
         torch.cuda.max_memory_allocated()

@@ -25,7 +25,8 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
     if herd.device.type == "cuda":
         threads = threads[-1:]
-        names = names if settings.name != "auto" else ["fused"]
+        whole = chunk >= herd.size  # a graph holds the addresses of the whole state
+        names = names if settings.name != "auto" else ["loop", "fused", *(["graph"] if whole else [])]
     plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
     if len(plans) == 1:
         return plans[0]

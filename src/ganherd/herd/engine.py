@@ -112,6 +112,21 @@ class Engine:
         )
 
 
+def place(herd: Herd, plan: Plan) -> None:
+    """The state where it is computed, unless only a part of the herd fits there."""
+    if plan.chunk >= herd.size or plan.name == "loop":
+        herd.state = {name: value.to(herd.device) for name, value in herd.state.items()}
+
+
+def make_engine(herd: Herd, plan: Plan) -> Engine:
+    """The engine that the plan names; `graph` runs where the whole herd is on a GPU."""
+    if plan.name == "graph" and herd.state["g.params"].is_cuda:
+        from ganherd.herd.graph import GraphEngine
+
+        return GraphEngine(herd, plan)
+    return Engine(herd, plan)
+
+
 def on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
     """Keys where the draws are made: on a CPU they stay with numpy."""
     return torch.from_numpy(base).to(device) if device.type == "cuda" else base
@@ -150,21 +165,23 @@ def members_that_fit(herd: Herd, limit: int) -> int:
 def rate(herd: Herd, plan: Plan, seconds: float) -> float:
     """Member-steps per second of that plan, measured for about so long on a copy of the state."""
     trial = Herd(herd.g, herd.d, {k: v.clone() for k, v in herd.state.items()}, herd.rules, herd.feed, herd.device)
+    place(trial, plan)
     before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
-        engine = Engine(trial, plan)
+        engine = make_engine(trial, plan)
         period = herd.rules.skip_d + 1  # a fair mixture of steps with and without the discriminator
         sums = trial.no_sums()
-        engine.advance(0, 1, sums)
-        steps, took = 0, 0.0
+        engine.advance(0, period, sums)  # compiles, captures, fills caches
+        steps, took, more = 0, 0.0, period
         while took < seconds:
             _synchronize(herd.device)
             began = time.perf_counter()
-            engine.advance(steps, steps + period, sums)
+            engine.advance(steps, steps + more, sums)
             _synchronize(herd.device)
             took += time.perf_counter() - began
-            steps += period
+            steps += more
+            more *= 2 if took < seconds / 4 else 1
         return steps * herd.size / took
     finally:
         torch.set_num_threads(before)

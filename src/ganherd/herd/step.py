@@ -13,6 +13,7 @@ from torch.func import functional_call, vmap
 
 from ganherd.herd import streams
 from ganherd.herd.adam import adam_
+from ganherd.herd.lower import lower
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.streams import MemberRandomness, Streams
 from ganherd.losses import Game, gradient_penalty
@@ -66,6 +67,7 @@ class Step:
     def __init__(self, g: Blueprint, d: Blueprint, rules: Rules, mapped: bool) -> None:
         self.g, self.d, self.rules, self.mapped = g, d, rules, mapped
         self._clippable = d.clipped(rules.clip_what)  # [P]
+        self._lowered = {"g": lower(g.module), "d": lower(d.module)} if mapped else {}
 
     def __call__(
         self,
@@ -166,9 +168,7 @@ class Step:
         member_keys = draws.keys(streams.INSIDE, call)
         with self._autocast(inputs[0].device):
             if self.mapped:
-                out, moved = vmap(lambda p, b, k, i: member_call(blueprint, p, b, k, *i))(
-                    views, buffers, member_keys, inputs
-                )
+                out, moved = self._all_members(kind, views, buffers, member_keys, inputs)
             else:
                 params, own = ({name: value[0] for name, value in part.items()} for part in (views, buffers))
                 out, moved = member_call(blueprint, params, own, member_keys[0], *(value[0] for value in inputs))
@@ -178,6 +178,16 @@ class Step:
                 buffers[name].copy_(value)
         out = out.to(state["g.params"].dtype)
         return out if kind == "g" else out.reshape(out.shape[0], self.rules.batch)
+
+    def _all_members(
+        self, kind: str, views: dict[str, Tensor], buffers: dict[str, Tensor], keys: Tensor, inputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Through the lowered graph where the module could be traced, else through `vmap` as a whole."""
+        lowered = self._lowered[kind]
+        if lowered is not None:
+            return lowered(views, buffers, keys, *inputs)
+        blueprint = self.g if kind == "g" else self.d
+        return vmap(lambda p, b, k, i: member_call(blueprint, p, b, k, *i))(views, buffers, keys, inputs)
 
     def _update(self, kind: str, state: State, grads: Tensor) -> None:
         """Clips the gradient of each member to its norm and takes one Adam step."""
@@ -199,11 +209,11 @@ class Step:
         """[N] standard deviation of the input noise now."""
         if not self.rules.input_noise:
             return None
-        scale = state["set.input_noise"].to(state["g.params"].dtype)
+        scale = state["set.input_noise"]
         if self.rules.input_noise_steps:
-            left = 1.0 - step / self.rules.input_noise_steps
-            scale = scale * (left.clamp(min=0.0) if isinstance(left, Tensor) else max(left, 0.0))
-        return scale
+            done = torch.as_tensor(step, dtype=torch.float64, device=scale.device) / self.rules.input_noise_steps
+            scale = scale * (1.0 - done).clamp(min=0.0)
+        return scale.to(state["g.params"].dtype)
 
     def _noisy(self, x: Tensor, scale: Tensor | None, draws: Streams, *call: int) -> Tensor:
         """What the discriminator sees of x [N, B, …]."""

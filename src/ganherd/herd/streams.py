@@ -127,17 +127,27 @@ class _Draw(torch.autograd.Function):
         return _Draw._rows(member_key.movedim(in_dims[0], 0), *rest), 0
 
 
+class Calls:
+    """Numbers the draws of one call of a module, in the order in which it makes them."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def next(self) -> int:
+        self._made += 1
+        return self._made
+
+
 class MemberRandomness(TorchFunctionMode):
     """While it is on, dropout and `randn`, `rand`, … inside a plain module draw from the member's own stream."""
 
-    def __init__(self, member_key: Tensor) -> None:
+    def __init__(self, member_key: Tensor, calls: Calls | None = None) -> None:
         super().__init__()
         self._key = member_key  # a scalar, batched over the members under vmap
-        self._calls = 0
+        self._calls = calls or Calls()
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-        self._calls += 1
-        return _Draw.apply(self._key, self._calls, tuple(shape), kind, dtype)
+        return _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,0 +1,67 @@
+"""Operations on all members at once, `[N, B, …]` with a weight for each member: the definitions, in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ganherd.herd import streams
+
+
+def refine(keys: Tensor, number: int) -> Tensor:
+    """[N] keys of one operation out of the keys of its module."""
+    if keys.is_cuda:
+        return streams.device_keys(keys, number)
+    return torch.from_numpy(streams.keys(keys.numpy(), number))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay."""
+    flat = x.flatten(1, -2) if x.dim() > 3 else x
+    if bias is None:
+        out = torch.bmm(flat, weight.transpose(1, 2))
+    else:
+        out = torch.baddbmm(bias[:, None], flat, weight.transpose(1, 2))
+    return out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
+
+
+def dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
+    """Zeroes with probability p, from each member's own stream."""
+    kept = (streams.draw(keys, x.shape[1:], "uniform", torch.float32) >= p).to(x.dtype)
+    return x * (kept / (1.0 - p) if p < 1.0 else kept)
+
+
+def per_channel(value: Tensor, x: Tensor) -> Tensor:
+    """[N, C] shaped to meet x [N, B, C, …]."""
+    return value.reshape(value.shape[0], 1, value.shape[1], *(1,) * (x.dim() - 3))
+
+
+def normalise(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Batch norm with given statistics [N, C]."""
+    scale = torch.rsqrt(var + eps)
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    return x * per_channel(scale, x) + per_channel(shift, x)
+
+
+def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm with each member's own batch statistics: (normalised, mean [N, C], biased variance [N, C])."""
+    over = [d for d in range(x.dim()) if d not in (0, 2)]
+    var, mean = torch.var_mean(x, over, correction=0)
+    return normalise(x, mean, var, weight, bias, eps), mean.detach(), var.detach()
+
+
+def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d) -> Tensor:
+    """x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W']; padding, stride, … as the module has them."""
+    return torch.stack([
+        like._conv_forward(one, w, b)
+        for one, w, b in zip(x, weight, bias if bias is not None else [None] * len(x), strict=True)
+    ])  # fmt: skip
+
+
+def conv_transpose2d(x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d) -> Tensor:
+    return torch.stack([
+        F.conv_transpose2d(one, w, b, like.stride, like.padding, like.output_padding, like.groups, like.dilation)  # type: ignore[arg-type]
+        for one, w, b in zip(x, weight, bias if bias is not None else [None] * len(x), strict=True)
+    ])  # fmt: skip
