@@ -63,9 +63,21 @@ def _with_names(recipe: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(nets, dict):
         return recipe
 
-    def name(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {**value, "name": name(value.get("name"))}
-        return f"{value.__module__}:{value.__qualname__}" if isinstance(value, type) else value
+    return {**recipe, "nets": {key: _with_name(key, value) for key, value in nets.items()}}
 
-    return {**recipe, "nets": {key: name(value) for key, value in nets.items()}}
+
+def _with_name(key: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {**value, "name": _with_name(key, value.get("name"))}
+    if not isinstance(value, type):
+        if hasattr(value, "forward"):
+            raise UserError(
+                f"nets.{key} is a module: give its class, {type(value).__name__}, so that each member has one."
+            )
+        return value
+    if "<locals>" in value.__qualname__:
+        raise UserError(
+            f"nets.{key}: {value.__name__} is defined inside of a function, where no other program could find it again; "
+            "define it at the top of a script or module."
+        )
+    return f"{value.__module__}:{value.__qualname__}"

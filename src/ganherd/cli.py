@@ -53,6 +53,8 @@ def train(
     overrides += [f"herd.seeds={seeds}"] if seeds is not None else []
     if resume and run:
         raise UserError("--resume goes on in its own folder: leave --run out.")
+    if resume and dry_run:
+        raise UserError("--dry-run is for new runs: `ganherd status` says where this one stands.")
     if resume:
         _resume(resume, recipe, overrides, quiet, trust_code, as_json)
         return
@@ -86,11 +88,10 @@ def _resume(path: Path, recipe: str | None, overrides: list[str], quiet: bool, t
 def _trained(run: Any, as_json: bool) -> None:
     info = run.folder.info
     if as_json:
-        print(json.dumps({"run": str(run.path), "state": info["state"], "step": info["step"], "scores": run.scores}))
+        _print_json({"run": str(run.path), "state": info["state"], "step": info["step"], "scores": run.scores})
         return
-    print(
-        f"\npicture  {run.folder.samples / 'final.png'}\nscores   {run.folder.scores_path}\nreport   {run.folder.report_path}"
-    )
+    picture, folder = run.folder.samples / "final.png", run.folder
+    print(f"\npicture  {picture}\nscores   {folder.scores_path}\nreport   {folder.report_path}")
     from ganherd.scores import table
 
     print("\n" + table(run.scores))
@@ -110,7 +111,11 @@ def sample(
     as_json: Json = False,
 ) -> None:
     """Sample a trained mixture."""
-    from ganherd import mixture, sampling
+    from ganherd import sampling
+    from ganherd.run.folder import mixture_of
+
+    mixture_of(run), sampling.check(output)  # what is wrong here is said at once, before torch is there
+    from ganherd import mixture
 
     drawn = sampling.draw(mixture.load(run, trust_code), n, label, per_class, seed, replica)
     path = sampling.write(drawn, output)
@@ -119,37 +124,64 @@ def sample(
 
 @app.command()
 def score(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    metrics: Annotated[
-        str | None, typer.Option(help="Names with commas between; default: all that fit the data.")
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, side by side.")] = None,
+    real: Annotated[
+        str | None, typer.Option(help="Instead of runs: a run, a folder, an .npz, or data as cifar10.")
     ] = None,
-    samples: Annotated[int, typer.Option("-n", min=1, help="Samples for each score.")] = 1000,
+    fake: Annotated[
+        str | None, typer.Option(help="What is scored against --real: the same kinds; cifar10:test too.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Names with commas between; default: all that fit the data and are quick.")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="inception, classifier, lipizzaner-mnist, pixels, FILE.pt, FILE.npz, or package.module:Class."
+        ),
+    ] = None,
+    head: Annotated[
+        Path | None, typer.Option(help="Classifier of Inception for its score: .npz with weight, bias.")
+    ] = None,
+    per: Annotated[str | None, typer.Option(help="Also of each: member or class.")] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option("-n", min=1, help="Samples for each score; default: 1,000; 10,000 for Inception on a GPU."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Score trained mixtures against their data."""
+    """Score trained mixtures against their data, or any samples against any data."""
     from ganherd import scores
 
     names = metrics.split(",") if metrics else None
-    found = {str(run): scores.score_run(run, names, samples, seed, trust_code, None if quiet else _say) for run in runs}
+    settings: Any = {"network": network, "head": head, "per": per, "progress": None if quiet else _say}
+    if (real is None) != (fake is None) or (real is None) != bool(runs):
+        raise UserError("name runs to score, or give both --real and --fake.")
+    if real and fake:
+        found = {fake: scores.score_sets(real, fake, names, samples, seed, trust_code, **settings)}
+    else:
+        each = runs or []
+        found = {str(run): scores.score_run(run, names, samples, seed, trust_code, **settings) for run in each}
+    first = next(iter(found.values()))
     if as_json:
-        first = next(iter(found.values()))
-        print(
-            json.dumps({"scores": first} if len(found) == 1 else {"runs": {k: {"scores": v} for k, v in found.items()}})
-        )
-        return
-    for name, one in found.items():
-        print((f"\n{name}\n" if len(found) > 1 else "") + scores.table(one))
+        _print_json({"scores": first} if len(found) == 1 else {"runs": {k: {"scores": v} for k, v in found.items()}})
+    elif len(found) == 1:
+        print(scores.table(first))
+    else:
+        print(scores.side_by_side(found, {name: metric.best for name, metric in scores.METRICS.items()}))
 
 
 @app.command()
-def report(runs: Annotated[list[Path], typer.Argument(help="Run folders.")], as_json: Json = False) -> None:
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")], trust_code: Trust = False, as_json: Json = False
+) -> None:
     """Write one self-contained HTML page for each run."""
     from ganherd import report as pages
 
-    paths = [str(pages.write(run)) for run in runs]
+    paths = [str(pages.write(run, trust_code=trust_code)) for run in runs]
     print(json.dumps({"reports": paths}) if as_json else "\n".join(paths))
 
 
@@ -159,7 +191,7 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: 
     from ganherd.run import status as standing
 
     facts = standing.describe(run)
-    print(json.dumps(facts) if as_json else standing.text(facts))
+    print(json.dumps(facts) if as_json else _printable(standing.text(facts)))
 
 
 @app.command()
@@ -243,10 +275,11 @@ def data_inspect(
 
 @bench_app.command("fusion")
 def bench_fusion(
-    net: Annotated[str, typer.Option(help="Which nets: a name out of `ganherd recipes`, or mlp.")] = "mlp",
+    net: Annotated[str, typer.Option(help="Which nets: mlp, small, wcgan or dcgan.")] = "mlp",
     sizes: Annotated[str, typer.Option(help="Numbers of members.")] = "1,4,10,16,64",
     seconds: Annotated[float, typer.Option(min=0.05, help="Measured for each row.")] = 2.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
     plot: Annotated[Path | None, typer.Option("-o", "--output", help="Draw it as a picture.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -254,7 +287,10 @@ def bench_fusion(
     """Member-steps per second and memory of every engine, for several herd sizes."""
     from ganherd.bench import fusion
 
-    rows = fusion.measure(net, [int(n) for n in sizes.split(",")], seconds, device, None if quiet or as_json else _say)
+    members = [int(n) if n.strip().isdecimal() else 0 for n in sizes.split(",")]
+    if not all(members):
+        raise UserError(f"--sizes {sizes}: give numbers of members with commas between, as 1,4,16.")
+    rows = fusion.measure(net, members, seconds, device, precision, None if quiet else _say)
     if plot:
         fusion.draw(rows, plot)
     print(json.dumps({"rows": rows}) if as_json else fusion.table(rows))
@@ -273,10 +309,22 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _print_json(facts: dict[str, Any]) -> None:
+    """One object, of strict JSON: a number that is not finite becomes its name."""
+    from ganherd.run.record import plain
+
+    print(json.dumps(plain(facts), allow_nan=False))
+
+
+def _printable(text: str) -> str:
+    """Names in a run may come from a stranger: they must not steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def main() -> None:
     """Runs a command; what goes wrong is one sentence on stderr and an exit code."""
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="ganherd")
     except UserError as error:
         _end(str(error), 2)
     except Interrupted as error:
@@ -286,10 +334,17 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _end(f"{where}{error.strerror or error}.", 2)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())  # type: ignore[attr-defined]
+            raise SystemExit(0) from None
         if hasattr(error, "format_message"):  # typer's own: a misspelt option, a missing argument
             context = getattr(error, "ctx", None)
-            _end(f"{error.format_message()} See `{context.command_path if context else 'ganherd'} --help`.", 2)
+            command = context.command_path if context else "ganherd"
+            _end(f"{error.format_message().rstrip('.')}. See `{command} --help`.", 2)
         if type(error).__name__ == "RunFailed":
             _end(str(error), 1)
         raise
@@ -297,7 +352,7 @@ def main() -> None:
 
 
 def _end(sentence: str, code: int) -> None:
-    _say(f"ganherd: {sentence}")
+    _say(f"ganherd: {_printable(sentence)}")
     raise SystemExit(code)
 
 

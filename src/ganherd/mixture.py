@@ -6,24 +6,22 @@ p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then sends noise to the gen
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ganherd import nets
+from ganherd import mixture_file, nets
 from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
+from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import Net
+from ganherd.run.folder import mixture_of
 
 _BLOCK = 64  # images per call of a generator, always: so image i is the same, to the bit, for every n
 _NOISES = 10_240  # for the re-estimation of batch-norm statistics
@@ -150,31 +148,22 @@ class Mixture:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {f"params/{k}": v for k, v in self.params.items()} | {
-            f"buffers/{k}": v for k, v in self.buffers.items()
-        }
-        content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
-        facts = {
-            "format": 1,
-            "labels": list(self.labels),
-            "shape": list(self.shape),
-            "offset": self.offset,
-            "scale": self.scale,
-            "latent": self.latent,
-            "prior": self.prior,
-            "generator": self.generator.model_dump(),
-            "label_of": self.label_of.tolist(),
-            "weights": self.weights.tolist(),
-            "label_weights": self.label_weights.tolist(),
-            "seeds": self.seeds,
-            "step": self.step,
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-        for name, data in (("generators.safetensors", content), ("mixture.json", json.dumps(facts, indent=1).encode())):
-            aside = folder / f"{name}.new"
-            aside.write_bytes(data)
-            aside.replace(folder / name)
+        facts = mixture_file.Facts(
+            labels=list(self.labels),
+            shape=list(self.shape),
+            offset=self.offset,
+            scale=self.scale,
+            latent=self.latent,
+            prior="normal" if self.prior == "normal" else "uniform",
+            generator=self.generator,
+            label_of=self.label_of.tolist(),
+            weights=self.weights.tolist(),
+            label_weights=self.label_weights.tolist(),
+            seeds=self.seeds,
+            step=self.step,
+        )
+        params = {f"params/{name}": value for name, value in self.params.items()}
+        mixture_file.write(folder, facts, params | {f"buffers/{name}": value for name, value in self.buffers.items()})
 
 
 def load(path: str | Path, trust_code: bool = False) -> Mixture:
@@ -184,60 +173,39 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     Traceback (most recent call last):
     ganherd.errors.UserError: there is no mixture in runs/no-such-run: it is made when training ends.
     """
-    folder = Path(path)
-    folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
-    if not (folder / "mixture.json").is_file():
-        raise UserError(f"there is no mixture in {path}: it is made when training ends.")
+    folder = mixture_of(path)
+    facts, tensors = mixture_file.read(folder)
+    labels, shape = tuple(facts.labels), tuple(facts.shape)
+
+    def build() -> nn.Module:
+        return nets.build_generator(facts.generator, shape, facts.latent, len(labels), trust_code=trust_code).eval()
+
     try:
-        facts = json.loads((folder / "mixture.json").read_bytes())
-        content = (folder / "generators.safetensors").read_bytes()
-        if hashlib.sha256(content).hexdigest() != facts["sha256"]:
-            raise UserError(f"{folder / 'generators.safetensors'} is not what was written: its sha256 differs.")
-        tensors = safetensors.torch.load(content)
-        return _from_facts(facts, tensors, trust_code)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise UserError(f"the mixture in {folder} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _from_facts(facts: dict[str, Any], tensors: dict[str, Tensor], trust_code: bool) -> Mixture:
-    net = Net.model_validate(facts["generator"])
-    shape = tuple(int(size) for size in facts["shape"])
-    labels = tuple(str(label) for label in facts["labels"])
-    module = nets.build_generator(net, shape, int(facts["latent"]), len(labels), trust_code=trust_code).eval()
-    mixture = Mixture(
+        if not is_foreign(facts.generator.name):  # sizes first, without memory: a file may claim any
+            with torch.device("meta"):
+                mixture_file.refuse_misfits(build(), tensors, len(facts.seeds) * len(facts.label_of), folder)
+        module = build()
+    except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"the generator that {folder} names cannot be built: {why}.") from error
+    mixture_file.refuse_misfits(module, tensors, len(facts.seeds) * len(facts.label_of), folder)
+    return Mixture(
         labels=labels,
         shape=shape,
-        offset=float(facts["offset"]),
-        scale=float(facts["scale"]),
-        latent=int(facts["latent"]),
-        prior=str(facts["prior"]),
-        generator=net,
-        label_of=np.array(facts["label_of"], np.int64),
-        weights=np.array(facts["weights"], np.float64),
-        label_weights=np.array(facts["label_weights"], np.float64),
-        seeds=[int(seed) for seed in facts["seeds"]],
-        step=int(facts["step"]),
+        offset=facts.offset,
+        scale=facts.scale,
+        latent=facts.latent,
+        prior=facts.prior,
+        generator=facts.generator,
+        label_of=np.array(facts.label_of, np.int64),
+        weights=np.array(facts.weights, np.float64),
+        label_weights=np.array(facts.label_weights, np.float64),
+        seeds=facts.seeds,
+        step=facts.step,
         params={name.removeprefix("params/"): value for name, value in tensors.items() if name.startswith("params/")},
-        buffers={
-            name.removeprefix("buffers/"): value for name, value in tensors.items() if name.startswith("buffers/")
-        },
+        buffers={name.removeprefix("buffers/"): v for name, v in tensors.items() if name.startswith("buffers/")},
         module=module,
     )
-    rows = mixture.replicas * mixture.members
-    for kind, own, given in (
-        ("parameter", module.named_parameters(), mixture.params),
-        ("buffer", module.named_buffers(), mixture.buffers),
-    ):
-        for name, value in own:
-            if name not in given or tuple(given[name].shape) != (rows, *value.shape):
-                raise UserError(f"the mixture's {kind} {name} is missing or has the wrong shape.")
-    if (
-        mixture.label_of.max(initial=-1) >= len(labels)
-        or not np.isfinite(mixture.weights).all()
-        or mixture.weights.min() < 0
-    ):
-        raise UserError("the mixture's labels or weights are out of range.")
-    return mixture
 
 
 def recalibrated(

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from ganherd import recipe_file
 from ganherd.herd.engine import Plan, make_engine, place
+from ganherd.herd.lower import lower
+from ganherd.herd.state import Blueprint
+from ganherd.nets import build_discriminator, build_generator
+from ganherd.recipe import Net
 from ganherd.run.assemble import assemble
 
 pytestmark = pytest.mark.gpu
@@ -54,7 +59,9 @@ def trained(tmp_path, engine: str, stops: list[int], **sections):
 )
 def test_graph_equals_fused(tmp_path, sections):
     fused, fused_sums = trained(tmp_path, "fused", [20], **sections)
-    graph, graph_sums = trained(tmp_path, "graph", [7, 20], **sections)  # stops within a period and within an unrolled graph
+    graph, graph_sums = trained(
+        tmp_path, "graph", [7, 20], **sections
+    )  # stops within a period and within an unrolled graph
     for name, value in fused.items():
         gap = (value.double() - graph[name].double()).abs().max() / value.double().abs().max().clamp(min=1.0)
         assert gap < 1e-9, (name, float(gap))
@@ -67,3 +74,34 @@ def test_fused_on_a_gpu_equals_the_loop(tmp_path):
     for name, value in loop.items():
         gap = (value.double() - fused[name].double()).abs().max() / value.double().abs().max().clamp(min=1.0)
         assert gap < 1e-9, (name, float(gap))
+
+
+@pytest.mark.parametrize("name", ["wcgan", "dcgan"])
+@pytest.mark.parametrize("role", ["generator", "discriminator"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
+def test_a_module_by_kernels_is_the_module(name, role, dtype, tolerance):
+    """Output and gradients of three members through the kernels against plain modules in float64."""
+    torch.manual_seed(0)
+    quiet = {"dropout": 0.0} if (name, role) == ("wcgan", "discriminator") else {}
+    shape, net = (3, 32, 32), Net(name=name, settings=quiet)
+    build = build_generator if role == "generator" else build_discriminator
+    modules = [build(net, shape, *([20] if role == "generator" else [])).cuda() for _ in range(3)]
+    blueprint = Blueprint(modules[0])
+    rows = torch.stack([blueprint.row(m) for m in modules]).requires_grad_()
+    buffers = {k: torch.stack([dict(m.named_buffers())[k] for m in modules]) for k in blueprint.buffers}
+    x = torch.randn(3, 16, *((20,) if role == "generator" else shape), device="cuda")
+    keys = torch.zeros(3, dtype=torch.int64, device="cuda")
+    lowered = lower(modules[0], kernels=True)
+    with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        ours, moved = lowered(blueprint.views(rows), buffers, keys, x)
+    grad = torch.randn(ours.shape, device="cuda")
+    (ours_grad,) = torch.autograd.grad(ours.float(), rows, grad)
+    for i, module in enumerate(modules):
+        module.double()
+        theirs = module(x[i].double())
+        grads = torch.autograd.grad(theirs, list(module.parameters()), grad[i].double())
+        flat = torch.cat([g.reshape(-1) for g in grads])
+        assert (ours[i].double() - theirs).norm() / theirs.norm() < tolerance
+        assert (ours_grad[i].double() - flat).norm() / flat.norm() < 3 * tolerance
+        for key, buffer in module.named_buffers():
+            assert torch.allclose(moved[key][i].double(), buffer.double(), rtol=30 * tolerance, atol=tolerance), key

@@ -118,3 +118,10 @@ def replay(dataset: FakeDataset, **extra: object) -> FakeMixture:
 @pytest.fixture(name="replay")
 def _replay() -> Callable[..., FakeMixture]:
     return replay
+
+
+@pytest.fixture(scope="session")
+def rgb() -> FakeDataset:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (60, 3, 32, 32), dtype=np.uint8)
+    return FakeDataset("rgb", x[:50], np.arange(50) % 2, x[50:], np.arange(10) % 2, ("a", "b"))

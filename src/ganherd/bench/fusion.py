@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.errors import UserError
-from ganherd.run.dry import size
+from ganherd.run.progress import size
 
 # One pair of nets each, on random data of that size; `settings` are overrides of the default recipe.
 CASES: dict[str, tuple[str, list[str]]] = {
@@ -49,7 +49,12 @@ SHAPES = {"mlp": (1, 28, 28), "small": (1, 8, 8), "wcgan": (3, 32, 32), "dcgan":
 
 
 def measure(
-    net: str, sizes: Sequence[int], seconds: float, device: str, say: Callable[[str], None] | None = None
+    net: str,
+    sizes: Sequence[int],
+    seconds: float,
+    device: str,
+    precision: str,
+    say: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """A row for each size and engine; every row runs in a process of its own, so that its peak memory is its own."""
     if net not in CASES:
@@ -60,7 +65,17 @@ def measure(
         for engine in ("loop", "fused", *(("graph",) if _has_gpu(device) else ())):
             if say:
                 say(f"{net}: {members} members, {engine}…")
-            command = [sys.executable, "-m", "ganherd.bench.one", net, str(members), engine, str(seconds), device]
+            command = [
+                sys.executable,
+                "-m",
+                "ganherd.bench.one",
+                net,
+                str(members),
+                engine,
+                str(seconds),
+                device,
+                precision,
+            ]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise UserError(

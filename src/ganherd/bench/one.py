@@ -1,4 +1,4 @@
-"""One row of the fusion benchmark, in a process of its own: `python -m ganherd.bench.one NET MEMBERS ENGINE SECONDS DEVICE`."""
+"""One row of the fusion benchmark in a process of its own: NET MEMBERS ENGINE SECONDS DEVICE PRECISION."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import torch
 from ganherd import recipe_file
 from ganherd.bench.fusion import CASES, SHAPES
 from ganherd.herd.engine import Plan, rate
-from ganherd.run.assemble import assemble
+from ganherd.run.assemble import assemble, set_precision
 
 
-def main(net: str, members: str, engine: str, seconds: str, device: str) -> None:
+def main(net: str, members: str, engine: str, seconds: str, device: str, precision: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.npz"
         np.savez(path, x=np.random.default_rng(0).integers(0, 256, (512, *SHAPES[net]), dtype=np.uint8))
@@ -30,8 +30,9 @@ def main(net: str, members: str, engine: str, seconds: str, device: str) -> None
             f"herd.members={members}",
             f"engine.device={device}",
         ]
-        recipe = recipe_file.load(recipe_file.DEFAULT, [*overrides, "train.n_critic=1"])
+        recipe = recipe_file.load(recipe_file.DEFAULT, [*overrides, "train.n_critic=1", f"train.precision={precision}"])
         assembly = assemble(recipe)
+    set_precision(recipe)
     herd = assembly.herd
     best: tuple[float, int] = (0.0, 1)
     for threads in sorted({1, torch.get_num_threads()}):

@@ -141,7 +141,8 @@ def _labels(raw: Raw, name: str) -> tuple[Array, Array | None, tuple[str, ...], 
         return np.full(len(raw.x), -1, np.int64), none, (), []
     y = _column(raw.y, len(raw.x), "y", name)
     y_test = None if raw.x_test is None or raw.y_test is None else _column(raw.y_test, len(raw.x_test), "y_test", name)
-    names: tuple[str, ...] = raw.labels or ()
+    # a folder's name may be no UTF-8 text; names go into JSON and pages, which hold nothing else
+    names: tuple[str, ...] = tuple(name.encode("utf-8", "replace").decode() for name in raw.labels or ())
     if len(set(names)) < len(names):
         raise UserError(f"{name} has a class name twice in `labels`.")
     if y.dtype.kind == "U":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,10 @@ def adam_(
                 [params[i]], [grads[i]], [m[i]], [v[i]], [], [torch.tensor(float(step))],
                 lr=lr_i, beta1=b1, beta2=b2, weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
             )  # fmt: skip
+    elif params.dtype == torch.float32 and importlib.util.find_spec("triton") is not None:
+        from ganherd.herd.kernels.adam import adam_triton_
+
+        adam_triton_(params, grads, m, v, t, lr, beta1, beta2, eps)
     else:
         adam_reference_(params, grads, m, v, t, lr, beta1, beta2, eps)
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import torch
 
-from ganherd.herd.engine import Herd, Plan, members_that_fit, rate
+from ganherd.errors import UserError
+from ganherd.herd.engine import Herd, Plan, members_that_fit, on_device, rate
+from ganherd.herd.state import bases
+from ganherd.herd.step import SUMS, Step
 from ganherd.recipe import Engine as Settings
 from ganherd.recipe import parse_bytes
 
@@ -20,6 +23,12 @@ _SECONDS = 0.4  # for each candidate
 
 def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     """The fastest plan that the settings leave open."""
+    if why := _cannot_be_fused(herd):
+        if settings.name in ("fused", "graph"):
+            raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
+        if settings.name == "auto":
+            say(f"the nets cannot be fused ({why}), so the members are trained one after another.")
+        settings = settings.model_copy(update={"name": "loop"})
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
@@ -43,6 +52,20 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
         say(f"  {plan.describe(herd.size)}: {rates[plan]:,.0f} member-steps/s{'  <- chosen' if plan is best else ''}")
     _write(memory, {**_read(memory), identity: [best.name, best.chunk, best.threads]})
     return best
+
+
+def _cannot_be_fused(herd: Herd) -> str:
+    """Why not: a net may do what only one member at a time can, as a choice that depends on its input. Empty if it can."""
+    state = {name: value[:1].clone().to(herd.device) for name, value in herd.state.items()}
+    own = bases(state)
+    sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
+    try:
+        Step(herd.g, herd.d, herd.rules, mapped=True)(
+            state, lambda n: herd.feed.batch_at(slice(0, 1), own, n), on_device(own, herd.device), sums, 0
+        )
+    except (RuntimeError, ValueError) as error:
+        return (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+    return ""
 
 
 def _chunk(herd: Herd, settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Engine:
         self.herd, self.plan = herd, plan
         width = 1 if plan.name == "loop" else plan.chunk
         self._blocks = [slice(a, min(a + width, herd.size)) for a in range(0, herd.size, width)]
-        self._step = Step(herd.g, herd.d, herd.rules, mapped=plan.name != "loop")
+        self._step = Step(herd.g, herd.d, herd.rules, mapped=plan.name != "loop", kernels=has_kernels(herd))
 
     def advance(
         self,
@@ -112,6 +113,13 @@ class Engine:
         )
 
 
+def has_kernels(herd: Herd) -> bool:
+    """Triton's kernels serve on a GPU, in every precision but float64."""
+    if herd.device.type != "cuda" or herd.rules.precision == "float64":
+        return False
+    return importlib.util.find_spec("triton") is not None
+
+
 def place(herd: Herd, plan: Plan) -> None:
     """The state where it is computed, unless only a part of the herd fits there."""
     if plan.chunk >= herd.size or plan.name == "loop":
@@ -148,7 +156,7 @@ def memory_per_member(herd: Herd) -> int:
             saved += tensor.numel() * tensor.element_size()
         return tensor
 
-    step = Step(herd.g, herd.d, herd.rules, mapped=True)
+    step = Step(herd.g, herd.d, herd.rules, mapped=False)  # works for nets that cannot be fused, too
     own = bases(state)
     sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from ganherd.herd import ops
 from ganherd.herd.streams import Calls, MemberRandomness
 
 Tensors = dict[str, Tensor]
+Library = Any  # `ops`, or `fast` with the same functions by kernels
 
 _ELEMENTWISE = (nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity)
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, torch.add, torch.mul, torch.tanh,
@@ -35,9 +37,29 @@ class _Tracer(fx.Tracer):
 class Lowered:
     """A module's graph, run for a block of members: a pure function of (parameters, buffers, keys, inputs)."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
-        self._module, self._graph = module, graph
+    def __init__(self, module: nn.Module, graph: fx.Graph, library: Library) -> None:
+        self._graph, self._library = graph, library
         self._children = dict(module.named_modules())
+        self._absorbed = self._absorb()
+
+    def _absorb(self) -> dict[fx.Node, fx.Node]:
+        """Operations that run as part of their neighbour: an upsampling in the convolution after it, an activation in the
+        batch norm before it."""
+        absorbed: dict[fx.Node, fx.Node] = {}
+        for node in self._graph.nodes:
+            child = self._child(node)
+            user = next(iter(node.users)) if len(node.users) == 1 else None
+            after = self._child(user) if user is not None else None
+            if _doubles(child) and type(after) is nn.Conv2d:
+                assert user is not None
+                absorbed[node] = user
+            if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d) and type(after) in (nn.ReLU, nn.LeakyReLU):
+                assert user is not None
+                absorbed[user] = node
+        return absorbed
+
+    def _child(self, node: fx.Node) -> nn.Module | None:
+        return self._children[str(node.target)] if node.op == "call_module" else None
 
     def explain(self) -> list[tuple[str, str]]:
         """(layer, how it runs) for every operation of the module."""
@@ -71,10 +93,14 @@ class Lowered:
         if node.op == "call_module":
             name = str(node.target)
             child = self._children[name]
+            if node in self._absorbed:
+                return args[0]  # its neighbour does it
             own = {key: params[f"{name}.{key}"] for key, _ in child.named_parameters(recurse=False)}
             known = _MODULES.get(type(child))
             if known is not None and not kwargs:
-                return known(child, own, _Buffers(moved, name), args[0], draws)
+                neighbours = [other for other, into in self._absorbed.items() if into is node]
+                beside = self._child(neighbours[0]) if neighbours else None
+                return known(Layer(child, own, _Buffers(moved, name), draws, self._library, beside), args[0])
             return self._mapped_module(name, child, args, kwargs, params, moved, draws)
         function: Any = node.target if node.op == "call_function" else _method(str(node.target))
         if function in _ARITHMETIC or not _has_tensor((args, kwargs)):
@@ -99,10 +125,16 @@ class Lowered:
         return out
 
 
-def lower(module: nn.Module) -> Lowered | None:
-    """The module's graph, or None where it cannot be traced (its flow depends on its inputs, say)."""
+def lower(module: nn.Module, kernels: bool = False) -> Lowered | None:
+    """The module's graph, or None where it cannot be traced (its flow depends on its inputs, say).
+
+    `kernels`: by Triton on a GPU. They are differentiable once, so a critic with a gradient penalty goes without.
+    """
+    library: Any = ops
+    if kernels:
+        from ganherd.herd import fast as library
     try:
-        return Lowered(module, _Tracer().trace(module))
+        return Lowered(module, _Tracer().trace(module), library)
     except Exception:  # tracing runs the user's code on stand-ins: whatever it raises means that it cannot be traced
         return None
 
@@ -166,39 +198,65 @@ def _mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) 
     return vmap(call, in_dims=(0, *dims))(draws.keys, args, kwargs)
 
 
-# -- the operations that are known: (module, its parameters, its buffers, x [N, B, …], draws) -> [N, B, …] ------
+def _doubles(m: nn.Module | None) -> bool:
+    """Nearest upsampling by exactly 2."""
+    return (
+        type(m) is nn.Upsample
+        and m.mode == "nearest"
+        and m.size is None
+        and m.scale_factor in (2, 2.0, (2, 2), (2.0, 2.0))
+    )
 
 
-def _linear(m: nn.Linear, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
-    return ops.linear(x, own["weight"], own.get("bias"))
+# -- the operations that are known: a layer and x [N, B, …] -> [N, B, …] ------------------------------------------------
 
 
-def _elementwise(m: nn.Module, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
-    out: Tensor = m(x)
+@dataclass
+class Layer:
+    """One layer of the module for all members: its parameters [N, …], its buffers, and what it absorbed."""
+
+    module: Any
+    own: Tensors
+    buffers: _Buffers
+    draws: Draws
+    library: Library
+    beside: Any  # the activation after a batch norm, the upsampling before a convolution
+
+
+def _linear(layer: Layer, x: Tensor) -> Tensor:
+    return layer.library.linear(x, layer.own["weight"], layer.own.get("bias"))
+
+
+def _elementwise(layer: Layer, x: Tensor) -> Tensor:
+    out: Tensor = layer.module(x)
     return out
 
 
-def _dropout(m: nn.Dropout, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
-    if not m.training or m.p == 0.0:
+def _dropout(layer: Layer, x: Tensor) -> Tensor:
+    if not layer.module.training or layer.module.p == 0.0:
         return x
-    return ops.dropout(x, m.p, draws.next())
+    return layer.library.dropout(x, layer.module.p, layer.draws.next())
 
 
-def _flatten(m: nn.Flatten, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
-    ends = [d + 1 if d >= 0 else d for d in (m.start_dim, m.end_dim)]  # the member axis stands before
-    return x.flatten(*ends)
+def _flatten(layer: Layer, x: Tensor) -> Tensor:
+    ends = (layer.module.start_dim, layer.module.end_dim)
+    return x.flatten(*(d + 1 if d >= 0 else d for d in ends))  # the member axis stands before
 
 
-def _unflatten(m: nn.Unflatten, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
-    dim = int(m.dim)
-    return x.unflatten(dim + 1 if dim >= 0 else dim, m.unflattened_size)
+def _unflatten(layer: Layer, x: Tensor) -> Tensor:
+    dim = int(layer.module.dim)
+    return x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
 
 
-def _batch_norm(m: nn.BatchNorm1d | nn.BatchNorm2d, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
+def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
+    m, buffers = layer.module, layer.buffers
+    weight, bias = layer.own.get("weight"), layer.own.get("bias")
+    slope = 1.0 if layer.beside is None else getattr(layer.beside, "negative_slope", 0.0)
     mean, var = buffers.get("running_mean"), buffers.get("running_var")
     if not m.training and mean is not None and var is not None:
-        return ops.normalise(x, mean, var, own.get("weight"), own.get("bias"), m.eps)
-    out, batch_mean, batch_var = ops.batch_norm(x, own.get("weight"), own.get("bias"), m.eps)
+        out = layer.library.normalise(x, mean, var, weight, bias, m.eps)
+        return out if slope == 1.0 else F.leaky_relu(out, slope)
+    out, batch_mean, batch_var = layer.library.batch_norm(x, weight, bias, m.eps, slope)
     if m.training and mean is not None and var is not None:
         with torch.no_grad():
             count = buffers.get("num_batches_tracked")
@@ -212,20 +270,20 @@ def _batch_norm(m: nn.BatchNorm1d | nn.BatchNorm2d, own: Tensors, buffers: _Buff
     return out
 
 
-def _conv(m: nn.Conv2d, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
-    return ops.conv2d(x, own["weight"], own.get("bias"), m)
+def _conv(layer: Layer, x: Tensor) -> Tensor:
+    return layer.library.conv2d(x, layer.own["weight"], layer.own.get("bias"), layer.module, layer.beside is not None)
 
 
-def _conv_transpose(m: nn.ConvTranspose2d, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
-    return ops.conv_transpose2d(x, own["weight"], own.get("bias"), m)
+def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
+    return layer.library.conv_transpose2d(x, layer.own["weight"], layer.own.get("bias"), layer.module)
 
 
-def _upsample(m: nn.Upsample, own: Tensors, buffers: _Buffers, x: Tensor, draws: Draws) -> Tensor:
-    out: Tensor = m(x.flatten(0, 1))
+def _upsample(layer: Layer, x: Tensor) -> Tensor:
+    out: Tensor = layer.module(x.flatten(0, 1))
     return out.unflatten(0, x.shape[:2])
 
 
-_MODULES: dict[type[nn.Module], Callable[..., Tensor]] = {
+_MODULES: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
     nn.Linear: _linear,
     nn.Dropout: _dropout,
     nn.Flatten: _flatten,

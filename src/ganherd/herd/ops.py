@@ -45,15 +45,27 @@ def normalise(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias:
     return x * per_channel(scale, x) + per_channel(shift, x)
 
 
-def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch norm with each member's own batch statistics: (normalised, mean [N, C], biased variance [N, C])."""
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm with each member's own batch statistics, then (leaky) ReLU with that slope below 0.
+
+    Answers (output, mean [N, C], biased variance [N, C]).
+    """
     over = [d for d in range(x.dim()) if d not in (0, 2)]
-    var, mean = torch.var_mean(x, over, correction=0)
-    return normalise(x, mean, var, weight, bias, eps), mean.detach(), var.detach()
+    var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), over, correction=0)
+    out = normalise(x, mean, var, weight, bias, eps)
+    return out if slope == 1.0 else F.leaky_relu(out, slope), mean.detach(), var.detach()
 
 
-def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d) -> Tensor:
+def upsample(x: Tensor) -> Tensor:
+    """Every pixel of [N, B, C, H, W] four times."""
+    return x.repeat_interleave(2, -1).repeat_interleave(2, -2)
+
+
+def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d, upsample_first: bool = False) -> Tensor:
     """x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W']; padding, stride, … as the module has them."""
+    x = upsample(x) if upsample_first else x
     return torch.stack([
         like._conv_forward(one, w, b)
         for one, w, b in zip(x, weight, bias if bias is not None else [None] * len(x), strict=True)

@@ -64,10 +64,11 @@ class Step:
     `mapped`: all members in one call through `vmap`; otherwise the block holds a single member and its module is called plainly.
     """
 
-    def __init__(self, g: Blueprint, d: Blueprint, rules: Rules, mapped: bool) -> None:
+    def __init__(self, g: Blueprint, d: Blueprint, rules: Rules, mapped: bool, kernels: bool = False) -> None:
         self.g, self.d, self.rules, self.mapped = g, d, rules, mapped
         self._clippable = d.clipped(rules.clip_what)  # [P]
-        self._lowered = {"g": lower(g.module), "d": lower(d.module)} if mapped else {}
+        twice = rules.game.penalty  # a gradient penalty differentiates the discriminator twice; the kernels know once
+        self._lowered = {"g": lower(g.module, kernels), "d": lower(d.module, kernels and not twice)} if mapped else {}
 
     def __call__(
         self,

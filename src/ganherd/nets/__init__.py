@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -57,14 +58,22 @@ def _build_foreign(
 ) -> nn.Module:
     """A user's class: it gets shape, latent and classes only if it asks for them by name."""
     if not trust_code:
-        raise UserError(f"the {role} {name} is code that is not ganherd's: give --trust-code if you trust it")
+        raise UserError(
+            f"the {role} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."
+        )
     from torch import nn
 
     try:
         with _current_folder_importable():
             cls = _load_class(name)
     except Exception as error:  # whatever the user's module raises while it is imported
-        raise UserError(f"the {role} {name} could not be imported: {type(error).__name__}: {error}") from error
+        module, _, own = name.partition(":")
+        if module == "__main__":
+            raise UserError(
+                f"the {role} {own} was defined in the script or notebook that trained it, and is not in this one: "
+                "define it here too, or move it into a module of its own and train again."
+            ) from None
+        raise UserError(f"the {role} {name} could not be imported: {_one_line(error)}") from error
     if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
         raise UserError(f"the {role} {name} is not a class derived from torch.nn.Module")
     signature = inspect.signature(cls)
@@ -78,12 +87,16 @@ def _build_foreign(
     try:
         return cls(**arguments)
     except Exception as error:
-        raise UserError(f"the {role} {name} could not be built: {type(error).__name__}: {error}") from error
+        raise UserError(f"the {role} {name} could not be built: {_one_line(error)}") from error
 
 
 def _load_class(path: str) -> Any:
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return operator.attrgetter(name)(importlib.import_module(module))  # Outer.Inner too
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"
 
 
 @contextmanager

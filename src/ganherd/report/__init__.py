@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from ganherd.run.folder import RunFolder
 
 
-def write(run: str | Path | RunFolder, *, mixture: Mixture | None = None, dataset: Dataset | None = None) -> Path:
+def write(
+    run: str | Path | RunFolder,
+    *,
+    mixture: Mixture | None = None,
+    dataset: Dataset | None = None,
+    trust_code: bool = False,
+) -> Path:
     """Writes report.html into the run's folder and says where; the run may still be going on.
 
     A mixture or dataset at hand saves loading it again.
@@ -26,6 +32,9 @@ def write(run: str | Path | RunFolder, *, mixture: Mixture | None = None, datase
         run = RunFolder.open(run)
     path = Path(run.path) / "report.html"
     aside = path.with_name("report.html.new")
-    aside.write_text(render(gather(run, mixture, dataset)), encoding="utf-8")
+    page = render(gather(run, mixture, dataset, trust_code))
+    aside.unlink(missing_ok=True)
+    with aside.open("x", encoding="utf-8", errors="replace") as handle:
+        handle.write(page)
     os.replace(aside, path)
     return path

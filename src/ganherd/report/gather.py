@@ -60,7 +60,9 @@ class Story:
     notes: list[str] = field(default_factory=list)
 
 
-def gather(run: RunFolder, mixture: Mixture | None = None, dataset: Dataset | None = None) -> Story:
+def gather(
+    run: RunFolder, mixture: Mixture | None = None, dataset: Dataset | None = None, trust_code: bool = False
+) -> Story:
     notes: list[str] = []
     recipe = _attempt(lambda: run.recipe.model_dump(mode="json"), notes, "the recipe") or {}
     info = _attempt(lambda: run.info, notes, "run.json") or {}
@@ -68,7 +70,7 @@ def gather(run: RunFolder, mixture: Mixture | None = None, dataset: Dataset | No
     events = _attempt(run.events, notes, "events.jsonl") or []
     folder = Path(run.path)
     if mixture is None and (folder / "mixture" / "mixture.json").is_file():
-        mixture = _attempt(lambda: _load_mixture(folder), notes, "the mixture")
+        mixture = _attempt(lambda: _load_mixture(folder, trust_code), notes, "the mixture")
     if dataset is None and recipe:
         dataset = _attempt(lambda: _load_data(run), notes, "the data")
     labels = tuple(str(name) for name in (dataset.labels if dataset else mixture.labels if mixture else ()))
@@ -90,7 +92,7 @@ def gather(run: RunFolder, mixture: Mixture | None = None, dataset: Dataset | No
         metrics=metrics,
         events=events,
         scores=_scores(folder, notes),
-        members=_members(recipe, metrics, events, mixture, labels),
+        members=_attempt(lambda: _members(recipe, metrics, events, mixture, labels), notes, "the members") or [],
         labels=labels,
         notes=notes,
         **found,
@@ -108,10 +110,10 @@ def _attempt(read: Callable[[], T], notes: list[str], what: str) -> T | None:
     return None
 
 
-def _load_mixture(folder: Path) -> Mixture:
+def _load_mixture(folder: Path, trust_code: bool) -> Mixture:
     from ganherd.mixture import load
 
-    return load(folder)
+    return load(folder, trust_code)
 
 
 def _load_data(run: RunFolder) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ganherd.report import charts
@@ -43,6 +44,8 @@ def scores(story: Story) -> Safe:
 
 
 def _best(name: str, best: float) -> str:
+    if math.isinf(best):
+        return "the higher"
     return value(name, best) if name.endswith("accuracy") else f"{best:g}"
 
 

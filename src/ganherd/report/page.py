@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -21,7 +21,7 @@ _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupt
 def render(story: Story) -> str:
     style = importlib.resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     sections = (samples, scores, losses, classes, events, members, _settings)
-    body = join([_header(story), *(section(story) for section in sections)], "\n")
+    body = join([_part(section, story) for section in (_header, *sections)], "\n")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -32,6 +32,15 @@ def render(story: Story) -> str:
         f"<body><main>\n{body}\n<footer>written by ganherd; this page is complete in itself</footer>\n"
         "</main></body></html>\n"
     )
+
+
+def _part(section: Callable[[Story], Safe], story: Story) -> Safe:
+    """A section that odd values in the files cannot take the page down with."""
+    try:
+        return section(story)
+    except Exception as error:
+        name = section.__name__.strip("_")
+        return tag("p", f"the part {name!r} could not be made: {type(error).__name__}: {error}", cls="note")
 
 
 def _header(story: Story) -> Safe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from ganherd.errors import UserError
 from ganherd.herd.engine import Herd
 from ganherd.herd.state import Seat, new_state, takes_label
 from ganherd.herd.step import Rules
+from ganherd.herd.streams import MemberRandomness
 from ganherd.losses import Game
 from ganherd.recipe import Recipe
 
@@ -123,6 +125,13 @@ def device_of(recipe: Recipe) -> torch.device:
         raise UserError(f"engine.device {name!r} is not a device; write auto, cpu, cuda or cuda:1.") from error
 
 
+def set_precision(recipe: Recipe) -> None:
+    """Whether float32 products on a GPU may run as TF32."""
+    fast = recipe.train.precision in ("tf32", "bf16")
+    torch.backends.cuda.matmul.allow_tf32 = fast
+    torch.backends.cudnn.allow_tf32 = fast
+
+
 def _settings(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
     """Per-member settings of one replica, and the distinct losses that `loss` counts into."""
     optim, loss = recipe.optim, recipe.loss.name
@@ -181,16 +190,16 @@ def _try_once(
     """Two images through a plain pair of the nets: what does not fit is said in one sentence, before anything is stacked."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         g, d = make_g(), make_d()
+        before = torch.random.get_rng_state()
         y = torch.zeros(2, dtype=torch.int64)
         try:
             label = (y,) if takes_label(g) else ()
-            x = g(torch.randn(2, recipe.nets.latent), *label)
-            if tuple(x.shape) != (2, *dataset.shape):
-                raise UserError(
-                    f"the generator {recipe.nets.generator.name} makes images of shape {tuple(x.shape[1:])}, "
-                    f"but the data has {dataset.shape}."
-                )
-            logits = d(x, *((y,) if takes_label(d) else ()))
+            with MemberRandomness(torch.tensor(0)):
+                x = g(torch.randn(2, recipe.nets.latent), *label)
+            made = tuple(x.shape)
+            if made == (2, *dataset.shape):
+                with MemberRandomness(torch.tensor(1)):
+                    answered = tuple(d(x, *((y,) if takes_label(d) else ())).shape)
         except UserError:
             raise
         except Exception as error:
@@ -199,8 +208,18 @@ def _try_once(
                 f"the nets {recipe.nets.generator.name} and {recipe.nets.discriminator.name} do not run on data of shape "
                 f"{dataset.shape} with latent {recipe.nets.latent}: {type(error).__name__}: {first_line}"
             ) from error
-        if logits.numel() != 2:
+        if made != (2, *dataset.shape):
             raise UserError(
-                f"the discriminator {recipe.nets.discriminator.name} answers {tuple(logits.shape)} for two images; "
+                f"the generator {recipe.nets.generator.name} makes images of shape {made[1:]}, "
+                f"but the data has {dataset.shape}."
+            )
+        if math.prod(answered) != 2:
+            raise UserError(
+                f"the discriminator {recipe.nets.discriminator.name} answers {answered} for two images; "
                 "it must give one logit for each."
+            )
+        if not torch.equal(before, torch.random.get_rng_state()):
+            raise UserError(
+                "the nets draw random numbers where ganherd cannot give each member its own (dropout inside of attention "
+                "does so): use randn, rand or nn.Dropout instead."
             )

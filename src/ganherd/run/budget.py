@@ -18,7 +18,8 @@ class Budget:
         return self.deadline is not None and seconds >= self.deadline
 
     def end_at(self, step: int) -> None:
-        self.steps = step
+        """The time is over: from now on it is a number of steps, and the clock has no say any more."""
+        self.steps, self.deadline = step, None
 
 
 def plan_budget(text: str, steps_per_epoch: float, measure: Callable[[], tuple[float, float]]) -> Budget:

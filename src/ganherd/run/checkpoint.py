@@ -8,12 +8,14 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 from ganherd.errors import UserError
 from ganherd.herd.state import Blueprint, State, named, unnamed
@@ -58,13 +60,11 @@ def save(folder: Path, step: int, state: State, blueprints: Mapping[str, Bluepri
         # plain() now, so that the check is over exactly what will be read back
         whole = plain({**facts, "step": step, "members": size, "names": sorted(state), "files": files})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
-        before = folder / f".{target.name}.old"
-        if target.exists():  # the same step again, after a resume
-            shutil.rmtree(before, ignore_errors=True)
-            target.rename(before)
+        _settle(aside)
+        if target.exists():  # the same step again: what lies there was found damaged
+            _remove(target)
         aside.rename(target)
         _settle(folder)
-        shutil.rmtree(before, ignore_errors=True)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -94,7 +94,7 @@ def load(path: Path, blueprints: Mapping[str, Blueprint], members: Sequence[int]
             raise Damaged(f"{path.name}/{name} is not what was written (its sha256 differs)")
         try:
             part = unnamed(blueprints, safetensors.torch.load(content), facts["names"])
-        except (KeyError, ValueError, RuntimeError) as error:
+        except (KeyError, ValueError, RuntimeError, IndexError, SafetensorError) as error:
             raise Damaged(f"{path.name}/{name} does not hold this herd ({error})") from error
         parts.append(part if rows is None else {k: v[rows] for k, v in part.items()})
     state = {name: torch.cat([part[name] for part in parts]) for name in facts["names"]}
@@ -106,12 +106,13 @@ def read_facts(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads((path / "state.json").read_bytes())
         check = facts.pop("check")
-        names_ok = all(isinstance(name, str) for name in facts["names"])
+        fits = all(isinstance(name, str) for name in facts["names"]) and type(facts["step"]) is int
+        fits = fits and isinstance(facts["files"], dict) and len(facts["files"]) > 0
     except OSError as error:
         raise Damaged(f"{path.name}/state.json cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise Damaged(f"{path.name}/state.json is not what was written") from error
-    if check != _check(facts) or not names_ok:
+    if check != _check(facts) or not fits:
         raise Damaged(f"{path.name}/state.json is not what was written (its sha256 differs)")
     return dict(facts)
 
@@ -127,24 +128,64 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
-def newest(folder: Path, blueprints: Mapping[str, Blueprint]) -> tuple[Checkpoint, list[str]]:
-    """The newest whole checkpoint, and a sentence for each newer one that is damaged."""
+def newest(
+    folder: Path,
+    blueprints: Mapping[str, Blueprint],
+    members: Sequence[int] | None = None,
+    not_after: int | None = None,
+    records: Mapping[str, Path] | None = None,
+) -> tuple[Checkpoint, list[str]]:
+    """The newest whole checkpoint, and a sentence for each newer one that is damaged.
+
+    `records`: the files of lines that a checkpoint counts on; one that has lost lines cannot be gone on with.
+    """
     damaged: list[str] = []
-    for step in reversed(steps(folder)):
+    for step in reversed([step for step in steps(folder) if not_after is None or step <= not_after]):
         try:
-            return load(path_of(folder, step), blueprints), damaged
+            found = load(path_of(folder, step), blueprints, members)
+            _check_records(found, records or {})
+            return found, damaged
         except Damaged as error:
             damaged.append(str(error))
     why = f": {damaged[0]}" if damaged else ""
     raise UserError(f"there is no whole checkpoint in {folder}{why}; train again from the start with another --run.")
 
 
+def _check_records(found: Checkpoint, records: Mapping[str, Path]) -> None:
+    for name, path in records.items():
+        try:
+            wanted = int(found.facts["bytes"][name])
+        except (KeyError, TypeError, ValueError):
+            raise Damaged(f"{found.path.name} does not say how many bytes of {path.name} belong to it") from None
+        there = path.stat().st_size if path.exists() else 0
+        if there < wanted:
+            raise Damaged(f"{found.path.name} counts on {wanted:,} bytes of {path.name}, which has only {there:,}")
+
+
 def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
-    """Keeps the newest `keep` and those named (the best, the last good one)."""
+    """Keeps the newest `keep`, those named (the best, the last good one), and what each of them would roll back to."""
     known = steps(folder)
-    for step in known[:-keep]:
-        if step not in also:
-            shutil.rmtree(path_of(folder, step), ignore_errors=True)
+    kept = {*known[-keep:], *also}
+    for step in [step for step in known if step in kept]:
+        with suppress(Damaged):
+            kept.add(read_facts(path_of(folder, step)).get("last_good"))
+    for step in known:
+        if step not in kept:
+            _remove(path_of(folder, step))
+
+
+def sweep(folder: Path) -> None:
+    """Removes what a process left that was killed while it wrote or removed a checkpoint."""
+    for left in folder.glob(".step-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Out of sight first, so that a kill leaves no half of it behind."""
+    hidden = path.with_name(f".{path.name}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _check(facts: Mapping[str, Any]) -> str:

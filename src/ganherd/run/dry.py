@@ -10,7 +10,7 @@ from ganherd.herd.state import bytes_per_member
 from ganherd.recipe import Recipe, parse_budget
 from ganherd.run.assemble import assemble
 from ganherd.run.budget import plan_budget
-from ganherd.run.progress import duration
+from ganherd.run.progress import duration, size
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
@@ -63,16 +63,3 @@ def text(facts: dict[str, Any]) -> str:
     return "\n".join(
         [*lines, *(f"note: {note}" for note in facts["notes"]), "Nothing was written: leave --dry-run out to train."]
     )
-
-
-def size(count: float) -> str:
-    """Bytes as people read them.
-
-    >>> size(512), size(3 * 2**20)
-    ('512 B', '3.0 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"

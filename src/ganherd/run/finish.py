@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -49,7 +51,7 @@ def make_mixture(assembly: Assembly, step: int) -> Mixture:
         step=step,
         params=views,
         buffers={name: torch.stack(values) for name, values in buffers.items()},
-        module=herd.g.module.cpu().eval(),
+        module=copy.deepcopy(herd.g.module).cpu().eval(),
     )
 
 
@@ -83,32 +85,33 @@ def member_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:
 
 
 def write_scores(folder: RunFolder, mixture: Mixture, assembly: Assembly, progress: Progress) -> dict[str, Any]:
-    """scores.json; with several seeds the value is their mean, and each seed's stands beside it."""
-    tell = progress.say
-    each = [scores.score(mixture, assembly.dataset, replica=r, progress=tell) for r in range(mixture.replicas)]
-    found = each[0]
-    for name in found if mixture.replicas > 1 else ():
-        if name != "skipped":
-            values = [one[name]["value"] for one in each]
-            found[name] |= {
-                "value": float(np.mean(values)),
-                "per_seed": values,
-                "seeds": mixture.seeds,
-                "std": float(np.std(values, ddof=1)),
-            }
+    """scores.json; a mixture that cannot be scored, as with a member left NaN by policy, still ends its run."""
+    try:
+        found = scores.score_seeds(mixture, assembly.dataset, progress=progress.say)
+    except UserError as error:
+        progress.say(f"not scored: {error}")
+        found = {"skipped": dict.fromkeys(scores.known_metrics(None), str(error).rstrip("."))}
     write_aside(folder.scores_path, json.dumps(plain({"scores": found}), indent=1) + "\n")
     return found
 
 
 def write_picture(folder: RunFolder, mixture: Mixture, assembly: Assembly) -> None:
-    """samples/final.png: what the mixture makes, a row for each label."""
+    """samples/final.png: what the mixture makes, a row for each label; a label whose member is broken has none."""
     if mixture.is_image and (mixture.label_of >= 0).all():
-        each = [mixture.sample(12, label=int(k)) for k in sorted(set(mixture.label_of.tolist()))[:50]]
-        x, y = np.concatenate([s.x for s in each]), np.concatenate([s.y for s in each])
-        pictures.save(pictures.draw_samples(x, y, mixture.labels), folder.samples / "final.png")
+        asked: list[int | None] = [int(k) for k in sorted(set(mixture.label_of.tolist()))[:50]]
+        count = 12
     else:
-        drawn = mixture.sample(144 if mixture.is_image else 2500)
-        data = None if mixture.is_image else assembly.dataset.x
-        pictures.save(
-            pictures.draw_samples(drawn.x, None, (), member=drawn.member, data=data), folder.samples / "final.png"
-        )
+        asked, count = [None], 144 if mixture.is_image else 2500
+    each = []
+    for label in asked:
+        with suppress(UserError):
+            each.append(mixture.sample(count, label=label))
+    if not each:
+        return
+    x, y, member = (np.concatenate([getattr(drawn, field) for drawn in each]) for field in ("x", "y", "member"))
+    data = None if mixture.is_image else assembly.dataset.x
+    labelled = asked != [None]
+    picture = pictures.draw_samples(
+        x, y if labelled else None, mixture.labels if labelled else (), member=None if labelled else member, data=data
+    )
+    pictures.save(picture, folder.samples / "final.png")

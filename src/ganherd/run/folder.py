@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,20 +42,29 @@ class RunFolder:
             raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
         if not folder.info_path.is_file() or not folder.recipe_path.is_file():
             raise UserError(f"{folder.path} is not a run folder: it has no run.json and recipe.yaml.")
+        _refuse_links(folder.path)
         return folder
 
     @classmethod
     def create(cls, path: str | Path) -> RunFolder:
+        """A folder of its own for a new run; an empty one that is there already will do."""
         folder = cls(path)
-        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-            raise UserError(
-                f"{folder.path} exists already; choose another --run, or go on with `ganherd train --resume {folder.path}`."
-            )
+        folder.refuse_existing()
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"the run folder {folder.path} cannot be made: {error.strerror}.") from error
         return folder
+
+    def refuse_existing(self) -> None:
+        try:
+            taken = self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+        except OSError as error:
+            raise UserError(f"the run folder {self.path} cannot be looked at: {error.strerror}.") from error
+        if taken:
+            raise UserError(
+                f"{self.path} exists already; choose another --run, or go on with `ganherd train --resume {self.path}`."
+            )
 
     @property
     def recipe(self) -> Recipe:
@@ -63,7 +74,7 @@ class RunFolder:
     def info(self) -> dict[str, Any]:
         try:
             info = json.loads(self.info_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{self.info_path} cannot be read ({error}); is {self.path} a run folder?") from error
         if not isinstance(info, dict):
             raise UserError(f"{self.info_path} does not hold a JSON object; is {self.path} a run folder?")
@@ -85,21 +96,40 @@ class RunFolder:
 
     def lock(self) -> TextIO:
         """Held while a process trains here; the system lets go of it when the process ends, however it ends."""
-        handle = (self.path / ".lock").open("w")
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            handle = (self.path / ".lock").open("a")
         except OSError as error:
-            handle.close()
-            raise UserError(
-                f"another process is training in {self.path}; wait for it, or choose another --run."
-            ) from error
+            raise UserError(f"nothing can be written to the run folder {self.path}: {error.strerror}.") from error
+        for patience in (0.05, 0.2, 0.5, 0.0):  # `ganherd status` holds it for a moment, to see whether it is free
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if not patience:
+                    handle.close()
+                    raise UserError(
+                        f"another process is training in {self.path}; wait for it, or choose another --run."
+                    ) from error
+                time.sleep(patience)
+            except OSError:  # a file system without locks: nothing can be said about others
+                break
         return handle
+
+
+def mixture_of(path: str | Path) -> Path:
+    """The folder of a run's mixture (which may be named itself)."""
+    folder = Path(path)
+    folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
+    if not (folder / "mixture.json").is_file():
+        raise UserError(f"there is no mixture in {path}: it is made when training ends.")
+    return folder
 
 
 def write_aside(path: Path, text: str) -> None:
     """The whole file or the old one, never half."""
     aside = path.with_name(path.name + ".new")
-    with aside.open("w", encoding="utf-8") as handle:
+    aside.unlink(missing_ok=True)  # left by a kill, or a link: nothing is written through it
+    with aside.open("x", encoding="utf-8") as handle:
         handle.write(text)
         handle.flush()
         os.fsync(handle.fileno())
@@ -115,13 +145,29 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         for line in handle:
             if line.endswith("\n"):
                 try:
-                    found.append(json.loads(line))
-                except ValueError as error:
+                    one = json.loads(line)
+                except (ValueError, RecursionError) as error:
                     raise UserError(f"{path} holds a line that is not JSON: {line[:60]!r}.") from error
+                if not isinstance(one, dict) or not isinstance(one.get("step"), int):
+                    raise UserError(f"{path} holds a line that ganherd did not write: {line[:60]!r}.")
+                found.append(one)
     return found
+
+
+def _refuse_links(folder: Path) -> None:
+    """A run may come from a stranger: through a link in it ganherd could be made to write somewhere else."""
+    for top, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if os.path.islink(os.path.join(top, name)):
+                raise UserError(
+                    f"{os.path.join(top, name)} is a link, and a run folder has none: put in its place what it links to."
+                )
+        if Path(top) == folder:  # these are not ganherd's to write, and W&B links to its last run
+            folders[:] = [name for name in folders if name not in ("tensorboard", "wandb")]
 
 
 def next_path(parent: Path, name: str) -> Path:
     """runs/00001-digits-wcgan, runs/00002-…: numbered, so that nothing is ever overwritten."""
-    numbers = [int(p.name[:5]) for p in parent.glob("[0-9][0-9][0-9][0-9][0-9]-*")] if parent.is_dir() else []
+    found = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
+    numbers = [int(match[1]) for match in found if match]
     return parent / f"{max(numbers, default=0) + 1:05d}-{name}"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ganherd.errors import Interrupted
-from ganherd.herd.engine import Engine, Plan
+from ganherd.herd.engine import Plan, make_engine
 from ganherd.herd.state import finite, take_
 from ganherd.herd.step import SUMS
 from ganherd.run import checkpoint
@@ -50,7 +50,7 @@ class Trainer:
         )
         self.settings, self.also_record = assembly.recipe.run, also_record
         self.blueprints = {"g": self.herd.g, "d": self.herd.d}
-        self.engine = Engine(self.herd, plan)
+        self.engine = make_engine(self.herd, plan)
         self.preview = Preview(assembly)
         facts = resumed.facts if resumed else {}
         self.step = resumed.step if resumed else 0
@@ -64,6 +64,7 @@ class Trainer:
         self.best: tuple[float, int] | None = tuple(facts["best"]) if facts.get("best") else None  # type: ignore[assignment]
         self.repairs: list[int] = list(facts.get("repairs", [0] * self.herd.size))
         self.seconds_before = float(facts.get("seconds", 0.0))
+        self.over: float | None = facts.get("over")  # the deadline that ended the run here
         self.metrics = Lines(folder.metrics_path, facts.get("bytes", {}).get("metrics", 0 if resumed is None else None))
         self.events = Lines(folder.events_path, facts.get("bytes", {}).get("events", 0 if resumed is None else None))
         self.saved = self.step if resumed else None  # the step of the last checkpoint
@@ -73,10 +74,12 @@ class Trainer:
 
     def train(self, stop: StopRequest) -> None:
         """From where the run stands to its last step; raises `Interrupted` when it is asked to stop before."""
-        if self.step == 0:
+        if self.saved is None:
             self.save()  # so that a run can be resumed, and a member rolled back, from the first moment on
         while self.step < self.budget.steps:
             self.step = self.engine.advance(self.step, self.next_stop(), self.sums, self.enough(stop), self.tick)
+            if self.budget.is_over(self.seconds) and self.step < self.budget.steps:
+                self.end()
             if self.due(self.settings.record_every):
                 self.record()
             if self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every):
@@ -90,15 +93,14 @@ class Trainer:
                 self.save()
             if stop.asked:
                 self.interrupt(stop)
-            if self.budget.is_over(self.seconds) and self.step < self.budget.steps:
-                self.event("budget", reason="the time was over", steps=self.step, planned=self.budget.steps)
-                self.budget.end_at(self.step)
         if self.saved != self.step:
             self.save()
         # After the checkpoint, since a longer run would not have looked here: what follows is made again if this run is extended.
         self.record()
-        self.heal()
-        self.show()
+        if not self.due(self.settings.record_every) and not self.due(self.settings.checkpoint_every):
+            self.heal()
+        if not self.due(self.settings.sample_every):
+            self.show()
 
     def due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -141,6 +143,12 @@ class Trainer:
         self.progress.record(line)
         self.also_record(line)
 
+    def end(self) -> None:
+        """The time is over: the run ends with this step, also if it is resumed from here."""
+        self.event("budget", reason="the time was over", steps=self.step, planned=self.budget.steps)
+        self.over = self.budget.deadline
+        self.budget.end_at(self.step)
+
     def heal(self) -> None:
         """Notices members that turned NaN or diverged, names them, and repairs them as the recipe says."""
         loss = self.sums[:2].abs().amax(0) / max(1, self.step - self.recorded)
@@ -165,7 +173,9 @@ class Trainer:
         state = self.herd.state
         rates = [float(state[key][member]) for key in ("set.lr_g", "set.lr_d")]
         life = int(state["set.life"][member]) + 1
-        good = checkpoint.load(checkpoint.path_of(self.folder.checkpoints, self.last_good), self.blueprints, [member])
+        good, damaged = checkpoint.newest(self.folder.checkpoints, self.blueprints, [member], self.last_good)
+        for sentence in damaged:
+            self.progress.say(f"{sentence}; the checkpoint before it is used.")
         take_(state, good.state, [member], [0])
         state["set.lr_g"][member], state["set.lr_d"][member] = rates[0] / 2, rates[1] / 2
         state["set.life"][member] = life
@@ -176,13 +186,13 @@ class Trainer:
             member=member,
             name=name,
             reason=why,
-            from_step=self.last_good,
+            from_step=good.step,
             lr_g=rates[0] / 2,
             lr_d=rates[1] / 2,
             life=life,
         )
         self.progress.say(
-            f"{name}: {why} at step {self.step}; it goes on from step {self.last_good} with half its learning rate."
+            f"{name}: {why} at step {self.step}; it goes on from step {good.step} with half its learning rate."
         )
 
     def show(self) -> None:
@@ -211,13 +221,15 @@ class Trainer:
             "score": score,
             "repairs": self.repairs,
             "seconds": self.seconds,
+            "over": self.over,
             "bytes": {"metrics": self.metrics.settle(), "events": self.events.settle()},
         }
         try:
             checkpoint.save(self.folder.checkpoints, self.step, self.herd.state, self.blueprints, facts)
         except OSError as error:
+            before = "the one before is whole" if self.saved is not None else "it is the first one"
             raise Interrupted(
-                f"the checkpoint of step {self.step} could not be written ({error.strerror}); the one before is whole."
+                f"the checkpoint of step {self.step} could not be written ({error.strerror}); {before}."
             ) from error
         self.saved = self.step
         checkpoint.prune(
@@ -225,8 +237,13 @@ class Trainer:
         )
 
     def interrupt(self, stop: StopRequest) -> None:
-        self.save()
+        if self.saved != self.step:
+            self.save()
         raise Interrupted(f"stopped by {stop.name} at step {self.step}.")
 
     def event(self, event: str, /, **facts: Any) -> None:
         self.events.write({"step": self.step, "event": event, **facts})
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.events.close()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map
 
 from ganherd import pictures
 from ganherd.herd import streams
 from ganherd.herd.state import bases, buffers_of
-from ganherd.herd.streams import Streams
+from ganherd.herd.streams import MemberRandomness, Streams
 from ganherd.run.assemble import Assembly
 
 _IMAGES = 64  # of each member
@@ -29,6 +32,7 @@ class Preview:
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
+        self._fusable = True
 
     def _rows(self, member: int) -> Tensor:
         """A member's data in model units; at most 2,000 of them tell its moments well enough."""
@@ -45,6 +49,13 @@ class Preview:
         seeds = streams.keys(
             np.zeros(herd.size, np.int64), *(herd.state[f"set.{k}"].cpu().numpy() for k in ("seed", "slot"))
         )
+
+        def call(
+            params: dict[str, Tensor], buffers: dict[str, Tensor], key: Tensor, inputs: tuple[Tensor, ...]
+        ) -> Tensor:
+            with MemberRandomness(key):  # a generator may draw noise of its own
+                return functional_call(module, {**params, **buffers}, inputs)
+
         out = []
         module.eval()
         try:
@@ -63,9 +74,8 @@ class Preview:
                         inputs += (
                             torch.arange(_IMAGES, device=herd.device).remainder(classes).expand(len(base[block]), -1),
                         )
-                    call = vmap(lambda p, b, i: functional_call(module, {**p, **b}, i), randomness="different")
-                    with torch.random.fork_rng(devices=[]):
-                        out.append(call(views, buffers, inputs).cpu())
+                    own = torch.from_numpy(streams.keys(seeds[block], streams.PREVIEW, streams.INSIDE))
+                    out.append(self._all(call, views, buffers, own.to(herd.device), inputs).cpu())
         finally:
             module.train()
         self.images = torch.cat(out)  # [N, 64, …] in model units
@@ -74,6 +84,16 @@ class Preview:
         distance = ((fake_mean - self._mean).square() + (fake_std - self._std).square()).mean(1)  # [N]
         spread = fake_std.mean(1) / self._std.mean(1).clamp(min=1e-12)
         return float(distance.mean()), spread.tolist()
+
+    def _all(self, call: Callable[..., Tensor], *batched: Any) -> Tensor:
+        """`call` for all members at once, or for one after another where the generator cannot be fused."""
+        if self._fusable:
+            try:
+                return vmap(call)(*batched)
+            except RuntimeError:
+                self._fusable = False
+        members = len(batched[2])
+        return torch.stack([call(*tree_map(lambda value: value[m], batched)) for m in range(members)])  # noqa: B023
 
     def draw(self, path: Path) -> None:
         """The images of the last look, a row for each member of the first replica."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -29,6 +30,19 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(count: float) -> str:
+    """Bytes as people read them.
+
+    >>> size(512), size(3 * 2**20)
+    ('512 B', '3.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
 
 
 class Progress:
@@ -118,7 +132,10 @@ class Progress:
             g, d = (self._line.get(key) for key in ("loss_g", "loss_d"))
             alarm = self._alarms.get(member, "")
             table.add_row(
-                self._names[member], _number(g, member), _number(d, member), f"[red]{alarm}[/red]" if alarm else ""
+                escape(self._names[member]),
+                _number(g, member),
+                _number(d, member),
+                f"[red]{alarm}[/red]" if alarm else "",
             )
         more = len(self._names) - _ROWS
         parts: list[Any] = [table, self._bar]

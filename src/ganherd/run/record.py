@@ -14,18 +14,19 @@ class Lines:
 
     def __init__(self, path: Path, keep: int | None = None) -> None:
         """`keep`: how many bytes belong to the checkpoint that is resumed; what came after it will be written again."""
-        self._handle = path.open("ab")
+        # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
+        self._handle = path.open("ab", buffering=0)
         if keep is not None:
             self._handle.truncate(keep)
             self._handle.seek(0, os.SEEK_END)
 
     def write(self, line: dict[str, Any]) -> None:
-        self._handle.write(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
-        self._handle.flush()
+        rest = memoryview(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
+        while rest:  # a disk that is nearly full takes a part
+            rest = rest[self._handle.write(rest) :]
 
     def settle(self) -> int:
         """Puts everything on the disk and says how many bytes that is."""
-        self._handle.flush()
         os.fsync(self._handle.fileno())
         return self._handle.tell()
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,17 +20,17 @@ import torch
 from ganherd import mixture, recipe_file, report
 from ganherd.errors import Interrupted, UserError
 from ganherd.herd import autotune
-from ganherd.herd.engine import Plan, rate
+from ganherd.herd.engine import Plan, place, rate
 from ganherd.herd.state import take_
+from ganherd.herd.step import SUMS
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint, finish
-from ganherd.run.assemble import Assembly, assemble
+from ganherd.run import checkpoint, finish, trackers
+from ganherd.run.assemble import Assembly, assemble, set_precision
 from ganherd.run.budget import Budget, plan_budget
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.loop import RunFailed, Trainer
 from ganherd.run.progress import Progress, duration
 from ganherd.run.stop import StopRequest
-from ganherd.run.trackers import Trackers
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,25 @@ def begin(
 ) -> Run:
     """Trains a recipe in a new run folder. The recipe is the caller's own, so the nets that it names are trusted."""
     say = _teller(quiet)
+    if path is not None:  # what is wrong is better said now than after the measuring, or after the training
+        RunFolder(path).refuse_existing()
+    trackers.check(recipe)
     assembly = assemble(recipe, trust_code)
-    finish.member_weights(recipe, assembly)  # wrong weights are better said now than after the training
+    finish.member_weights(recipe, assembly)
+    for note in assembly.notes:
+        say(f"note: {note}")
+    set_precision(recipe)
+    plan = autotune.choose(assembly.herd, recipe.engine, say)
+    torch.set_num_threads(plan.threads)
+    place(assembly.herd, plan)
+    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan))
     folder = RunFolder.create(path or next_path(Path("runs"), name))
     with folder.lock():
-        for note in assembly.notes:
-            say(f"note: {note}")
-        _precision(recipe)
-        plan = autotune.choose(assembly.herd, recipe.engine, say)
-        place(assembly, plan)
-        write_aside(folder.recipe_path, recipe_file.dump(recipe))
-        budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan))
-        folder.write_info(**_facts(assembly, plan, budget), state="running")
+        try:
+            write_aside(folder.recipe_path, recipe_file.dump(recipe))
+            folder.write_info(**_facts(assembly, plan, budget), state="running")
+        except OSError as error:
+            raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
         return _train(assembly, plan, folder, budget, quiet, None)
 
 
@@ -73,32 +80,47 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
     """Goes on with a run exactly where its last checkpoint stands; only its budget may be another one."""
     folder = RunFolder.open(path)
     say = _teller(quiet)
-    recipe, info = folder.recipe, folder.info
+    recipe = folder.recipe
     wanted = recipe_file.load(folder.recipe_path, overrides)
     refuse_changes(recipe, wanted, folder)
+    trackers.check(recipe)
     with folder.lock():
+        info = folder.info
         assembly = assemble(recipe, trust_code)
         if info.get("data") != assembly.dataset.digest:
             raise UserError(
                 f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
             )
-        plan = _plan(info, folder)
-        _precision(recipe)
+        plan, budget = _recorded(info, folder)
+        set_precision(recipe)
         resumed = None
         if checkpoint.steps(folder.checkpoints):
-            resumed, damaged = checkpoint.newest(folder.checkpoints, {"g": assembly.herd.g, "d": assembly.herd.d})
+            resumed, damaged = checkpoint.newest(
+                folder.checkpoints,
+                {"g": assembly.herd.g, "d": assembly.herd.d},
+                records={"metrics": folder.metrics_path, "events": folder.events_path},
+            )
             for sentence in damaged:
                 say(f"{sentence}; the checkpoint before it is used.")
             _check_names(assembly, resumed)
+            _check_facts(resumed, assembly.herd.size)
             everyone = range(assembly.herd.size)
             take_(assembly.herd.state, resumed.state, everyone, everyone)
-        place(assembly, plan)
-        if wanted != recipe:
-            write_aside(folder.recipe_path, recipe_file.dump(wanted))
-            budget = _extended(assembly, plan, wanted, resumed)
         else:
-            budget = Budget(int(info["budget"]["steps"]), info["budget"]["deadline"])
-        folder.write_info(state="running", budget=vars(budget))
+            say(f"{folder.path} has no checkpoint: it starts again from its first step.")
+        torch.set_num_threads(plan.threads)
+        place(assembly.herd, plan)
+        if wanted != recipe:
+            budget = _extended(assembly, plan, wanted, resumed)
+        elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
+            budget.end_at(resumed.step)
+        checkpoint.sweep(folder.checkpoints)
+        try:
+            folder.write_info(state="running", budget=vars(budget))
+            if wanted != recipe:  # after run.json: a kill between the two leaves a budget that holds
+                write_aside(folder.recipe_path, recipe_file.dump(wanted))
+        except OSError as error:
+            raise Interrupted(f"{error.strerror} while writing to {folder.path}; {_again(folder)}") from error
         return _train(assembly, plan, folder, budget, quiet, resumed)
 
 
@@ -121,67 +143,69 @@ def _train(
 ) -> Run:
     names = [assembly.name_of(member) for member in range(assembly.herd.size)]
     progress = Progress(names, quiet)
-    again = f"resume it with: ganherd train --resume {shlex.quote(str(folder.path))}"
-    trackers = Trackers(folder, assembly.recipe)
-    trainer = Trainer(assembly, plan, folder, budget, progress, resumed, trackers.record)
-    progress.say(
-        f"{folder.path}: {assembly.herd.size} members, step {trainer.step:,} to {budget.steps:,}, "
-        f"{plan.describe(assembly.herd.size)}"
-    )
-    try:
-        trainer.event("resume" if resumed else "start", engine=vars(plan), versions=_versions())
-        progress.start(budget.steps)
-        with StopRequest() as stop:
-            trainer.train(stop)
-    except Interrupted as error:
-        folder.write_info(state="interrupted")
-        raise Interrupted(f"{error} Nothing is lost; {again}") from None
-    except KeyboardInterrupt:
-        folder.write_info(state="interrupted")
-        raise Interrupted(f"stopped at once, without a checkpoint of this moment; {again}") from None
-    except RunFailed:
-        folder.write_info(state="failed")
-        raise
-    except OSError as error:  # a disk that is full or gone while records or pictures are written
-        with suppress(OSError):
-            folder.write_info(state="interrupted")
-        raise Interrupted(
-            f"{error.strerror or error} while writing to {folder.path}; the last checkpoint is whole. {again}"
-        ) from error
-    finally:
-        progress.close()
-        trackers.close()
-    progress.say(f"trained in {duration(trainer.seconds)}; making the mixture…")
-    return _finish(trainer, progress)
+    again = _again(folder)
+    trained = False
+    with ExitStack() as closing:
+        closing.callback(progress.close)
+        try:
+            tracking = trackers.Trackers(folder, assembly.recipe)
+            closing.callback(tracking.close)
+            trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record)
+            closing.callback(trainer.close)
+            progress.say(
+                f"{folder.path}: {assembly.herd.size} members, step {trainer.step:,} to {budget.steps:,}, "
+                f"{plan.describe(assembly.herd.size)}"
+            )
+            trainer.event("resume" if resumed else "start", engine=vars(plan), versions=_versions())
+            progress.start(budget.steps)
+            with StopRequest() as stop:
+                trainer.train(stop)
+                trained = True
+                progress.close()
+                progress.say(f"trained in {duration(trainer.seconds)}; making the mixture…")
+                stop.at_once()
+                return _finish(trainer, progress)
+        except Interrupted as error:
+            _leave(folder, "interrupted")
+            raise Interrupted(f"{error} Nothing is lost; {again}") from None
+        except KeyboardInterrupt:
+            _leave(folder, "interrupted")
+            what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
+            raise Interrupted(f"stopped {what}; {again}") from None
+        except RunFailed:
+            _leave(folder, "failed")
+            raise
+        except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
+            _leave(folder, "interrupted")
+            raise Interrupted(
+                f"{error.strerror or error} while writing to {folder.path}; the last checkpoint is whole. {again}"
+            ) from error
 
 
 def _finish(trainer: Trainer, progress: Progress) -> Run:
-    assembly, folder = trainer.assembly, trainer.folder
+    assembly, folder, seconds = trainer.assembly, trainer.folder, round(trainer.seconds, 3)
     made = finish.make_mixture(assembly, trainer.step)
     made.save(folder.mixture)
     finish.write_picture(folder, made, assembly)
     found = finish.write_scores(folder, made, assembly, progress)
-    trainer.event("finish", seconds=round(trainer.seconds, 3))
-    folder.write_info(state="finished", seconds=round(trainer.seconds, 3), step=trainer.step)
+    trainer.event("finish", seconds=seconds)
+    folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget))
     report.write(folder, mixture=made, dataset=assembly.dataset)
     return Run(folder.path, found)
 
 
+def _leave(folder: RunFolder, state: str) -> None:
+    with suppress(
+        OSError
+    ):  # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
+        folder.write_info(state=state)
+
+
+def _again(folder: RunFolder) -> str:
+    return f"resume it with: ganherd train --resume {shlex.quote(str(folder.path))}"
+
+
 # -- what a run is made of ------------------------------------------------------------------------------------------
-
-
-def place(assembly: Assembly, plan: Plan) -> None:
-    """Threads as planned; the state on the device, unless only a part of the herd fits there."""
-    torch.set_num_threads(plan.threads)
-    herd = assembly.herd
-    if plan.chunk >= herd.size or plan.name == "loop":
-        herd.state = {name: value.to(herd.device) for name, value in herd.state.items()}
-
-
-def _precision(recipe: Recipe) -> None:
-    fast = recipe.train.precision in ("tf32", "bf16")
-    torch.backends.cuda.matmul.allow_tf32 = fast
-    torch.backends.cudnn.allow_tf32 = fast
 
 
 def _measure(assembly: Assembly, plan: Plan) -> tuple[float, float]:
@@ -189,7 +213,6 @@ def _measure(assembly: Assembly, plan: Plan) -> tuple[float, float]:
     steps = rate(assembly.herd, plan, 2.0) / assembly.herd.size
     began = time.perf_counter()
     finish.make_mixture(assembly, 0)
-    assembly.herd.g.module.to(assembly.herd.device).train()
     return steps, 1.0 + 2.0 * (time.perf_counter() - began)
 
 
@@ -222,12 +245,15 @@ def _facts(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
     }
 
 
-def _plan(info: dict[str, Any], folder: RunFolder) -> Plan:
+def _recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
     try:
-        return Plan(**info["engine"])
-    except (KeyError, TypeError) as error:
+        plan, deadline = Plan(**info["engine"]), info["budget"]["deadline"]
+        if plan.name not in ("loop", "fused", "graph") or not (int(plan.chunk) > 0 and 0 < int(plan.threads) <= 4096):
+            raise ValueError(plan)
+        return plan, Budget(int(info["budget"]["steps"]), None if deadline is None else float(deadline))
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{folder.info_path} does not say which engine the run has; it cannot be resumed exactly."
+            f"{folder.info_path} does not say which engine and budget the run has; it cannot be resumed exactly."
         ) from error
 
 
@@ -237,6 +263,21 @@ def _check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
     if own != found:
         different = sorted(set(own.items()) ^ set(found.items()))[0]
         raise UserError(f"{resumed.path} does not fit its recipe: {different[0]} has another shape.")
+
+
+def _check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
+    """Its sha256 says that state.json is whole, not that ganherd wrote it."""
+    facts = resumed.facts
+    try:
+        last_good, best = facts["last_good"], facts["best"]
+        whole = [facts["recorded"], *facts["repairs"], *facts["bytes"].values(), last_good or 0, best[1] if best else 0]
+        numbers = [*(v for row in facts["sums"] for v in row), facts["seconds"], best[0] if best else 0.0]
+        sizes = [len(facts["repairs"]), *(len(row) for row in facts["sums"])]
+        fits = all(type(v) is int and v >= 0 for v in whole) and all(isinstance(float(v), float) for v in numbers)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+        fits = False
+    if not fits or sizes != [size] * (1 + len(SUMS)):
+        raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")
 
 
 def _versions() -> dict[str, str]:

@@ -7,12 +7,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ganherd.errors import UserError
 from ganherd.run.folder import RunFolder
 from ganherd.run.progress import duration
 
 
 def describe(path: str | Path) -> dict[str, Any]:
     folder = RunFolder.open(path)
+    try:
+        return _describe(folder)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
+        raise UserError(f"{folder.info_path} or its records are not what ganherd writes ({error!r}).") from error
+
+
+def _describe(folder: RunFolder) -> dict[str, Any]:
     info, metrics, events = folder.info, folder.metrics(), folder.events()
     last = metrics[-1] if metrics else {}
     step, steps = int(last.get("step", info.get("step", 0))), int(info["budget"]["steps"])
@@ -30,13 +38,13 @@ def describe(path: str | Path) -> dict[str, Any]:
         "rate": rate,
         "seconds_left": (steps - step) * members / rate if rate and state == "running" else None,
         "members": members,
-        "engine": info["engine"],
+        "engine": {"name": str(info["engine"]["name"]), **info["engine"]},
         "host": info["host"],
         "heartbeat": round(time.time() - folder.metrics_path.stat().st_mtime, 1)
         if folder.metrics_path.exists()
         else None,
         "losses": {key: last.get(key) for key in ("loss_g", "loss_d")},
-        "alarms": [e for e in events if e["event"] in ("nan", "diverged", "repair", "alarm")],
+        "alarms": [e for e in events if e.get("event") in ("nan", "diverged", "repair", "alarm")],
     }
 
 

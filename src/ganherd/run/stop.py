@@ -13,6 +13,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.name = ""
+        self._at_once = False
         self._before: dict[signal.Signals, Any] = {}
 
     @property
@@ -29,7 +30,14 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+    def at_once(self) -> None:
+        """From now on every request takes effect where it comes, one that came already included: all steps are saved."""
+        self._at_once = True
+        if self.asked:
             raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        again = self.asked and number == signal.SIGINT
         self.name = signal.Signals(number).name
+        if self._at_once or again:
+            raise KeyboardInterrupt

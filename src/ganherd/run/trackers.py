@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from ganherd.errors import UserError
 from ganherd.recipe import Recipe
 from ganherd.run.folder import RunFolder
+
+
+def check(recipe: Recipe) -> None:
+    """Says what is missing, before anything is trained or written."""
+    if recipe.run.tensorboard and not find_spec("tensorboard"):
+        raise UserError("run.tensorboard needs TensorBoard: pip install 'ganherd[tensorboard]', or set it to false.")
+    if recipe.run.wandb != "off" and not find_spec("wandb"):
+        raise UserError("run.wandb needs Weights & Biases: pip install 'ganherd[wandb]', or set it to off.")
 
 
 class Trackers:
@@ -36,12 +45,8 @@ class Trackers:
             close()
 
     def _tensorboard(self, folder: RunFolder) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise UserError(
-                "run.tensorboard needs TensorBoard: pip install 'ganherd[tensorboard]', or set it to false."
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         writer = SummaryWriter(str(folder.path / "tensorboard"))  # type: ignore[no-untyped-call]
 
         def write(step: int, values: dict[str, float]) -> None:
@@ -52,12 +57,8 @@ class Trackers:
         self._close.append(writer.close)
 
     def _wandb(self, folder: RunFolder, recipe: Recipe) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise UserError(
-                "run.wandb needs Weights & Biases: pip install 'ganherd[wandb]', or set it to off."
-            ) from error
+        import wandb
+
         run = wandb.init(
             project="ganherd",
             name=folder.path.name,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.errors import UserError
+from ganherd.scores import store
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
@@ -98,8 +94,8 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
         if progress:
             progress(f"training the classifier on {int((dataset.y >= 0).sum()):,} real samples")
         _fit(net, dataset, seed)
-        facts = {"key": key, **_held_out(net, dataset)}
-        _write(path, net, facts)
+        facts = _held_out(net, dataset)
+        store.write(path, key, net.state_dict(), facts)
     kind = "mlp" if isinstance(net, PointNet) else "cnn"
     return Classifier(
         net.eval(),
@@ -113,8 +109,7 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
 
 def cache_folder() -> Path:
     """Where classifiers are kept: under $GANHERD_CACHE, or the user's cache."""
-    root = os.environ.get("GANHERD_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "ganherd") / "classifiers"
+    return store.cache_folder("classifiers")
 
 
 def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
@@ -165,36 +160,11 @@ def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
 
 def _read(path: Path, net: nn.Module, key: str) -> dict[str, Any] | None:
     """Fills the net from the cache; None (train anew) where that is missing, damaged or of something else."""
+    found = store.read(path, key)
     try:
-        facts = json.loads(path.with_suffix(".json").read_text())
-        raw = path.read_bytes()
-        if facts["key"] != key or facts["sha256"] != hashlib.sha256(raw).hexdigest():
-            return None
+        tensors, facts = found or ({}, {})
         accuracy, samples = facts["held_out_accuracy"], int(facts["held_out_samples"])
-        net.load_state_dict(load_tensors(raw))
+        net.load_state_dict(tensors)
     except Exception:  # a cache must never be the reason that a score fails
         return None
     return {"held_out_accuracy": None if accuracy is None else float(accuracy), "held_out_samples": samples}
-
-
-def _write(path: Path, net: nn.Module, facts: dict[str, Any]) -> None:
-    raw = save_tensors({k: v.contiguous() for k, v in net.state_dict().items()})
-    facts = {**facts, "sha256": hashlib.sha256(raw).hexdigest()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, raw)
-        _replace(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
-    except OSError:
-        return  # no cache on a read-only or full disk: the classifier is trained again next time
-
-
-def _replace(path: Path, raw: bytes) -> None:
-    """Written aside, then renamed: two processes may fill the cache at once."""
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(raw)
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +16,14 @@ if TYPE_CHECKING:
     from ganherd.data.source import Dataset
     from ganherd.mixture import Mixture
     from ganherd.scores.classifier import Classifier
+    from ganherd.scores.features import Features
+    from ganherd.scores.reference import Reference
 
 Progress = Callable[[str], None]
+
+
+class LeftOut(Exception):
+    """A metric cannot be measured here, for this reason; the others can."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,8 @@ class Material:
     seed: int = 0
     replica: int = 0
     progress: Progress | None = None
+    against: Reference | None = None  # the real features; None: those of the network that is cheap everywhere
+    per: str | None = None  # "class" or "member": scores of each besides
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -63,6 +72,8 @@ class Material:
     @cached_property
     def asked(self) -> Drawn:
         """Samples with every label asked for equally often (the first labels once more, where it does not divide)."""
+        if not self.has_generators:
+            return self.free  # the set is what it is
         label_of = np.asarray(self.mixture.label_of)
         asked = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
         share, rest = divmod(self.samples, len(asked))
@@ -82,6 +93,37 @@ class Material:
         from ganherd.scores.classifier import classifier_for  # torch only when a metric needs it
 
         return classifier_for(self.dataset, progress=self.progress)
+
+    @cached_property
+    def reference(self) -> Reference:
+        """The real data as the network of the feature scores sees it."""
+        from ganherd.scores.reference import Reference
+
+        return self.against or Reference(self.dataset, progress=self.progress)
+
+    @cached_property
+    def features(self) -> Features:
+        """What the network says of the free samples: one pass for the mixture and for every class."""
+        return self.reference.of(self.free)
+
+    @cached_property
+    def member_features(self) -> Features:
+        """What it says of samples that come from all members equally: one pass for all of them."""
+        weights = np.asarray(self.mixture.weights, np.float64)
+        if np.ptp(weights) < 1e-12:
+            return self.features
+        equal = dataclasses.replace(self.mixture, weights=np.full(len(weights), 1 / len(weights)))
+        return self.reference.of(dataclasses.replace(self, mixture=equal).free)
+
+    @property
+    def has_generators(self) -> bool:
+        """Whether there is a mixture to draw from, and not a set of samples that stands in for one."""
+        return not getattr(self.mixture, "only_samples", False)
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What one metric computes and another one needs too."""
+        return {}
 
     @cached_property
     def class_weights(self) -> tuple[np.ndarray, str]:

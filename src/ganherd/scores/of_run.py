@@ -6,32 +6,82 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ganherd.scores.material import Progress
+from ganherd.scores.material import LeftOut, Progress
+
+if TYPE_CHECKING:
+    from ganherd.data.source import Dataset
+    from ganherd.scores.reference import Reference
 
 
 def score_run(
     run: str | Path,
     metrics: Sequence[str] | None = None,
-    samples: int = 1000,
+    samples: int | None = None,
     seed: int = 0,
     trust_code: bool = False,
     progress: Progress | None = None,
+    *,
+    network: str | None = None,
+    head: str | Path | None = None,
+    per: str | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now."""
-    from ganherd import mixture
+    """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
+
+    `network`: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, or your own
+    `package.module:Class`; `head`: a classifier for inception; `per`: "class" or "member".
+    """
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder, write_aside
-    from ganherd.scores import known_metrics, score
+    from ganherd.scores import known_metrics, score_seeds
 
-    names = known_metrics(metrics)  # a misspelt name is told before anything is loaded
+    names = known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
     folder = RunFolder.open(run)
-    found = score(mixture.load(run, trust_code), load(folder.recipe.data), names, samples, seed, progress=progress)
+    from ganherd import mixture
+
+    made = mixture.load(run, trust_code)  # first: what must not be read is told before any data is
+    data = load(folder.recipe.data)
+    samples = samples or default_samples(data, network)
+    reference = reference_for(data, network, samples, head, trust_code, progress)
+    found = score_seeds(made, data, names, samples, seed, progress, reference=reference, per=per)
     kept = {name: entry for name, entry in _read(folder.scores_path).items() if name not in (*names, "skipped")}
     with suppress(OSError):  # a run on a read-only disk can be scored too
         write_aside(folder.scores_path, json.dumps({"scores": {**kept, **found}}, indent=1) + "\n")
     return found
+
+
+def default_samples(data: Dataset, network: str | None) -> int:
+    """How many samples a score takes where nobody says: 1,000; for Inception, where there is a GPU, 10,000."""
+    from ganherd.scores import networks
+    from ganherd.scores.features import best_device
+
+    wanted = network or networks.choose(data)
+    heavy = wanted == "inception" or wanted.endswith(networks.SCRIPTS)
+    return 10_000 if heavy and best_device().type == "cuda" else 1_000
+
+
+def reference_for(
+    data: Dataset,
+    network: str | None,
+    samples: int,
+    head: str | Path | None,
+    trust_code: bool,
+    progress: Progress | None,
+) -> Reference:
+    """The real data with the network that was asked for, or the best that is here; which one is said."""
+    from ganherd.scores import networks
+    from ganherd.scores.reference import Reference
+
+    wanted = network or ("inception" if head else networks.choose(data))
+    reference = Reference(data, wanted, samples, Path(head) if head else None, trust_code, progress)
+    try:
+        name = reference.network.name
+    except LeftOut:
+        return reference  # those scores are left out with the reason, and the others come
+    if progress and not network:
+        progress(f"network of the feature scores: {name} (--network chooses another)")
+    return reference
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+Scores = Mapping[str, Mapping[str, Any]]
 
-def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
+
+def table(scores: Scores) -> str:
     """One line for each score, what to know about it below.
 
     >>> print(table({"diversity": {"value": 0.9, "samples": 1000, "network": "pixels", "seed": 0, "mean": 0.95}}))
@@ -15,12 +18,10 @@ def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
     """
     entries = {name: entry for name, entry in scores.items() if name != "skipped"}
     lines = [("score", "value", "samples", "network", "seed", "beside it")] if entries else []
-    notes = []
     for name, entry in entries.items():
-        title = name.replace("_", " ")
         lines.append(
             (
-                title,
+                name.replace("_", " "),
                 value(name, entry.get("value")),
                 f"{entry['samples']:,}",
                 str(entry["network"]),
@@ -28,29 +29,137 @@ def table(scores: Mapping[str, Mapping[str, Any]]) -> str:
                 "; ".join(remarks(entry)),
             )
         )
-        if "warning" in entry:
-            notes.append(f"{title}: {entry['warning']}.")
-    notes += [f"{name.replace('_', ' ')} is left out: {why}." for name, why in scores.get("skipped", {}).items()]
-    widths = [max(len(line[i]) for line in lines) for i in range(6)] if lines else []
-    padded = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*padded, *notes])
+    return "\n".join([*_aligned(lines), *_parts(entries), *_notes(scores)])
+
+
+def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float]) -> str:
+    """A column for each run; the better value is marked, and so is one that its interval does not tell from it.
+
+    >>> one, two = ({"fid": {"value": v, "samples": 10, "network": "pixels", "seed": 0}} for v in (3.0, 5.0))
+    >>> print(side_by_side({"a": {"fid": one["fid"]}, "b": {"fid": two["fid"]}}, {"fid": 0.0}))
+    score  a        b      samples  network  seed
+    fid    3.000 *  5.000  10       pixels   0
+    * the better one.
+    """
+    names = list(dict.fromkeys(name for scores in runs.values() for name in scores if name != "skipped"))
+    lines = [("score", *runs, "samples", "network", "seed")]
+    marks: set[str] = set()
+    for name in names:
+        entries = [scores.get(name) for scores in runs.values()]
+        cells = []
+        for entry, mark in zip(entries, _marks(entries, best.get(name, math.nan)), strict=True):
+            cells.append("–" if entry is None else f"{value(name, entry.get('value'))} {mark}".rstrip())
+            marks.add(mark)
+        facts = [entry for entry in entries if entry is not None]
+        shared = (_shared(facts, key) for key in ("samples", "network", "seed"))
+        lines.append((name.replace("_", " "), *cells, *shared))
+    notes = [text for mark, text in LEGEND.items() if mark in marks]
+    for run, scores in runs.items():
+        notes += [f"{run}: {note}" for note in _notes(scores)]
+    return "\n".join([*_aligned(lines), *notes])
+
+
+LEGEND = {
+    "*": "* the better one.",
+    "~": "~ not told apart from it: their intervals overlap.",
+    "?": "? measured with another network, number of samples or data: not comparable.",
+}
+
+
+def _marks(entries: Sequence[Mapping[str, Any] | None], best: float) -> list[str]:
+    """A star for the best, a tilde for those whose interval meets its; a question mark where they do not compare."""
+    known = [entry for entry in entries if entry is not None and isinstance(entry.get("value"), (int, float))]
+    if len(known) < 2 or math.isnan(best):
+        return [""] * len(entries)
+    if len({(e["network"], e["samples"], e.get("real"), e.get("real_samples")) for e in known}) > 1:
+        return ["?" if entry in known else "" for entry in entries]
+    winner = min(known, key=lambda entry: -entry["value"] if math.isinf(best) else abs(entry["value"] - best))
+    out = []
+    for entry in entries:
+        if entry is winner:
+            out.append("*")
+        elif entry in known:
+            out.append("~" if _overlap(entry, winner) else "")
+        else:
+            out.append("")
+    return out
+
+
+def _overlap(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    if a["value"] == b["value"]:
+        return True
+    one, two = a.get("interval"), b.get("interval")
+    return bool(one and two and one["low"] <= two["high"] and two["low"] <= one["high"])
+
+
+def _shared(entries: Sequence[Mapping[str, Any]], key: str) -> str:
+    found = list(dict.fromkeys(f"{e[key]:,}" if key == "samples" else str(e[key]) for e in entries))
+    return " / ".join(found)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _notes(scores: Scores) -> list[str]:
+    """How each network was fed, warnings, and what was left out."""
+    entries = {name: entry for name, entry in scores.items() if name != "skipped"}
+    fed = {str(e["network"]): e for e in entries.values() if e.get("resizing") not in (None, "none")}
+    notes = [f"{network}: resizing {entry['resizing']}." for network, entry in fed.items()]
+    judges = {
+        str(e["network"]): e["held_out_accuracy"]
+        for e in entries.values()
+        if "resizing" in e and "held_out_accuracy" in e
+    }
+    notes += [
+        f"{network} is right on {value('accuracy', share)} of held-out real data." for network, share in judges.items()
+    ]
+    notes += [f"{name.replace('_', ' ')}: {e['warning']}." for name, e in entries.items() if e.get("warning")]
+    return notes + [f"{name.replace('_', ' ')} is left out: {why}." for name, why in scores.get("skipped", {}).items()]
+
+
+def _parts(entries: Scores) -> list[str]:
+    """What --per asked for: a line for each class or member, with its samples."""
+    for per in ("class", "member"):
+        columns = {name: e for name, e in entries.items() if f"per_{per}_samples" in e}
+        if columns:
+            rows = list(dict.fromkeys(key for e in columns.values() for key in e[f"per_{per}"]))
+            lines = [(per, *(name.replace("_", " ") for name in columns), "samples")]
+            for row in rows:
+                counts = {e[f"per_{per}_samples"].get(row) for e in columns.values()} - {None}
+                cells = (value(name, e[f"per_{per}"].get(row)) for name, e in columns.items())
+                lines.append((str(row), *cells, " / ".join(f"{count:,}" for count in sorted(counts))))
+            return ["", *_aligned(lines), ""]
+    return []
 
 
 def value(name: str, number: float | None) -> str:
-    """A score as people write it: accuracies in percent.
+    """A score as people write it: accuracies in percent, KID with the digits that it needs.
 
-    >>> value("label_accuracy", 0.981), value("diversity", 0.9), value("diversity", None)
-    ('98.1 %', '0.900', '–')
+    >>> value("label_accuracy", 0.981), value("diversity", 0.9), value("diversity", None), value("kid", 0.00123)
+    ('98.1 %', '0.900', '–', '0.00123')
     """
     if not isinstance(number, (int, float)):
         return "–"
+    if name == "kid":
+        return f"{number:.5f}"
     return f"{100 * number:.1f} %" if name.endswith("accuracy") else f"{number:.3f}"
 
 
 def remarks(entry: Mapping[str, Any]) -> list[str]:
     """What has to stand beside a score so that it can be read."""
     out = []
-    if "held_out_accuracy" in entry:
+    if "per_seed" in entry:
+        seeds = entry.get("seeds") or entry["per_seed"]
+        out.append(f"mean of {len(seeds)} seeds, standard deviation {value('', entry.get('std'))}")
+    interval = entry.get("interval")
+    if isinstance(interval, Mapping) and all(isinstance(interval.get(k), (int, float)) for k in ("low", "high")):
+        digits = 5 if abs(interval["high"]) < 0.1 else 3
+        out.append(f"95 % {interval['low']:.{digits}f} to {interval['high']:.{digits}f} ({interval['how']})")
+    if "real_samples" in entry:
+        out.append(f"against {entry['real_samples']:,} of {entry.get('real', 'the data')}")
+    elif "held_out_accuracy" in entry:
         known = value("accuracy", entry["held_out_accuracy"])
         out.append(f"the classifier on held-out real data: {known}")
     if "by_chance" in entry:

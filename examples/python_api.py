@@ -1,0 +1,25 @@
+"""The whole of ganherd from Python: train a recipe, load its mixture, sample a label, read and measure scores."""
+
+import sys
+
+import ganherd
+from ganherd.scores import score_run, table
+
+steps = sys.argv[1] if len(sys.argv) > 1 else "300"
+
+# A packaged recipe by its name, with changes; a file, a mapping or a ganherd.Recipe will do as well.
+run = ganherd.train("digits-wcgan", [f"train.budget={steps}steps", "train.batch=32"])
+print(f"trained in {run.path}")
+
+# The result is a mixture: a generator for each digit, and how probable each one is.
+mixture = ganherd.load(run.path)
+print(f"{mixture.members} members, labels {', '.join(mixture.labels)}, step {mixture.step}")
+
+sevens = mixture.sample(16, label="7", seed=1)  # uint8 [16, 1, 8, 8]; image i of a seed is the same for every n
+print(f"{len(sevens)} sevens of shape {sevens.x.shape[1:]}, mean brightness {sevens.x.mean():.1f}")
+
+anything = mixture.sample(1000)  # labels as frequent as in the data
+print(f"of 1,000 samples {int((anything.y == 7).sum())} are sevens")
+
+print(table(run.scores))  # measured when training ended
+print(table(score_run(run.path, ["diversity"], samples=500, seed=1)))  # and again, with other samples

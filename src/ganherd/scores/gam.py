@@ -1,0 +1,230 @@
+"""GAM and GAM-II: generators are judged by discriminators that they did not meet; error rates, larger is better.
+
+Everything here is arithmetic on logits; `gam_runs` finds the logits of runs. A judge errs on a fake that it calls real.
+GAM-II of a generator is the mean (and the least) error of all judges that it did not meet. A judge that calls everything
+real would praise everybody, so its error on held-out real data stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ganherd.errors import UserError
+
+SAMPLES = 10_000  # of every generator, at least: then an error rate is known to 0.005
+# where a logit of each loss stands between fake and real, as its own targets have it
+_THRESHOLDS = {"minimax": 0.0, "non-saturating": 0.0, "hinge": 0.0, "least-squares": 0.5}
+TIE = 0.1  # GAM: judges whose errors on real data differ by more than this factor from 1 decide nothing
+
+
+@dataclass(frozen=True)
+class Player:
+    """One generator with the discriminator of the same slot."""
+
+    group: str  # the run
+    member: int
+    herd: int = 0  # the replica: players of one herd may have met
+    label: int = -1  # the class that it stands for
+
+    @property
+    def name(self) -> str:
+        return f"member {self.member} of {self.group}"
+
+
+def threshold(loss: str, real: np.ndarray, fake: np.ndarray) -> tuple[float, str]:
+    """Above which logit a judge calls a picture real, and that in words.
+
+    Critics have no probability: theirs is the midpoint between the mean critic on held-out real data and on fresh
+    fakes of their own generator.
+
+    >>> threshold("wasserstein", np.array([4.0, 6.0]), np.array([0.0, 2.0]))
+    (3.0, 'midpoint of the mean critic on held-out real data and on its own fakes')
+    """
+    if loss in _THRESHOLDS:
+        at = _THRESHOLDS[loss]
+        return at, "probability 0.5" if loss in ("minimax", "non-saturating") else f"logit {at:g}"
+    middle = (float(np.mean(real, dtype=np.float64)) + float(np.mean(fake, dtype=np.float64))) / 2
+    return middle, "midpoint of the mean critic on held-out real data and on its own fakes"
+
+
+def called_real(logits: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Shares [J, …] above each judge's threshold [J], of logits [J, …, n]: on fakes, the error rate.
+
+    >>> called_real(np.array([[-1.0, 1.0, 2.0, 3.0]]), np.array([0.0]))
+    array([0.75])
+    """
+    if np.isnan(logits).any():
+        raise UserError("a judge answers NaN: its discriminator is broken; leave that run out.")
+    return np.asarray((logits > thresholds.reshape(-1, *(1,) * (logits.ndim - 1))).mean(-1))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """GAM-II of every generator; NaN where nobody may judge it."""
+
+    errors: np.ndarray  # [J, M] of judge j on generator m
+    allowed: np.ndarray  # bool [J, M]
+    average: np.ndarray  # [M]
+    worst: np.ndarray  # [M]
+
+    @property
+    def judges(self) -> np.ndarray:
+        """[M] how many judged each."""
+        return np.asarray(self.allowed.sum(0))
+
+    @property
+    def winner(self) -> int | None:
+        """The generator with the largest average."""
+        return None if np.isnan(self.average).all() else int(np.nanargmax(self.average))
+
+
+def gam2(errors: np.ndarray, met: np.ndarray) -> Verdict:
+    """Averages and worst of error rates [J, M], without the judges that a generator met (bool [J, M]).
+
+    >>> gam2(np.array([[0.9, 0.2], [0.4, 0.8]]), np.eye(2, dtype=bool)).average.tolist()
+    [0.4, 0.2]
+    """
+    allowed = ~np.asarray(met, bool)
+    known = np.where(allowed, errors, np.nan)
+    judged = allowed.any(0)
+    average, worst = np.full(errors.shape[1], np.nan), np.full(errors.shape[1], np.nan)
+    average[judged], worst[judged] = np.nanmean(known[:, judged], 0), np.nanmin(known[:, judged], 0)
+    return Verdict(np.asarray(errors, float), allowed, average, worst)
+
+
+def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool]) -> np.ndarray:
+    """Which judge [J] a generator [M] cannot be judged by.
+
+    `other_runs`: every discriminator of its own run, as in the paper's tables, so that all members of a run face the
+    same judges. Otherwise: the one of its slot, and where the strategy lets members meet (`swaps`), all of its herd.
+    Members that stand for different classes never judge each other: a judge of 7s calls every 3 a fake.
+    """
+    out = np.zeros((len(players), len(players)), bool)
+    for j, judge in enumerate(players):
+        for m, one in enumerate(players):
+            same_run = judge.group == one.group
+            same_herd = same_run and judge.herd == one.herd
+            met = same_run if other_runs else j == m or (same_herd and swaps[m])
+            out[j, m] = met or (judge.label != one.label and judge.label >= 0 and one.label >= 0)
+    return out
+
+
+def helps(herd: np.ndarray, single: np.ndarray) -> str:
+    """`strongly helps`: every member of the herd is above the best single one; `helps`: at least one is.
+
+    >>> helps(np.array([0.43, 0.47]), np.array([0.35, 0.39])), helps(np.array([0.3, 0.4]), np.array([0.35]))
+    ('strongly helps', 'helps')
+    """
+    herd, best = herd[~np.isnan(herd)], np.nanmax(single) if (~np.isnan(single)).any() else np.nan
+    if not len(herd) or np.isnan(best):
+        return "cannot be judged"
+    if (herd > best).all():
+        return "strongly helps"
+    return "helps" if (herd > best).any() else "does not help"
+
+
+@dataclass(frozen=True)
+class Battle:
+    """GAM of two: who wins, and the two ratios that decide."""
+
+    winner: int | None  # 0 or 1; None: a tie
+    sample_ratio: float  # error of the first's judge on the second's samples, by the reverse: below 1 the first wins
+    test_ratio: float  # their errors on held-out real data: the judges must be alike
+
+
+def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, tie: float = TIE) -> Battle:
+    """The pairwise battle of 2016, from error rates [J, M] on fakes and [J] on real data.
+
+    >>> gam(np.array([[0.5, 0.2], [0.4, 0.5]]), np.array([0.1, 0.1]), 0, 1).winner
+    0
+    """
+    sample = _ratio(errors[first, second], errors[second, first])
+    test = _ratio(real_errors[first], real_errors[second])
+    alike = abs(test - 1) <= tie
+    winner = (0 if sample < 1 else 1) if alike and sample != 1 else None
+    return Battle(winner, sample, test)
+
+
+def _ratio(a: float, b: float) -> float:
+    return 1.0 if a == b else float(a / b) if b else float("inf")
+
+
+def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
+    """[J] what is wrong with a judge, or nothing: one that gives all the same answer decides nothing and shifts all."""
+    out = []
+    for j, real in enumerate(real_errors):
+        fakes = verdict.errors[j][verdict.allowed[j]]
+        seen = float(fakes.mean()) if len(fakes) else float(verdict.errors[j].mean())
+        if real < 0.02 and seen > 0.98:
+            out.append("calls everything real, and praises all")
+        elif real > 0.98 and seen < 0.02:
+            out.append("calls everything fake, and damns all")
+        else:
+            out.append("no better than guessing" if abs(1 - real - seen) < 0.02 else "")
+    return out
+
+
+def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int, held_out: int) -> str:
+    """GAM-II by run, the least and the largest over its members, and below it what its judges are worth."""
+    groups = list(dict.fromkeys(player.group for player in players))
+    lines = [("run", "generators", "judged by", "avg", "worst", "its judges' error on real")]
+    for group in groups:
+        rows = [i for i, player in enumerate(players) if player.group == group]
+        judges = sorted(set(verdict.judges[rows].tolist()))
+        lines.append(
+            (
+                group,
+                str(len(rows)),
+                " to ".join(str(n) for n in (judges if len(judges) < 3 else (judges[0], judges[-1]))),
+                _span(verdict.average[rows]),
+                _span(verdict.worst[rows]),
+                _span(real_errors[rows]),
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(6)]
+    text = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    text.append(
+        f"least to largest over the generators; {samples:,} samples of each and {held_out:,} held-out real ones, "
+        "judges in evaluation mode; larger is better"
+    )
+    for j, why in enumerate(weak_judges(real_errors, verdict)):
+        if why:
+            text.append(f"the judge of {players[j].name} {'is ' if why.startswith('no ') else ''}{why}")
+    for group in groups[1:]:
+        first, other = (np.array([p.group == g for p in players]) for g in (groups[0], group))
+        for word, values in (("avg", verdict.average), ("worst", verdict.worst)):
+            text.append(f"{group} {helps(values[other], values[first])} against {groups[0]} ({word})")
+    if verdict.winner is not None:
+        best = players[verdict.winner]
+        text.append(f"the best by avg is {best.name} ({verdict.average[verdict.winner]:.3f})")
+    return "\n".join(text)
+
+
+def _span(values: np.ndarray) -> str:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return "–"
+    low, high = f"{known.min():.3f}", f"{known.max():.3f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray) -> dict[str, Any]:
+    """What scores.json keeps of one run: its best average, every member's, and its judges' errors on real data."""
+    rows = [i for i, player in enumerate(players) if player.group == group]
+    average = verdict.average[rows]
+    return {
+        "value": float(np.nanmean(average)) if (~np.isnan(average)).any() else None,
+        "average": _numbers(average),
+        "worst": _numbers(verdict.worst[rows]),
+        "judges": verdict.judges[rows].tolist(),
+        "real_errors": _numbers(real_errors[rows]),
+        "winner": rows.index(verdict.winner) if verdict.winner in rows else None,
+    }
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]

@@ -1,0 +1,220 @@
+"""GAM-II of runs: discriminators from their last whole checkpoints judge the generators of their mixtures.
+
+Nothing of a run is executed: recipes and checkpoints are data, and nets that are not ganherd's are built only if trusted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ganherd import mixture as mixtures
+from ganherd.data import source
+from ganherd.errors import UserError
+from ganherd.herd.state import Blueprint, buffers_of, takes_label
+from ganherd.run import checkpoint
+from ganherd.run.folder import RunFolder
+from ganherd.scores import gam
+
+if TYPE_CHECKING:
+    from ganherd.recipe import Recipe
+
+Progress = Callable[[str], None]
+_BLOCK = 1000  # pictures that a judge looks at together; in evaluation mode none sees its neighbours
+
+
+@dataclass(frozen=True)
+class Judges:
+    """The discriminators of one run, in evaluation mode."""
+
+    module: nn.Module
+    params: dict[str, Tensor]  # [N, …]
+    buffers: dict[str, Tensor]  # [N, …]
+    losses: list[str]  # [N] what each was trained with
+    offset: float
+    scale: float
+    step: int
+
+    def logits(self, member: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """float64 [n] of pictures in the data's own units."""
+        state = {name: value[member] for part in (self.params, self.buffers) for name, value in part.items()}
+        like = next(iter(self.params.values()))
+        out = []
+        with torch.no_grad():
+            for i in range(0, len(x), _BLOCK):
+                part = torch.from_numpy(np.ascontiguousarray(x[i : i + _BLOCK])).to(like)
+                given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
+                if takes_label(self.module):
+                    given += (torch.from_numpy(y[i : i + _BLOCK]).to(like.device),)
+                out.append(functional_call(self.module, state, given).reshape(-1).double().cpu())
+        return np.asarray(torch.cat(out).numpy())
+
+
+@dataclass(frozen=True)
+class Contest:
+    """All runs against each other; print it for the table."""
+
+    players: list[gam.Player]
+    verdict: gam.Verdict
+    real_errors: np.ndarray  # [J]
+    thresholds: list[tuple[float, str]]  # [J]
+    samples: int
+    held_out: int
+    seed: int
+    judged_by: str  # in words
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = gam.table(self.players, self.verdict, self.real_errors, self.samples, self.held_out)
+        rules = ", ".join(dict.fromkeys(words for _, words in self.thresholds))
+        return "\n".join(
+            [text, f"judged by {self.judged_by}; called real above: {rules}; seed {self.seed}", *self.notes]
+        )
+
+    def entry(self, group: str) -> dict[str, Any]:
+        """What scores.json keeps of one of the runs."""
+        found = gam.entry(self.players, self.verdict, group, self.real_errors)
+        rows = [i for i, player in enumerate(self.players) if player.group == group]
+        return {
+            **found,
+            "samples": self.samples,
+            "held_out": self.held_out,
+            "network": f"discriminators of {', '.join(dict.fromkeys(player.group for player in self.players))}",
+            "thresholds": [self.thresholds[i][0] for i in rows],
+            "threshold_rule": ", ".join(dict.fromkeys(self.thresholds[i][1] for i in rows)),
+            "judged_by": self.judged_by,
+        }
+
+
+def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_code: bool = False) -> Judges:
+    """The discriminators of a run's newest whole checkpoint."""
+    from ganherd.run.assemble import makers
+
+    folder = RunFolder.open(run)
+    recipe = folder.recipe
+    try:
+        g, d = (make() for make in makers(recipe, shape, classes, trust_code))
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"the nets that {folder.path} names cannot be built: {why}.") from error
+    blueprints = {"g": Blueprint(g), "d": Blueprint(d)}
+    found, damaged = checkpoint.newest(folder.checkpoints, blueprints)
+    del damaged  # an older whole one judges as well; its step is told
+    size = len(found.state["d.params"])
+    offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
+    params = blueprints["d"].views(found.state["d.params"])
+    return Judges(
+        d.to(found.state["d.params"].dtype).eval(),
+        dict(params),
+        buffers_of(found.state, "d"),
+        _losses(recipe, size),
+        offset,
+        scale,
+        found.step,
+    )
+
+
+def contest(
+    runs: Sequence[str | Path],
+    samples: int = gam.SAMPLES,
+    seed: int = 0,
+    other_runs: bool | None = None,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+) -> Contest:
+    """GAM-II of every generator of the runs. With several runs a generator is judged by those of the others, as in the
+    paper's tables (`other_runs`); with one run, by those of the same run that it did not meet."""
+    if len({Path(run).resolve() for run in runs}) != len(runs) or not runs:
+        raise UserError("GAM-II needs runs that are all different, and at least one.")
+    other_runs = len(runs) > 1 if other_runs is None else other_runs
+    recipes = [RunFolder.open(run).recipe for run in runs]
+    made = [mixtures.load(run, trust_code) for run in runs]
+    data = [source.load(recipe.data) for recipe in recipes]
+    names = _names(runs)
+    for name, one in zip(names[1:], data[1:], strict=True):
+        if one.shape != data[0].shape or one.labels != data[0].labels:
+            raise UserError(f"{name} and {names[0]} were trained on data of different shape or labels: compare alike.")
+    held, held_y = data[0].x_test, data[0].y_test
+    if not len(held):
+        raise UserError(f"judges are tried on held-out real data, and {data[0].name} has none: set data.holdout.")
+    tell = progress or (lambda line: None)
+    judges = [load_judges(run, made[0].shape, len(data[0].labels), trust_code) for run in runs]
+    players, swaps, seats = _seat(names, made, judges, recipes)
+    fakes = []  # the samples of each generator, drawn once
+    for number, (run, replica, member) in enumerate(seats):
+        tell(f"drawing {samples:,} samples of generator {number + 1} of {len(seats)}")
+        alone = dataclasses.replace(made[run], weights=np.eye(made[run].members)[member])
+        fakes.append(alone.sample(samples, seed=seed, replica=replica))
+    errors, real_errors, thresholds = np.zeros((len(seats), len(seats))), np.zeros(len(seats)), []
+    for j, (run, replica, member) in enumerate(seats):
+        tell(f"judge {j + 1} of {len(seats)}")
+        row = replica * made[run].members + member
+        own = held_y == players[j].label if players[j].label >= 0 else np.ones(len(held), bool)
+        real = judges[run].logits(row, held[own], held_y[own])
+        on_fakes = np.stack([judges[run].logits(row, fake.x, fake.y) for fake in fakes])  # [M, n]
+        if not np.isfinite(on_fakes).all() or not np.isfinite(real).all():
+            raise UserError(f"the discriminator of {players[j].name} answers what is no number: leave that run out.")
+        at, words = gam.threshold(judges[run].losses[row], real, on_fakes[j])
+        thresholds.append((at, words))
+        errors[j] = gam.called_real(on_fakes[None], np.array([at]))[0]
+        real_errors[j] = 1 - gam.called_real(real[None], np.array([at]))[0]
+    verdict = gam.gam2(errors, gam.met_matrix(players, other_runs, swaps))
+    notes = []
+    for name, judge, herd in zip(names, judges, made, strict=True):
+        if judge.step != herd.step:
+            notes.append(f"{name}: judges of step {judge.step:,}, generators of step {herd.step:,}")
+        if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in judge.module.modules()):
+            notes.append(
+                f"{name}: its judges have batch norm, which was trained on real and fake batches apart; in evaluation mode "
+                "it uses the running statistics of both, so look at their error on real data"
+            )
+    if samples < gam.SAMPLES:
+        notes.append(
+            f"with {samples:,} samples an error rate is known to ± {0.5 / samples**0.5:.3f}; take {gam.SAMPLES:,}"
+        )
+    if any(one.digest != data[0].digest for one in data[1:]):
+        notes.append(f"the runs' data differ in content; real errors are on the held-out rows of {names[0]}")
+    words = "the discriminators of the other runs" if other_runs else "the discriminators that a generator did not meet"
+    return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, tuple(notes))
+
+
+def _seat(
+    names: list[str], made: Sequence[mixtures.Mixture], judges: Sequence[Judges], recipes: Sequence[Recipe]
+) -> tuple[list[gam.Player], list[bool], list[tuple[int, int, int]]]:
+    """Everybody in a row: who it is, whether its herd meets, and where it is found (run, replica, member)."""
+    players, swaps, seats = [], [], []
+    for run, (name, one, judge, recipe) in enumerate(zip(names, made, judges, recipes, strict=True)):
+        if len(judge.losses) != one.replicas * one.members:
+            raise UserError(f"{name}: its checkpoint and its mixture are of herds of different size; resume it first.")
+        for replica in range(one.replicas):
+            for member in range(one.members):
+                players.append(gam.Player(name, member, replica, int(one.label_of[member])))
+                swaps.append(recipe.strategy.name != "independent")
+                seats.append((run, replica, member))
+    return players, swaps, seats
+
+
+def _names(runs: Sequence[str | Path]) -> list[str]:
+    """The folders' names, or their paths where two have the same name."""
+    short = [Path(run).resolve().name for run in runs]
+    return short if len(set(short)) == len(short) else [str(run) for run in runs]
+
+
+def _losses(recipe: Recipe, size: int) -> list[str]:
+    chosen = recipe.loss.name
+    each = list(chosen) if isinstance(chosen, list) else [chosen]
+    return [each[i % len(each)] for i in range(size)]
+
+
+def _units(recipe: Recipe) -> tuple[float, float]:
+    """Points are scaled by the training data, which the recipe names."""
+    found = source.load(recipe.data)
+    return found.offset, found.scale

@@ -1,0 +1,271 @@
+"""Mode coverage where the modes are known: 2-D mixtures of Gaussians by distance, stacked MNIST by a classifier.
+
+The protocol of VEEGAN and PacGAN: 2,500 points; a point is of high quality within 3 standard deviations of its nearest
+mode (each axis by its own); a mode is captured by one such point; the reverse KL is that of the modes' shares among the
+points of high quality from the modes' weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.data.toys import TOYS
+from ganherd.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.data.source import Dataset
+    from ganherd.mixture import Mixture
+    from ganherd.scores.material import Material
+
+POINTS = 2500  # of the protocol; fewer points capture fewer modes by chance alone
+STACKED_TRAIN, STACKED_SAMPLES = 128_000, 26_000  # of VEEGAN's setting
+WITHIN = 3.0  # standard deviations
+THIN = 0.2  # of its share of the samples: a mode with less is captured by the protocol, but hardly represented
+Classify = Callable[[np.ndarray], np.ndarray]  # uint8 [n, 1, H, W] to int64 [n] in 0 … 9
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Known modes: centres, standard deviations by axis, weights that sum to one."""
+
+    means: np.ndarray  # [M, d]
+    stds: np.ndarray  # [M, d]
+    weights: np.ndarray  # [M]
+    about: str  # which mixture this is: rings of other radii are another task
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How a set of samples covers known modes."""
+
+    captured: int
+    modes: int
+    high_quality: float  # share of all samples
+    reverse_kl: float | None  # nats; None where no sample is of high quality
+    counts: np.ndarray  # int64 [M] samples of high quality of each mode
+    represented: (
+        np.ndarray
+    )  # bool [M] more than the tails of neighbours: where modes touch, as R15's, one point is none
+    samples: int
+
+    def __str__(self) -> str:
+        kl = "–" if self.reverse_kl is None else f"{self.reverse_kl:.2f}"
+        return f"{self.captured} of {self.modes} modes, {100 * self.high_quality:.1f} % high quality, reverse KL {kl}"
+
+
+def toy_modes(name: str) -> Modes:
+    """The modes of a toy, which is drawn from them.
+
+    >>> toy_modes("ring8").about
+    'ring of 8 Gaussians, radius 1, std 0.01'
+    """
+    toy = TOYS[name]()
+    n = len(toy.means)
+    radius = float(np.linalg.norm(toy.means, axis=1).max())
+    kinds = {
+        "ring8": f"ring of {n} Gaussians, radius {radius:g}, std {toy.std:g}",
+        "grid25": f"5 × 5 grid of Gaussians on -4 … 4, std {toy.std:g}",
+    }
+    return Modes(toy.means, np.full_like(toy.means, toy.std), np.full(n, 1 / n), kinds.get(name, name))
+
+
+def labelled_modes(x: np.ndarray, y: np.ndarray, about: str) -> Modes:
+    """Modes of labelled points: the mean, the standard deviation by axis and the share of each label."""
+    known = np.unique(y[y >= 0])
+    groups = [x[y == k].astype(np.float64) for k in known]
+    few = min((len(group) for group in groups), default=0)
+    if few < 3:
+        raise UserError(f"the modes of {about} cannot be told: a cluster has {few} labelled points, and needs 3.")
+    counts = np.array([len(group) for group in groups])
+    return Modes(
+        np.stack([group.mean(0) for group in groups]),
+        np.stack([group.std(0, ddof=1) for group in groups]),
+        counts / counts.sum(),
+        about,
+    )
+
+
+def modes_of(dataset: Dataset) -> Modes:
+    """The modes of 2-D data: as drawn (ring8, grid25), or from the labels of all its points.
+
+    R15 may be trained on 100 of its 600 points; its modes are those of all 600.
+    """
+    if dataset.name in TOYS:
+        return toy_modes(dataset.name)
+    if dataset.is_image or not dataset.labels:
+        raise UserError(f"mode coverage needs 2-D points with known modes, and {dataset.name} has none.")
+    if dataset.name == "r15":
+        from ganherd.data.source import load
+        from ganherd.recipe import Data
+
+        dataset = load(Data(source="r15"))
+    x, y = np.concatenate([dataset.x, dataset.x_test]), np.concatenate([dataset.y, dataset.y_test])
+    about = f"{len(np.unique(y[y >= 0]))} clusters of {dataset.name}, from the labels of {len(x):,} points"
+    return labelled_modes(x, y, about)
+
+
+def assign(x: np.ndarray, modes: Modes) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest mode [n] of each point, and its distance [n] in standard deviations; NaN is infinitely far."""
+    off = (np.asarray(x, np.float64)[:, None] - modes.means) / modes.stds  # [n, M, d]
+    distance = np.nan_to_num(np.sqrt((off**2).sum(-1)), nan=np.inf)
+    nearest = distance.argmin(1)
+    return nearest, distance[np.arange(len(x)), nearest]
+
+
+def coverage(x: np.ndarray, modes: Modes, within: float = WITHIN) -> Coverage:
+    """Modes captured, share of high quality and reverse KL of points [n, d].
+
+    >>> ring = toy_modes("ring8")
+    >>> print(coverage(ring.means[:4].repeat(5, 0), ring))
+    4 of 8 modes, 100.0 % high quality, reverse KL 0.69
+    """
+    if not len(x):
+        raise UserError("mode coverage needs at least one sample.")
+    nearest, distance = assign(x, modes)
+    counts = np.bincount(nearest[distance < within], minlength=len(modes.means))
+    captured, good = int((counts > 0).sum()), int(counts.sum())
+    kl = reverse_kl(counts, modes.weights) if good else None
+    represented = counts >= np.maximum(1, THIN * modes.weights * len(x))
+    return Coverage(captured, len(counts), good / len(x), kl, counts, represented, len(x))
+
+
+def coverage_by_member(x: np.ndarray, member: np.ndarray, modes: Modes) -> dict[int, Coverage]:
+    """The coverage of each member's own samples, by the member's number."""
+    return {int(m): coverage(x[member == m], modes) for m in np.unique(member)}
+
+
+def mixture_coverage(
+    mixture: Mixture, modes: Modes, samples: int = POINTS, seed: int = 0, replica: int = 0
+) -> tuple[Coverage, dict[int, Coverage]]:
+    """The mixture's coverage, and each member's, every one from as many samples of its own."""
+    whole = coverage(mixture.sample(samples, seed=seed, replica=replica).x, modes)
+    each = {}
+    for m in range(mixture.members):
+        alone = dataclasses.replace(mixture, weights=np.eye(mixture.members)[m])
+        each[m] = coverage(alone.sample(samples, seed=seed, replica=replica).x, modes)
+    return whole, each
+
+
+def reverse_kl(counts: np.ndarray, weights: np.ndarray) -> float:
+    """KL from the shares of the counts to the weights, in nats: Σ p log(p / w).
+
+    >>> reverse_kl(np.array([3, 3]), np.array([0.5, 0.5]))
+    0.0
+    """
+    p = counts / counts.sum()
+    seen = p > 0
+    return max(0.0, float((p[seen] * np.log(p[seen] / weights[seen])).sum()))
+
+
+# -- stacked MNIST ------------------------------------------------------------------------------------------------
+
+
+def stack_digits(
+    x: np.ndarray, y: np.ndarray, count: int = STACKED_TRAIN, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Stacked MNIST from digits: three at random as the red, green and blue of one image, uint8 [count, 3, H, W].
+
+    Its mode, int64 [count], has the three digits as its decimals: 407 is a red 4, a green 0 and a blue 7.
+    VEEGAN's setting draws from the 70,000 digits of both splits together.
+    """
+    if x.ndim != 4 or x.shape[1] != 1:
+        raise UserError(f"digits to stack must be grey images [n, 1, H, W], not {list(x.shape)}.")
+    if len(y) != len(x) or not len(x) or y.min() < 0 or y.max() > 9:
+        raise UserError("digits to stack need a label from 0 to 9 for each.")
+    rows = np.random.default_rng([seed, 3]).integers(0, len(x), (count, 3))
+    return np.ascontiguousarray(x[rows, 0]), (y[rows] @ np.array([100, 10, 1])).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class StackedCoverage:
+    """Modes of 1,000 that were seen, and the KL of their shares from equal ones."""
+
+    captured: int
+    kl: float  # nats
+    by_chance: float  # about the KL that so many perfect draws show
+    samples: int
+    counts: np.ndarray  # int64 [1000]
+
+
+def stacked_coverage(x: np.ndarray, classify: Classify, block: int = 4096) -> StackedCoverage:
+    """Coverage of stacked images uint8 [n, 3, H, W]; each channel is read by a classifier of grey digits."""
+    if x.ndim != 4 or x.shape[1] != 3 or not len(x):
+        raise UserError(f"stacked digits are images [n, 3, H, W], not {list(x.shape)}.")
+    modes = np.concatenate([_triple(x[i : i + block], classify) for i in range(0, len(x), block)])
+    return stacked_counts(np.bincount(modes, minlength=1000))
+
+
+def stacked_counts(counts: np.ndarray) -> StackedCoverage:
+    """
+    >>> stacked_counts(np.full(1000, 26)).captured, round(stacked_counts(np.eye(1000)[0] * 26).kl, 3)
+    (1000, 6.908)
+    """
+    n, weights = int(counts.sum()), np.full(len(counts), 1 / len(counts))
+    # a plug-in KL of n draws is too large by about (modes - 1) / 2n
+    return StackedCoverage(int((counts > 0).sum()), reverse_kl(counts, weights), (len(counts) - 1) / (2 * n), n, counts)
+
+
+def _triple(x: np.ndarray, classify: Classify) -> np.ndarray:
+    n, _, height, width = x.shape
+    digits = np.asarray(classify(x.reshape(n * 3, 1, height, width))).reshape(n, 3)
+    return np.asarray(digits @ np.array([100, 10, 1]))
+
+
+def table(rows: Sequence[tuple[str, Coverage]]) -> str:
+    """Coverages as lines of text, each with its samples.
+
+    >>> ring = toy_modes("ring8")
+    >>> print(table([("mixture", coverage(ring.means, ring))]))
+    of       modes   with a share  high quality  reverse KL  samples
+    mixture  8 of 8  8             100.0 %       0.00        8
+    """
+    lines = [("of", "modes", "with a share", "high quality", "reverse KL", "samples")]
+    for name, found in rows:
+        kl = "–" if found.reverse_kl is None else f"{found.reverse_kl:.2f}"
+        share = f"{100 * found.high_quality:.1f} %"
+        modes, shared = f"{found.captured} of {found.modes}", str(int(found.represented.sum()))
+        lines.append((name, modes, shared, share, kl, f"{found.samples:,}"))
+    widths = [max(len(line[i]) for line in lines) for i in range(6)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def entry(found: Coverage, modes: Modes) -> dict[str, Any]:
+    """What scores.json keeps of a coverage."""
+    return {
+        "value": found.captured,
+        "of": found.modes,
+        "represented": int(found.represented.sum()),
+        "high_quality": found.high_quality,
+        "reverse_kl": found.reverse_kl,
+        "counts": found.counts.tolist(),
+        "samples": found.samples,
+        "network": "coordinates",
+        "modes": modes.about,
+        "within": f"{WITHIN:g} standard deviations of the nearest mode",
+    }
+
+
+def measure(material: Material) -> dict[str, Any]:
+    """The mixture's coverage and each member's, from as many points as the protocol has, however many are asked for."""
+    from ganherd.scores.material import LeftOut
+
+    try:
+        modes = modes_of(material.dataset)
+    except UserError as why:
+        raise LeftOut(str(why)) from why
+    if not material.has_generators:
+        return entry(coverage(material.free.x, modes), modes)
+    whole, each = mixture_coverage(material.mixture, modes, POINTS, material.seed, material.replica)
+    best = max(each, key=lambda m: (each[m].captured, each[m].high_quality))
+    return entry(whole, modes) | {
+        "per_member": {str(m): found.captured for m, found in each.items()},
+        "per_member_samples": {str(m): found.samples for m, found in each.items()},
+        "per_member_high_quality": {str(m): found.high_quality for m, found in each.items()},
+        "mean_member": float(np.mean([found.captured for found in each.values()])),
+        "best_member": best,
+    }

@@ -1,0 +1,112 @@
+"""What samples are measured against: the real data as a network sees it, computed once and kept by content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ganherd.data.keyed import shuffle
+from ganherd.scores import networks, store
+from ganherd.scores.features import Features, best_device, extract, precision
+from ganherd.scores.material import Drawn, Progress
+from ganherd.scores.networks import Network
+
+if TYPE_CHECKING:
+    from ganherd.data.source import Dataset
+
+VERSION = 1  # part of the cache's key: raise it when features of the same network would change
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The real data, the network that looks at it, and its features. Shared by all replicas and metrics."""
+
+    dataset: Dataset
+    wanted: str | None = None  # the network's name, path or class; None: the one that is cheap everywhere
+    limit: int | None = None  # at most so many real rows for a heavy network on a CPU; None: all
+    head: Path | None = None  # a classifier head for inception
+    trust_code: bool = False
+    progress: Progress | None = None
+
+    @cached_property
+    def network(self) -> Network:
+        wanted = self.wanted or networks.cheap(self.dataset)
+        return networks.find(wanted, self.dataset, head=self.head, trust_code=self.trust_code, progress=self.progress)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """[n] which rows of the training split are looked at: all, or always the same share of them."""
+        n = len(self.dataset.x)
+        if self.limit is None or self.limit >= n or not self.network.heavy or torch.cuda.is_available():
+            return np.arange(n)
+        return np.sort(shuffle(n, "real rows of a score")[: self.limit])
+
+    @cached_property
+    def real(self) -> Features:
+        """The features of the real rows, from the cache where they were computed before."""
+        x, y = self.dataset.x[self.rows], self.dataset.y[self.rows]
+        device = best_device()
+        nobody = np.full(len(y), -1, np.int64)
+        key = "|".join(
+            str(part)
+            for part in (
+                self.dataset.digest,
+                "train",
+                len(self.rows),
+                self.network.digest,
+                self.network.resizing,
+                self.head and store.digest_of(self.head),
+                precision(device),
+                VERSION,
+            )
+        )
+        path = store.path_of("features", key)
+        if self.network.digest and (found := store.read(path, key)):
+            features, logits = found[0]["features"], found[0].get("logits")
+            return Features(features.to(device), None if logits is None else logits.to(device), y, nobody)
+        features, logits = extract(self.network, x, self.progress, f"real samples of {self.dataset.name}")
+        if self.network.digest:
+            tensors = {"features": features.cpu()} | ({} if logits is None else {"logits": logits.cpu()})
+            facts = {"data": self.dataset.name, "network": self.network.name, "resizing": self.network.resizing}
+            store.write(path, key, tensors, {**facts, "samples": len(x)})
+        return Features(features, logits, y, nobody)
+
+    def real_of(self, k: int) -> Features:
+        """The features of class k alone; of all classes for -1."""
+        if k < 0:
+            return self.real
+        if k not in self._by_class:
+            self._by_class[k] = self.real.rows(self.real.y == k)
+        return self._by_class[k]
+
+    @cached_property
+    def _by_class(self) -> dict[int, Features]:
+        return {}
+
+    def of(self, drawn: Drawn, what: str = "samples") -> Features:
+        """The features of generated samples; one that is NaN names its member."""
+
+        def name_row(row: int) -> str:
+            return f"a sample of member {drawn.member[row]}" if drawn.member[row] >= 0 else f"{what}, number {row}"
+
+        features, logits = extract(self.network, drawn.x, self.progress, what, name_row)
+        return Features(features, logits, drawn.y, drawn.member)
+
+    def beside(self, features: Features) -> dict[str, Any]:
+        """What stands beside every number that this reference gives."""
+        facts = {
+            "samples": len(features),
+            "network": self.network.name,
+            "resizing": self.network.resizing,
+            "precision": precision(features.x.device),
+            "dimension": features.dimension,
+            "real": self.dataset.name,
+            "real_samples": len(self.real),
+        }
+        accuracy = self.network.held_out_accuracy
+        return facts if accuracy is None else {**facts, "held_out_accuracy": accuracy}

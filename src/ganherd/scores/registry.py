@@ -1,0 +1,147 @@
+"""The metrics by name: what measures each, what it needs, and when it is measured without being asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ganherd.errors import UserError
+from ganherd.scores import diversity, histogram, label_accuracy
+from ganherd.scores.material import Material
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by what measures it, one line about it, and what it cannot do without."""
+
+    measure: Callable[[Material], dict[str, Any]]
+    about: str
+    best: float  # the value of a perfect mixture; inf: the higher the better
+    needs_classes: bool = False  # data with labels of at least two classes
+    needs_asking: bool = False  # members that stand for classes
+    needs_generators: bool = False  # a mixture, not only its samples
+    when: Literal["train", "score", "asked"] = "asked"  # at the end of a training too; by `ganherd score`; only by name
+
+
+def late(where: str) -> Callable[[Material], dict[str, Any]]:
+    """`module:function` of this package, imported when it is called: reading the registry needs no torch.
+
+    >>> late("frechet:measure_fid").__name__
+    'measure_fid'
+    """
+    module, _, name = where.partition(":")
+
+    def measure(material: Material) -> dict[str, Any]:
+        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.scores.{module}"), name)(material)
+        return found
+
+    measure.__name__ = name
+    return measure
+
+
+METRICS: dict[str, Metric] = {
+    "label_accuracy": Metric(
+        label_accuracy.measure,
+        "samples that a classifier of the real data sees as the label that was asked for",
+        best=1.0,
+        needs_classes=True,
+        needs_asking=True,
+        when="train",
+    ),
+    "histogram": Metric(
+        histogram.measure,
+        "total variation distance between the classes seen in free samples and p(y)",
+        best=0.0,
+        needs_classes=True,
+        when="train",
+    ),
+    "diversity": Metric(
+        diversity.measure,
+        "spread of the generated pixels by the data's, in the class where it is least",
+        best=1.0,
+        when="train",
+    ),
+    "fid": Metric(
+        late("frechet:measure_fid"),
+        "Fréchet distance between Gaussians fitted to the features of samples and data",
+        best=0.0,
+        when="train",
+    ),
+    "ifid": Metric(
+        late("frechet:measure_ifid"),
+        "mean over the classes of the Fréchet distance within each: the FID of per-class herds",
+        best=0.0,
+        needs_classes=True,
+        needs_asking=True,
+        when="score",
+    ),
+    "kid": Metric(
+        late("kid:measure"),
+        "kernel distance between the features of samples and data; without bias, also for few samples",
+        best=0.0,
+        when="train",
+    ),
+    "precision": Metric(
+        late("prdc:measure_precision"), "samples that lie where the data is: fidelity", best=1.0, when="score"
+    ),
+    "recall": Metric(
+        late("prdc:measure_recall"), "data that lies where samples are: variety", best=1.0, when="score"
+    ),
+    "density": Metric(
+        late("prdc:measure_density"), "how many data neighbourhoods hold a sample, by their number", best=1.0, when="score"
+    ),
+    "coverage": Metric(
+        late("prdc:measure_coverage"), "data that has a sample in its neighbourhood", best=1.0, when="score"
+    ),
+    "classifier_score": Metric(
+        late("inception_score:measure_classifier"),
+        "exp of the information between sample and class, as a classifier of the real data sees it",
+        best=math.inf,
+        needs_classes=True,
+        when="score",
+    ),
+    "inception_score": Metric(
+        late("inception_score:measure_inception"),
+        "the same by the Inception network, with a classifier head that --head gives",
+        best=math.inf,
+    ),
+    "modes": Metric(
+        late("modes:measure"), "modes captured of 2-D data whose modes are known: ring8, grid25, R15", best=math.inf
+    ),
+    "memorisation": Metric(
+        late("neighbours:measure"), "samples that look like copies of one training image; 0.05 is chance", best=0.05
+    ),
+    "ais": Metric(
+        late("ais_mixture:measure"),
+        "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
+        best=math.inf,
+        needs_generators=True,
+    ),
+}  # fmt: skip
+
+GROUPS = {"prdc": ("precision", "recall", "density", "coverage")}  # names that stand for several
+ORDER = {"train": 0, "score": 1, "asked": 2}
+
+
+def known_metrics(names: Sequence[str] | None, when: Literal["train", "score"] = "train") -> list[str]:
+    """Names of metrics as the registry has them, each once; None: those that are measured without being asked for.
+
+    >>> known_metrics(["PRDC", "label-accuracy"])
+    ['precision', 'recall', 'density', 'coverage', 'label_accuracy']
+    """
+    if names is None:
+        return [name for name, metric in METRICS.items() if ORDER[metric.when] <= ORDER[when]]
+    return list(dict.fromkeys(one for name in names for one in _known(name)))
+
+
+def _known(name: str) -> tuple[str, ...]:
+    key = name.strip().lower().replace("-", "_")
+    if key in METRICS or key in GROUPS:
+        return GROUPS.get(key, (key,))
+    close = difflib.get_close_matches(key, [*METRICS, *GROUPS], n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise UserError(f"there is no metric named {name!r}{hint}: use some of {', '.join([*METRICS, *GROUPS])}")

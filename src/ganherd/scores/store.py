@@ -1,0 +1,65 @@
+"""What was computed once is kept by content: tensors as safetensors with the facts about them as JSON beside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+
+def cache_folder(kind: str) -> Path:
+    """Where things of a kind are kept: under $GANHERD_CACHE, or the user's cache."""
+    root = os.environ.get("GANHERD_CACHE")
+    return (Path(root) if root else Path.home() / ".cache" / "ganherd") / kind
+
+
+def path_of(kind: str, key: str) -> Path:
+    """The file that belongs to a key, which says all that the content depends on."""
+    return cache_folder(kind) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
+
+
+def read(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and facts; None (compute them anew) where they are missing, damaged or of something else."""
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text())
+        raw = path.read_bytes()
+        if facts["key"] != key or facts["sha256"] != hashlib.sha256(raw).hexdigest():
+            return None
+        return load_tensors(raw), facts
+    except Exception:  # a cache must never be the reason that a score fails
+        return None
+
+
+def write(path: Path, key: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Written aside, then renamed: two processes may fill the cache at once."""
+    raw = save_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
+    facts = {**facts, "key": key, "sha256": hashlib.sha256(raw).hexdigest()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, raw)
+        _replace(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
+    except OSError:
+        return  # no cache on a read-only or full disk: it is computed again next time
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

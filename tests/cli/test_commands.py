@@ -1,0 +1,165 @@
+"""Every command on honest input: what it prints for people, the one JSON object for programs, and the files it leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from small import LABELS, small_recipe
+
+METRICS = {"label_accuracy", "histogram", "diversity"}
+
+
+@pytest.fixture
+def mine(data) -> str:
+    """A recipe file in the folder at hand."""
+
+    def write(**sections) -> str:
+        Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, **sections)))
+        return "mine.yaml"
+
+    return write
+
+
+def only_json(answer) -> dict:
+    """One object on stdout and nothing else there; strict JSON, without NaN."""
+    assert answer.code == 0, answer
+    assert answer.out.count("\n") == 1
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(answer.out, parse_constant=refuse)
+
+
+def test_train_json_and_quiet(cli, mine) -> None:
+    answer = cli("train", mine(), "--run", "new", "--json", "--quiet", "--budget", "4steps")
+    found = only_json(answer)
+    assert answer.err == ""
+    assert {"run", "state", "step", "scores"} <= set(found)
+    assert (found["run"], found["state"], found["step"]) == ("new", "finished", 4)
+    assert set(found["scores"]) >= METRICS
+    files = {str(p.relative_to("new")) for p in Path("new").rglob("*") if p.is_file()}
+    assert files >= {"recipe.yaml", "run.json", "metrics.jsonl", "events.jsonl", "report.html", "scores.json",
+                     "mixture/mixture.json", "mixture/generators.safetensors", "samples/final.png"}  # fmt: skip
+    assert not [name for name in files if name.endswith(".new")]
+    info = json.loads(Path("new/run.json").read_text())
+    assert {"versions", "seed", "git", "host", "command", "engine", "state", "threads"} <= set(info)
+    full = yaml.safe_load(Path("new/recipe.yaml").read_text())
+    assert full["train"]["budget"] == "4steps" and full["optim"]["beta2"] == 0.999  # every default is written out
+
+
+def test_train_for_people(cli, mine) -> None:
+    answer = cli("train", mine(), "--run", "new")
+    assert answer.code == 0
+    for name in ("new/samples/final.png", "new/scores.json", "new/report.html"):
+        assert name in answer.out and Path(name).exists()
+    assert "label accuracy" in answer.out and "held-out real data" in answer.out
+    assert "step 6/6" in answer.err and "3 members" in answer.err  # progress goes to stderr
+
+
+def test_runs_are_numbered(cli, mine) -> None:
+    names = [only_json(cli("train", mine(), "--quiet", "--json", "--budget", "1steps"))["run"] for _ in range(2)]
+    assert names == ["runs/00001-mine", "runs/00002-mine"]
+
+
+def test_a_printed_recipe_is_a_recipe(cli) -> None:
+    Path("own.yaml").write_text(cli("recipes", "digits-wcgan").out)
+    words = ["--set", "engine={name: loop, threads: 1, chunk: 1}", "--dry-run", "--json"]
+    assert only_json(cli("train", "own.yaml", *words))["members"] == 10
+    text = only_json(cli("recipes", "digits-wcgan", "--json"))["text"]
+    assert text == Path("own.yaml").read_text()
+    assert {"name", "about"} == set(only_json(cli("recipes", "--json"))["recipes"][0])
+
+
+def test_dry_run_writes_nothing(cli, mine) -> None:
+    name = mine()
+    answer = cli("train", name, "--dry-run")
+    assert "small" in answer.out and "parameters" in answer.out and "Nothing was written" in answer.out
+    found = only_json(cli("train", name, "--dry-run", "--json", "--seeds", 2))
+    assert {"members", "generator", "discriminator", "state_bytes", "steps", "seconds"} <= set(found)
+    assert (found["members"], found["replicas"], found["steps"]) == (6, 2, 6)
+    assert found["generator"]["parameters"] == 8 * 16 + 16 + 16 * 16 + 16 + 16 * 64 + 64
+    assert [p.name for p in Path().iterdir()] == ["mine.yaml"]
+
+
+def test_seeds_are_stacked_and_scored_apart(cli, seeds_run) -> None:
+    kept = json.loads((seeds_run / "scores.json").read_text())["scores"]
+    for scores in (kept, only_json(cli("score", seeds_run, "--json", "--quiet"))["scores"]):
+        for entry in (scores[name] for name in METRICS):
+            assert len(entry["per_seed"]) == 2 and entry["seeds"] == [0, 1]
+            assert entry["value"] == pytest.approx(sum(entry["per_seed"]) / 2)
+            assert entry["std"] is not None and "replica" not in entry
+    assert kept.items() <= json.loads((seeds_run / "scores.json").read_text())["scores"].items()  # again the same
+    assert "mean of 2 seeds" in cli("score", seeds_run, "--quiet").out
+    alone = only_json(cli("sample", seeds_run, "-o", "x.npz", "--json"))
+    assert alone["samples"] == 64
+
+
+def test_score(cli, run) -> None:
+    copy = Path(shutil.copytree(run, "copy"))
+    answer = cli("score", copy, "-n", 90, "--seed", 3, "--json")
+    found = only_json(answer)["scores"]
+    assert set(found) >= METRICS and answer.err != ""
+    for entry in (found[name] for name in METRICS):
+        assert {"value", "samples", "network", "seed"} <= set(entry) and (entry["samples"], entry["seed"]) == (90, 3)
+    assert 0 <= found["label_accuracy"]["held_out_accuracy"] <= 1
+    some = cli("score", copy, "--metrics", "diversity", "--json", "--quiet")
+    assert set(only_json(some)["scores"]) == {"diversity"} and some.err == ""
+    assert set(json.loads((copy / "scores.json").read_text())["scores"]) >= METRICS  # the others are kept
+    text = cli("score", copy, "--quiet").out
+    assert all(name.replace("_", " ") in text for name in METRICS) and "1,000" in text
+    both = only_json(cli("score", copy, run, "--json", "--quiet", "-n", 30))["runs"]
+    assert set(both) == {"copy", str(run)} and set(both["copy"]["scores"]) >= METRICS
+
+
+def test_report_and_status(cli, run) -> None:
+    copy = Path(shutil.copytree(run, "copy"))
+    (copy / "report.html").unlink()
+    assert only_json(cli("report", copy, "--json")) == {"reports": ["copy/report.html"]}
+    page = (copy / "report.html").read_text()
+    assert all(label in page for label in LABELS) and "could not be read" not in page
+    found = only_json(cli("status", copy, "--json"))
+    assert (found["state"], found["step"], found["steps"], found["members"]) == ("finished", 6, 6, 3)
+    assert {"rate", "seconds_left", "heartbeat", "losses", "alarms"} <= set(found)
+    assert "finished, step 6 of 6" in cli("status", copy).out
+
+
+def test_data_list_and_inspect(cli, data) -> None:
+    rows = only_json(cli("data", "list", "--json"))["sources"]
+    assert {"digits", "mnist", "cifar10", "ring8"} <= {row["name"] for row in rows}
+    assert "digits" in cli("data", "list").out
+    found = only_json(cli("data", "inspect", data, "--json"))
+    assert found["shape"] == [1, 8, 8] and [row["name"] for row in found["classes"]] == list(LABELS)
+    assert Path(found["contact_sheet"]).exists()
+    assert "3 classes" in cli("data", "inspect", data).out
+    assert only_json(cli("data", "inspect", "ring8", "--json"))["kind"] == "points"
+
+
+def test_doctor(cli) -> None:
+    rows = only_json(cli("doctor", "--json"))["rows"]
+    assert {"what", "found", "needed_for", "how_to_get"} <= set(rows[0])
+    assert "PyTorch" in cli("doctor").out
+
+
+def test_bench(cli) -> None:
+    answer = cli("bench", "fusion", "--net", "small", "--sizes", "2", "--seconds", "0.05", "--json", "--device", "cpu")
+    rows = only_json(answer)["rows"]
+    assert [row["engine"] for row in rows][:2] == ["loop", "fused"]
+    for row in rows:
+        assert row["members"] == 2 and row["member_steps_per_second"] > 0 and row["peak_bytes"] > 0
+    assert sum(row["chosen"] for row in rows) == 1
+
+
+def test_resume_with_a_longer_budget(cli, run) -> None:
+    copy = shutil.copytree(run, "copy")
+    found = only_json(cli("train", "--resume", copy, "--budget", "8steps", "--json", "--quiet"))
+    assert (found["step"], found["state"]) == (8, "finished")
+    assert [json.loads(line)["step"] for line in (Path(copy) / "metrics.jsonl").open()] == [2, 4, 6, 8]
+    assert (
+        only_json(cli("train", "--resume", copy, "--json", "--quiet"))["step"] == 8
+    )  # nothing left to do, and it says so

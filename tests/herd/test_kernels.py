@@ -1,0 +1,124 @@
+"""The Triton kernels equal their PyTorch twins, value and gradient, on random shapes; on a CPU by Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from ganherd.herd import ops, streams
+from ganherd.herd.adam import adam_reference_
+from ganherd.herd.kernels.adam import adam_triton_
+from ganherd.herd.kernels.conv import MemberConv
+from ganherd.herd.kernels.norm import MemberNorm
+from ganherd.herd.kernels.random import MemberDropout
+
+HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> None:
+    gap = (ours.detach().double() - theirs.detach().double()).norm() / theirs.detach().double().norm().clamp(min=1e-12)
+    assert gap < tolerance, float(gap)
+
+
+def nhwc(x: torch.Tensor) -> torch.Tensor:
+    return x.permute(0, 1, 3, 4, 2).contiguous()
+
+
+@settings(
+    max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(
+    n=st.integers(1, 3), b=st.integers(1, 3), h=st.integers(5, 9), w=st.integers(5, 9),
+    ci=st.sampled_from([1, 3, 5, 16, 20]), co=st.sampled_from([1, 3, 17, 32]),
+    k=st.sampled_from([3, 4, 5]), stride=st.sampled_from([1, 2]), pad=st.integers(0, 2), transposed=st.booleans(),
+    dtype=st.sampled_from([torch.float32, HALF]),
+)  # fmt: skip
+def test_convolution_equals_its_twin(n, b, h, w, ci, co, k, stride, pad, transposed, dtype):
+    stride = 2 if transposed else stride
+    generator = torch.Generator().manual_seed(n * 1000 + h * 100 + w * 10 + k)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(DEVICE)
+
+    x = random(n, b, ci, h, w).to(dtype)
+    weight = (random(n, ci, co, k, k) if transposed else random(n, co, ci, k, k)).to(dtype) / k
+    bias = random(n, co)
+    x64, w64, b64 = (t.double().requires_grad_() for t in (x, weight, bias))
+    run = F.conv_transpose2d if transposed else F.conv2d
+    theirs = torch.stack([run(x64[i], w64[i], b64[i], stride=stride, padding=pad) for i in range(n)])
+    if min(theirs.shape[-2:]) < 1:
+        return
+    ours_x = nhwc(x).requires_grad_()
+    order = (0, 3, 4, 1, 2) if transposed else (0, 3, 4, 2, 1)
+    ours_w = weight.permute(order).flatten(1, 2).contiguous().requires_grad_()  # [N, k*k, CI, CO]
+    ours_b = bias.clone().requires_grad_()
+    size = tuple(theirs.shape[-2:])
+    ours = MemberConv.apply(ours_x, ours_w, ours_b, size, k, stride, pad, transposed, False)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    close(ours, nhwc(theirs), tolerance)
+    grad = random(*theirs.shape)
+    theirs.backward(grad.double())
+    ours.backward(nhwc(grad).to(dtype))
+    close(ours_x.grad, nhwc(x64.grad), tolerance)
+    close(ours_w.grad, w64.grad.permute(order).flatten(1, 2), tolerance)
+    close(ours_b.grad, b64.grad, tolerance)
+
+
+@pytest.mark.parametrize(("m", "c", "slope"), [(5, 3, 0.2), (1100, 20, 0.0), (64, 70, 1.0)])
+def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope):
+    generator = torch.Generator().manual_seed(m)
+    x = (torch.randn(2, m, c, generator=generator) * 3 + 5).to(DEVICE)
+    weight, bias = (torch.randn(2, c, generator=generator).to(DEVICE) for _ in range(2))
+    theirs_in = [t.double().requires_grad_() for t in (x, weight, bias)]
+    normalised, mean, var = ops.batch_norm(theirs_in[0], theirs_in[1], theirs_in[2], 1e-5)
+    theirs = torch.where(normalised > 0, normalised, normalised * slope)
+    ours_in = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    ours, our_mean, our_var = MemberNorm.apply(*ours_in, 1e-5, slope)
+    close(ours, theirs, 1e-5)
+    close(our_mean, mean, 1e-6)
+    close(our_var, var, 1e-5)
+    grad = torch.randn(ours.shape, generator=generator).to(DEVICE)
+    theirs.backward(grad.double())
+    ours.backward(grad)
+    for one, other in zip(ours_in, theirs_in, strict=True):
+        close(one.grad, other.grad, 1e-4)
+
+
+def test_dropout_draws_what_the_streams_would():
+    x = torch.randn(3, 2, 5, 4, 3).to(DEVICE)  # [N, B, C, H, W]
+    keys = torch.from_numpy(streams.keys(streams.np.arange(3), 7)).to(DEVICE)
+    u = streams._hashed(keys, (2, 5, 4, 3), "uniform", torch.float32)
+    expected = torch.where(u >= 0.25, x / 0.75, torch.zeros_like(x))
+    rows = x.permute(0, 1, 3, 4, 2).reshape(3, 2, 12, 5).contiguous().requires_grad_()
+    ours = MemberDropout.apply(rows, keys, 0.25)
+    back = ours.reshape(3, 2, 4, 3, 5).permute(0, 1, 4, 2, 3)
+    assert torch.allclose(back, expected, rtol=1e-6)
+    ours.sum().backward()
+    assert torch.equal(rows.grad != 0, ours != 0)
+
+
+def test_adam_equals_its_twin():
+    generator = torch.Generator().manual_seed(0)
+    params, grads, m = (torch.randn(3, 1500, generator=generator).to(DEVICE) for _ in range(3))
+    v = torch.rand(3, 1500, generator=generator).to(DEVICE)
+    t = torch.tensor([1, 5, 900], device=DEVICE)
+    lr, beta1, beta2 = (
+        torch.tensor(x, dtype=torch.float64, device=DEVICE)
+        for x in ([1e-3, 2e-3, 1.0], [0.0, 0.5, 0.9], [0.9, 0.99, 0.999])
+    )
+    theirs = [x.double() for x in (params, grads, m, v)]
+    adam_reference_(*theirs, t, lr, beta1, beta2, 1e-8)
+    ours = [x.clone() for x in (params, grads, m, v)]
+    adam_triton_(*ours, t, lr, beta1, beta2, 1e-8)
+    for one, other in zip(ours, theirs, strict=True):
+        close(one, other, 1e-6)

@@ -1,0 +1,195 @@
+"""Every draw belongs to a member, a purpose and a step: the company, the process and the order of calls do not matter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+
+from ganherd.errors import UserError
+from ganherd.herd import streams
+from ganherd.herd.streams import MemberRandomness, Streams, device_keys, draw, key, keys
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+PARTS = st.lists(st.integers(0, 2**40), min_size=1, max_size=5)
+
+
+@given(st.lists(INT64, min_size=1, max_size=8), PARTS)
+def test_a_members_key_is_the_same_in_any_company(bases: list[int], parts: list[int]) -> None:
+    together = keys(np.array(bases, np.int64), *parts)
+    alone = [keys(np.array([base], np.int64), *parts)[0] for base in bases]
+    assert together.tolist() == alone
+
+
+@given(st.lists(INT64, min_size=1, max_size=8), PARTS)
+def test_keys_on_a_device_are_the_same_keys(bases: list[int], parts: list[int]) -> None:
+    host = keys(np.array(bases, np.int64), *parts)
+    assert device_keys(torch.tensor(bases), *parts).tolist() == host.tolist()
+    as_tensor = [torch.tensor(part) for part in parts]  # as a step inside a captured graph
+    assert device_keys(torch.tensor(bases), *as_tensor).tolist() == host.tolist()
+
+
+@given(st.lists(st.integers(0, 2**32), min_size=1, max_size=4), st.integers(0, 3), st.integers(1, 2**32))
+def test_keys_differ_when_one_part_differs(parts: list[int], where: int, by: int) -> None:
+    other = list(parts)
+    other[where % len(parts)] += by
+    assert key(*parts) != key(*other)
+    assert key(*parts) != key(*parts, 0)  # a further part is another key, even a zero
+
+
+def test_all_purposes_members_and_steps_have_keys_of_their_own() -> None:
+    grid = [key(seed, slot, 0, step, purpose) for seed in range(4) for slot in range(16) for step in range(16)
+            for purpose in range(1, 12)]  # fmt: skip
+    assert len(set(grid)) == len(grid)
+    # on a CPU the generator looks at the low 32 bits only: chance alone may join a few
+    assert len({k & 0xFFFFFFFF for k in grid}) > len(grid) - 5
+
+
+@given(st.lists(INT64, min_size=1, max_size=6, unique=True), st.sampled_from(["normal", "uniform"]))
+def test_a_row_of_draws_depends_on_its_key_alone(members: list[int], kind: str) -> None:
+    together = draw(np.array(members), (3, 5), kind)
+    for row, member in zip(together, members, strict=True):
+        assert torch.equal(row, draw(np.array([member]), (3, 5), kind)[0])
+
+
+def test_draws_look_like_their_distribution() -> None:
+    """Means and deviations over members as well as within one; members are uncorrelated."""
+    own = keys(np.zeros(200, np.int64), np.arange(200))
+    for numbers in (
+        draw(own, (500,), "normal"),
+        streams._hashed(torch.from_numpy(own), (500,), "normal", torch.float32),
+    ):
+        assert abs(float(numbers.mean())) < 0.015 and abs(float(numbers.std()) - 1) < 0.015
+        assert float(numbers.mean(0).abs().max()) < 0.35  # 200 members, the same place: 5 sigma of 1/sqrt(200)
+        correlation = torch.corrcoef(numbers) - torch.eye(200)
+        assert float(correlation.abs().max()) < 0.3  # 5 sigma and more of 1/sqrt(500)
+        assert float((numbers.abs() > 3).double().mean()) == pytest.approx(0.0027, abs=0.001)
+    for numbers in (
+        draw(own, (500,), "uniform"),
+        streams._hashed(torch.from_numpy(own), (500,), "uniform", torch.float32),
+    ):
+        assert float(numbers.min()) >= 0 and float(numbers.max()) < 1
+        assert np.histogram(numbers.numpy(), 10, (0, 1))[0] == pytest.approx(np.full(10, 1e4), rel=0.05)
+
+
+def test_the_prior_is_normal_or_even_on_minus_one_to_one() -> None:
+    at = Streams(np.arange(50), 3)
+    even = at.prior((streams.NOISE, 0), (100, 4), "uniform", torch.float64)
+    assert even.dtype == torch.float64 and -1 <= float(even.min()) < -0.99 and 0.99 < float(even.max()) < 1
+    assert float(at.prior((streams.NOISE, 0), (100, 4), "normal", torch.float32).std()) == pytest.approx(1, abs=0.03)
+
+
+def test_steps_updates_and_purposes_draw_different_numbers() -> None:
+    base = np.array([7])
+    drawn = [
+        Streams(base, step).draw(parts, (4,), "normal", torch.float32)
+        for step in (0, 1)
+        for parts in ((streams.NOISE, 0), (streams.NOISE, 1), (streams.PENALTY, 0))
+    ]
+    assert len({tuple(row.flatten().tolist()) for row in drawn}) == len(drawn)
+
+
+class Noisy(nn.Module):
+    """A user's module that draws in every way that a stream can answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.dropout, self.whole = nn.Dropout(0.5), nn.Dropout2d(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(self.linear(x))
+        x = x + torch.randn_like(x) + torch.randn(x.shape) + torch.rand(4, dtype=x.dtype)
+        x = x + torch.empty_like(x).normal_(1.0, 2.0) + torch.empty_like(x).uniform_(-1.0, 1.0) + torch.rand_like(x)
+        return self.whole(F.dropout(x, 0.25)[:, :, None, None]).flatten(1)
+
+
+def answers(member_keys: list[int], members: list[int]) -> Tensor:
+    torch.manual_seed(0)
+    module = Noisy().train()
+    params = {name: p.detach()[None].expand(len(members), *p.shape) for name, p in module.named_parameters()}
+
+    def one(own: dict[str, Tensor], member_key: Tensor) -> Tensor:
+        with MemberRandomness(member_key):
+            return functional_call(module, own, (torch.ones(5, 3),))
+
+    return vmap(one)(params, torch.tensor([member_keys[m] for m in members]))
+
+
+def test_randomness_inside_a_module_is_the_members_own() -> None:
+    """Dropout, randn, rand, normal_ … under vmap: alone, together or in another order, a member gets its own numbers."""
+    member_keys = [key(0, m) for m in range(4)]
+    together = answers(member_keys, [0, 1, 2, 3])
+    for member in range(4):
+        assert torch.equal(together[member], answers(member_keys, [member])[0])
+    assert torch.equal(together[[2, 0]], answers(member_keys, [2, 0]))
+    assert len({tuple(row.flatten().tolist()) for row in together}) == 4
+
+
+def test_the_plain_call_and_the_mapped_call_draw_the_same() -> None:
+    own = key(3, 1)
+    mapped = answers([own], [0])[0]
+    torch.manual_seed(0)
+    module = Noisy().train()
+    with MemberRandomness(torch.tensor(own)):
+        assert torch.equal(module(torch.ones(5, 3)).detach(), mapped)
+
+
+def test_torchs_own_random_state_is_neither_read_nor_moved() -> None:
+    member_keys = [key(0, 0)]
+    first = answers(member_keys, [0])
+    torch.manual_seed(0)
+    module = Noisy().train()
+    torch.manual_seed(1234)
+    before = torch.random.get_rng_state()
+    with MemberRandomness(torch.tensor(member_keys[0])):
+        assert torch.equal(module(torch.ones(5, 3)).detach(), first[0])
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_dropout_keeps_the_mean_and_stops_in_evaluation() -> None:
+    with MemberRandomness(torch.tensor(5)):
+        ones = torch.ones(100, 100)
+        dropped = F.dropout(ones, 0.3)
+        assert set(dropped.unique().tolist()) == {0.0, float(torch.tensor(1 / (1 - 0.3)))}
+        assert float(dropped.mean()) == pytest.approx(1, abs=0.02)
+        assert torch.equal(F.dropout(ones, 0.3, training=False), ones)
+        assert not F.dropout(ones, 1.0).any()
+        channels = F.dropout2d(torch.ones(8, 16, 3, 3), 0.5)
+        assert set(channels.flatten(2).sum(2).unique().tolist()) == {0.0, 18.0}  # whole channels or none
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda x: torch.bernoulli(x.sigmoid()),
+        lambda x: torch.randint(0, 2, (3,)),
+        lambda x: torch.randperm(4),
+        lambda x: torch.multinomial(torch.ones(3), 2),
+        lambda x: F.gumbel_softmax(x),
+        lambda x: F.rrelu(x, training=True),
+        lambda x: F.alpha_dropout(x, 0.5, True),
+        lambda x: torch.normal(x, 1.0),
+        lambda x: torch.poisson(x.exp()),
+        lambda x: x.clone().exponential_(),
+        lambda x: x.clone().bernoulli_(0.5),
+        lambda x: x.clone().random_(0, 5),
+    ],
+)
+def test_randomness_that_no_stream_can_answer_is_refused_in_one_sentence(refused) -> None:
+    said = "cannot be given to each member's own stream; use randn"
+    with pytest.raises(UserError, match=said), MemberRandomness(torch.tensor(5)):
+        refused(torch.zeros(2, 3))
+
+
+def test_keyword_sizes_and_types() -> None:
+    with MemberRandomness(torch.tensor(5)):
+        assert torch.randn(size=(2, 3)).shape == (2, 3)
+        assert torch.rand((4,), dtype=torch.float64).dtype == torch.float64
+        assert torch.randn(2, 3, requires_grad=False).shape == (2, 3)
+        assert torch.rand(()).shape == ()

@@ -1,0 +1,319 @@
+"""The mixture p(x) = Σ p(x | y_k) p(y_k): its weights, its samples, its batch norm, and its files."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import ganherd
+from ganherd import mixture as mixtures
+from ganherd import recipe_file
+from ganherd.errors import UserError
+from ganherd.herd import streams
+from ganherd.herd.engine import Engine, Plan
+from ganherd.mixture import Mixture
+from ganherd.run.assemble import Assembly, assemble
+from ganherd.run.finish import make_mixture
+from small import LABELS, small_recipe
+
+
+def assembled(source: Path, steps: int = 0, **sections: Any) -> Assembly:
+    made = assemble(recipe_file.load(small_recipe(source, **sections)))
+    Engine(made.herd, Plan("loop", 1, 1, "cpu")).advance(0, steps, made.herd.no_sums())
+    return made
+
+
+def equal(one: Mixture, two: Mixture) -> bool:
+    left, right = one.sample(70, seed=4), two.sample(70, seed=4)
+    return all(np.array_equal(getattr(left, name), getattr(right, name)) for name in ("x", "y", "member"))
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_the_labels_frequencies_in_the_training_data(data) -> None:
+    made = make_mixture(assembled(data), 0)
+    assert made.weights == pytest.approx([0.5, 0.25, 0.25])  # 40, 20, 20, less a fifth of each
+    assert made.label_of.tolist() == [0, 1, 2] and made.labels == LABELS
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("uniform", [1 / 3] * 3), ({"zero": 1, "2": 3}, [0.25, 0, 0.75]), ({"one": 0.2}, [0, 1, 0])],
+)
+def test_weights_may_be_uniform_or_given(data, given, wanted) -> None:
+    made = make_mixture(assembled(data, run={"weights": given}), 0)
+    assert made.weights == pytest.approx(wanted)
+    drawn = made.sample(300)
+    assert set(drawn.y) == {k for k, weight in enumerate(wanted) if weight > 0}
+    assert made.sample(3, label="one").y.tolist() == [1, 1, 1]  # by name also where it is never drawn
+
+
+def test_members_of_no_class_have_equal_weights(data) -> None:
+    made = make_mixture(assembled(data, data={"source": str(data), "partition": "all"}, herd={"members": 4}), 0)
+    assert made.weights.tolist() == [0.25] * 4
+    drawn = made.sample(400)
+    assert set(drawn.member) == {0, 1, 2, 3} and set(drawn.y) == {-1}
+    with pytest.raises(UserError, match="no member of the mixture stands for the label 'one' alone"):
+        made.sample(1, label="one")
+
+
+def test_labels_of_ten_thousand_draws_follow_their_weights(data) -> None:
+    made = make_mixture(assembled(data), 0)
+    member, y = made._routes(10_000, None, seed=3)  # what `sample` does first, without the images
+    assert np.array_equal(member, y)
+    counts = np.bincount(y, minlength=3)
+    expected = 10_000 * made.weights
+    chi2 = float(((counts - expected) ** 2 / expected).sum())
+    assert chi2 < 13.8  # p > 0.001 with two degrees of freedom
+    assert np.array_equal(made.sample(200, seed=3).y, y[:200])
+
+
+# -- samples ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=12)
+@given(n=st.integers(1, 150), seed=st.integers(0, 2**40), label=st.sampled_from([None, "zero", 1, "2"]))
+def test_image_i_is_the_same_to_the_bit_for_every_n(run, n, seed, label) -> None:
+    made = ganherd.load(run)
+    longer = made.sample(150, label, seed)
+    shorter = made.sample(n, label, seed)
+    for name in ("x", "y", "member"):
+        assert np.array_equal(getattr(shorter, name), getattr(longer, name)[:n])
+
+
+def test_sampling_does_not_depend_on_torchs_random_state_or_threads(run) -> None:
+    made = ganherd.load(run)
+    first = made.sample(80, seed=1)
+    torch.manual_seed(99)
+    state = torch.random.get_rng_state()
+    assert np.array_equal(made.sample(80, seed=1).x, first.x)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert not np.array_equal(made.sample(80, seed=2).x, first.x)
+
+
+def test_a_sample_is_what_its_generator_makes_of_its_noise(data) -> None:
+    """The images in the data's own units, out of the running average of the weights."""
+    herd = assembled(data, steps=3)
+    made = make_mixture(herd, 3)
+    module = copy.deepcopy(herd.herd.g.module).eval()
+    views = herd.herd.g.views(herd.herd.state["g.ema"])
+    module.load_state_dict({name: value[1] for name, value in views.items()})
+    key = np.array([streams.key(7, streams.SAMPLE, 0, 1, 2, 0)])
+    with torch.no_grad():
+        wanted = (module(streams.draw(key, (64, 8), "normal")[0]) * 127.5 + 127.5).round().clamp(0, 255)
+    assert np.array_equal(made.sample(20, label="one", seed=7).x, wanted[:20].to(torch.uint8).numpy())
+    assert not torch.equal(herd.herd.state["g.ema"], herd.herd.state["g.params"])
+
+
+@pytest.mark.parametrize("prior", ["normal", "uniform"])
+def test_the_prior_of_the_recipe_is_sampled_from(data, prior) -> None:
+    nets = {"prior": prior, "latent": 4, "generator": {"name": "small", "width": 4}, "discriminator": "small"}
+    made = make_mixture(assembled(data, nets=nets), 0)
+    assert made.prior == prior and made.sample(5).x.shape == (5, 1, 8, 8)
+
+
+def test_bad_questions(run) -> None:
+    made = ganherd.load(run)
+    for n in (0, -3):
+        with pytest.raises(UserError, match="ask for at least 1"):
+            made.sample(n)
+    with pytest.raises(UserError, match="no label 'three'; it has zero, one, 2"):
+        made.sample(1, label="three")
+    with pytest.raises(UserError, match="no replica 1"):
+        made.sample(1, replica=1)
+
+
+def test_a_broken_member_is_named_and_the_others_still_work(run) -> None:
+    made = ganherd.load(run)
+    next(iter(made.params.values()))[1] = float("nan")
+    with pytest.raises(UserError, match="member 1 of the mixture makes images that are not finite"):
+        made.sample(5, label="one")
+    assert len(made.sample(5, label="zero")) == 5
+
+
+# -- batch norm -------------------------------------------------------------------------------------------------------
+
+WITH_NORM = {"generator": {"name": "small", "width": 6, "batch_norm": True}, "discriminator": "small", "latent": 5}
+
+
+def test_batch_norm_is_estimated_again_with_the_exported_weights(data) -> None:
+    """As good as from a direct pass of as many noises through the averaged weights, member by member."""
+    herd = assembled(data, steps=12, nets=WITH_NORM, optim={"lr_g": 0.05})
+    assert mixtures._NOISES >= 10_000
+    made = make_mixture(herd, 12)
+    torch.manual_seed(0)
+    z = torch.randn(40_000, 5, dtype=torch.float64)
+    for member in range(3):
+        module = copy.deepcopy(herd.herd.g.module).double()
+        own = {name: value[member].double() for name, value in herd.herd.g.views(herd.herd.state["g.ema"]).items()}
+        module.load_state_dict(own, strict=False)
+        inputs: dict[str, torch.Tensor] = {}
+        norms = {name: part for name, part in module.named_modules() if isinstance(part, nn.BatchNorm1d)}
+        for name, norm in norms.items():
+            norm.register_forward_hook(lambda _, args, __, name=name, inputs=inputs: inputs.__setitem__(name, args[0]))
+        with torch.no_grad():
+            module.train()(z)  # one batch of all: its statistics are the true ones
+        for name in norms:
+            mean, var = inputs[name].mean(0), inputs[name].var(0)
+            kept_mean, kept_var = (
+                made.buffers[f"{name}.{what}"][member].double() for what in ("running_mean", "running_var")
+            )
+            assert (kept_mean - mean).abs().max() < 0.05 * var.sqrt().max()
+            assert kept_var == pytest.approx(var, rel=0.08)
+            trained = herd.herd.state[f"g.buffers.{name}.running_var"][member].double()
+            assert (kept_var - var).abs().max() < (
+                trained - var
+            ).abs().max()  # those of training had followed other weights
+
+
+def test_estimating_leaves_the_herd_as_it_was(data) -> None:
+    herd = assembled(data, steps=2, nets=WITH_NORM)
+    before = {name: value.clone() for name, value in herd.herd.state.items()}
+    one, two = make_mixture(herd, 2), make_mixture(herd, 2)
+    assert all(torch.equal(before[name], value) for name, value in herd.herd.state.items())
+    assert herd.herd.g.module.training
+    assert equal(one, two)
+
+
+def test_dropout_is_off_while_batch_norm_is_estimated() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.9), nn.BatchNorm1d(4))
+    params = {name: p.detach() for name, p in module.named_parameters()}
+    buffers = dict(module.named_buffers())
+    found = mixtures.recalibrated(module, params, buffers, 3, "normal", 0, 1)
+    wanted = (params["0.weight"] ** 2).sum(1)  # of normal noise, with nothing dropped
+    assert found["2.running_var"] == pytest.approx(wanted, rel=0.1)
+    assert float(buffers["2.running_var"][0]) == 1.0  # the caller's stay
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_what_is_loaded(data, tmp_path) -> None:
+    made = make_mixture(assembled(data, steps=2, nets=WITH_NORM, herd={"seeds": 2}), 2)
+    made.save(tmp_path / "mixture")
+    for again in (ganherd.load(tmp_path), ganherd.load(tmp_path / "mixture")):
+        assert equal(made, again)
+        assert (again.replicas, again.members, again.step, again.labels) == (2, 3, 2, LABELS)
+        assert np.array_equal(again.sample(9, replica=1).x, made.sample(9, replica=1).x)
+    assert {p.name for p in (tmp_path / "mixture").iterdir()} == {"mixture.json", "generators.safetensors"}
+
+
+def test_replicas_are_the_runs_that_they_stand_for(data) -> None:
+    """Two seeds stacked sample as each does alone."""
+    both = make_mixture(assembled(data, steps=2, herd={"seeds": 2}, run={"seed": 5}), 2)
+    alone = make_mixture(assembled(data, steps=2, run={"seed": 6}), 2)
+    assert both.seeds == [5, 6]
+    mine = {name: value[3:] for name, value in both.params.items()}
+    assert all(torch.equal(mine[name], value) for name, value in alone.params.items())
+
+
+def tamper(folder: Path, **changes: Any) -> Path:
+    path = folder / "mixture" / "mixture.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in (facts | changes).items() if v != "gone"}))
+    return folder
+
+
+@pytest.fixture
+def copied(run, tmp_path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "*.html")))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"labels": "zero"},
+        {"labels": ["zero"]},
+        {"labels": [1, 2, 3]},
+        {"shape": [1, 8]},
+        {"shape": [1, 8, -8]},
+        {"shape": [1, 9, 8]},
+        {"shape": [1, 10**6, 10**6]},
+        {"shape": [10**30] * 3},
+        {"latent": 10**12},
+        {"latent": 0},
+        {"latent": 9},
+        {"prior": "cauchy"},
+        {"offset": float("nan")},
+        {"offset": "127"},
+        {"scale": 0},
+        {"scale": 1e999},
+        {"generator": {"name": "small", "settings": {"width": 10**9}}},
+        {"generator": {"name": "small", "settings": {"width": 16, "wings": 2}}},
+        {"generator": {"name": "nothing"}},
+        {"generator": None},
+        {"label_of": []},
+        {"label_of": [0, 1, 3]},
+        {"label_of": [0, 1, -2]},
+        {"label_of": [0, 1]},
+        {"label_of": [0, 1, 10**30]},
+        {"weights": [0.5, 0.5]},
+        {"weights": [0, 0, 0]},
+        {"weights": [1.5, -0.5, 0]},
+        {"weights": [float("inf"), 0, 0]},
+        {"label_weights": []},
+        {"seeds": []},
+        {"seeds": [0, 1]},
+        {"seeds": [10**40]},
+        {"step": 1.5},
+        {"sha256": "0" * 64},
+        {"sha256": None},
+        {"step": "gone"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_tampered_description_is_refused(copied, changes) -> None:
+    with pytest.raises(UserError) as refused:
+        ganherd.load(tamper(copied, **changes)).sample(3)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_flipped_bit_is_refused(copied) -> None:
+    path = copied / "mixture" / "generators.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is not what was written: its sha256 differs"):
+        ganherd.load(copied)
+    path.unlink()
+    with pytest.raises(UserError, match="No such file"):
+        ganherd.load(copied)
+
+
+@pytest.mark.parametrize("spoil", ["missing", "extra", "shape", "type", "empty"])
+def test_tensors_that_do_not_fit_the_net_are_refused(copied, spoil) -> None:
+    import hashlib
+
+    import safetensors.torch
+
+    path = copied / "mixture" / "generators.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    name = sorted(tensors)[0]
+    match spoil:
+        case "missing":
+            del tensors[name]
+        case "extra":
+            tensors["params/wings"] = torch.zeros(3)
+        case "shape":
+            tensors[name] = tensors[name][:, :1].contiguous()
+        case "type":
+            tensors[name] = tensors[name].to(torch.int32)
+        case "empty":
+            tensors = {}
+    safetensors.torch.save_file(tensors, path)
+    tamper(copied, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    with pytest.raises(UserError, match="and its net do not fit"):
+        ganherd.load(copied)

@@ -1,0 +1,343 @@
+"""Promise 5: a run folder from a stranger executes nothing, and says in one sentence what is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from commands import Answer, cli, data, own_cache, run
+from ganherd.run import checkpoint
+from small import small_data, small_recipe
+
+__all__ = ["cli", "data", "own_cache", "run"]  # fixtures
+
+COMMANDS = {
+    "sample": ("sample", "RUN", "-o", "x.npz"),
+    "score": ("score", "RUN", "--quiet"),
+    "report": ("report", "RUN"),
+    "status": ("status", "RUN"),
+    "resume": ("train", "--resume", "RUN", "--budget", "9steps", "--quiet"),
+}
+
+
+class Canary:
+    """Sings when it is unpickled: a file that must never appear."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (open, (str(self.path), "w"))
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "canary"
+    with open(path, "w"):  # the trap works where it may
+        pass
+    path.unlink()
+    pickle.loads(pickle.dumps(Canary(path))).close()
+    assert path.exists()
+    path.unlink()
+    yield path
+    assert not path.exists(), "something in the folder was executed"
+
+
+@pytest.fixture
+def hostile(run: Path, tmp_path: Path) -> Path:
+    """A copy of an honest run, for a test to spoil."""
+    return Path(shutil.copytree(run, tmp_path / "hostile"))
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(change(facts)))
+
+
+def newest(folder: Path) -> Path:
+    return sorted((folder / "checkpoints").iterdir())[-1]
+
+
+def sign(path: Path, **changes: Any) -> None:
+    """Changes a checkpoint's facts so that its own check still holds: the attacker can do so too."""
+
+    def again(facts: dict[str, Any]) -> dict[str, Any]:
+        facts = {k: v for k, v in facts.items() if k != "check"} | changes
+        return {**facts, "check": checkpoint._check(facts)}
+
+    edit(path / "state.json", again)
+
+
+def only_checkpoint(folder: Path) -> Path:
+    for step in sorted((folder / "checkpoints").iterdir())[:-1]:
+        shutil.rmtree(step)
+    return newest(folder)
+
+
+def refused(
+    cli: Callable[..., Answer], folder: Path, *commands: str, others: tuple[str, ...] = tuple(COMMANDS)
+) -> dict[str, str]:
+    """What these commands refuse with, in one sentence; the others may work without the spoilt part, or refuse too."""
+    told = {}
+    for name in dict.fromkeys((*commands, *others)):
+        answer = cli(*(folder if word == "RUN" else word for word in COMMANDS[name]))
+        assert "Traceback" not in answer.err
+        if name in commands or answer.code != 0:
+            told[name] = answer.sentence
+    return {name: told[name] for name in commands}
+
+
+def test_an_honest_run_is_read_by_all(cli, hostile) -> None:
+    assert refused(cli, hostile) == {}
+    assert (hostile / "report.html").exists()
+
+
+def test_a_pickle_in_the_place_of_the_generators(cli, hostile, canary) -> None:
+    payload = pickle.dumps({"params/layers.0.weight": Canary(canary)})
+    (hostile / "mixture" / "generators.safetensors").write_bytes(payload)
+    told = refused(cli, hostile, "sample", "score", others=("report",))
+    assert "its sha256 differs" in told["sample"]
+    edit(hostile / "mixture" / "mixture.json", lambda f: f | {"sha256": hashlib.sha256(payload).hexdigest()})
+    told = refused(cli, hostile, "sample", "score")
+    assert "is not a safetensors file" in told["sample"]
+
+
+def test_a_pickle_in_the_place_of_a_checkpoint(cli, hostile, canary) -> None:
+    import torch
+
+    step = only_checkpoint(hostile)
+    (weights,) = step.glob("*.safetensors")
+    torch.save({"g.params": Canary(canary)}, weights)
+    sign(step, files={weights.name: hashlib.sha256(weights.read_bytes()).hexdigest()})
+    told = refused(cli, hostile, "resume")
+    assert "there is no whole checkpoint" in told["resume"]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../evil.safetensors", "/etc/passwd", "herd-000-002.safetensors/../../x", "evil.pkl"]
+)
+def test_a_checkpoint_cannot_name_files_outside_of_it(cli, hostile, canary, name) -> None:
+    step = only_checkpoint(hostile)
+    (hostile.parent / "evil.safetensors").write_bytes(pickle.dumps(Canary(canary)))
+    sign(step, files={name: hashlib.sha256(b"").hexdigest()})
+    told = refused(cli, hostile, "resume", others=())
+    assert "that no checkpoint has" in told["resume"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sums": [[1]]},
+        {"sums": "x"},
+        {"repairs": [-1, 0, 0]},
+        {"repairs": None},
+        {"bytes": {"metrics": -5, "events": 0}},
+        {"bytes": {"metrics": 10**15, "events": 0}},
+        {"bytes": []},
+        {"best": ["a", "../.."]},
+        {"last_good": "../../x"},
+        {"recorded": 1.5},
+        {"names": ["g.params"]},
+        {"files": {}},
+        {"files": ["herd-000-002.safetensors"]},
+        {"step": "x"},
+        {"seconds": {}},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_says_odd_things_is_refused(cli, hostile, changes) -> None:
+    before = (hostile / "metrics.jsonl").read_bytes()
+    sign(only_checkpoint(hostile), **changes)
+    assert refused(cli, hostile, "resume", others=())["resume"]
+    assert (hostile / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system", "!!python/name:os.system", "!!python/module:evil"])
+def test_a_recipe_with_tags(cli, hostile, canary, tag) -> None:
+    text = (hostile / "recipe.yaml").read_text()
+    (hostile / "recipe.yaml").write_text(text.replace("about: ''", f"about: {tag} ['touch {canary}']"))
+    told = refused(cli, hostile, "score", "resume")
+    assert "has no place in a recipe" in told["resume"]
+
+
+@pytest.mark.parametrize("name", ["os:system", "evil:Net", "ganherd.nets.../evil:Net", "builtins:exec", "pickle:loads"])
+def test_foreign_code_is_not_imported(cli, hostile, canary, monkeypatch, name) -> None:
+    """Not from the library, not from the run's folder, not from the folder that the command runs in."""
+    for folder in (hostile, Path.cwd()):
+        (folder / "evil.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    recipe = yaml.safe_load((hostile / "recipe.yaml").read_text())
+    recipe["nets"]["generator"] = {"name": name, "settings": {}}
+    (hostile / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    edit(hostile / "mixture" / "mixture.json", lambda f: f | {"generator": {"name": name, "settings": {}}})
+    told = refused(cli, hostile, "sample", "score", "resume")
+    assert all(f"generator {name} is code that is not ganherd's: give --trust-code" in t for t in told.values())
+    monkeypatch.chdir(hostile)
+    assert "--trust-code" in cli("sample", ".", "-o", "x.npz").sentence
+    assert "evil" not in sys.modules
+
+
+def test_pickled_arrays_are_not_data(cli, hostile, canary, tmp_path) -> None:
+    source = tmp_path / "pickled.npz"
+    np.savez(source, x=np.array([Canary(canary)], dtype=object), y=np.zeros(1, np.int64))
+    recipe = yaml.safe_load((hostile / "recipe.yaml").read_text())
+    recipe["data"]["source"] = str(source)
+    (hostile / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    told = refused(cli, hostile, "score", "resume")
+    assert "cannot be read as an .npz file of plain arrays" in told["score"]
+    assert "plain arrays" in cli("data", "inspect", source).sentence
+
+
+@pytest.mark.parametrize(
+    "source", ["../../../../../../../../etc/passwd", "/dev/zero", "/proc/self/environ", "hostile/run.json"]
+)
+def test_a_data_source_that_is_no_data(cli, hostile, source) -> None:
+    recipe = yaml.safe_load((hostile / "recipe.yaml").read_text())
+    recipe["data"]["source"] = source
+    (hostile / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert refused(cli, hostile, "score", "resume", others=())["score"]
+
+
+@pytest.mark.parametrize(
+    "link", ["report.html.new", "scores.json.new", "metrics.jsonl", "samples/final.png", "checkpoints/x"]
+)
+def test_nothing_is_written_through_a_link(cli, hostile, tmp_path, link) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (hostile / link).unlink(missing_ok=True)
+    (hostile / link).symlink_to(victim)
+    told = refused(cli, hostile, "score", "report", "resume")
+    assert "is a link" in told["report"]
+    assert victim.read_text() == "mine"
+
+
+ODD = ["", "null", "[]", "7", '"x"', "{}", "{" * 5, "[" * 100_000, "\x00", '{"step": 1e999}', f'{{"step": {"9" * 5000}}}',
+       '{"budget": {"steps": NaN}}', '{"engine": {"name": "x", "chunk": -1, "threads": 1e9}}']  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD, ids=lambda t: t[:20])
+@pytest.mark.parametrize("file", ["run.json", "mixture/mixture.json", "events.jsonl", "state.json"])
+def test_odd_json(cli, hostile, file, text) -> None:
+    target = only_checkpoint(hostile) / file if file == "state.json" else hostile / file
+    target.write_text(text + "\n")
+    must = {"run.json": ["status", "resume"], "mixture/mixture.json": ["sample"], "state.json": ["resume"]}
+    assert (
+        refused(cli, hostile, *must.get(file, ["status"]), others=("report",) if text in ("null", "{}") else ())
+        is not None
+    )
+
+
+@pytest.mark.parametrize("value", [None, "x", [1], {"a": 1}, -1, 1e308, True], ids=str)
+def test_a_report_survives_odd_values(cli, hostile, value) -> None:
+    """It is most wanted of runs that went wrong: what cannot be drawn is left out with a note."""
+    lines = [json.loads(line) for line in (hostile / "metrics.jsonl").read_text().splitlines()]
+    odd = [{key: value if key != "step" else line["step"] for key in line} for line in lines]
+    (hostile / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in odd))
+    edit(hostile / "run.json", lambda facts: dict.fromkeys(facts, value))
+    edit(
+        hostile / "scores.json",
+        lambda facts: {"scores": {k: dict.fromkeys(v, value) for k, v in facts["scores"].items()}},
+    )
+    assert cli("report", hostile).code == 0
+    assert "<h1>" in (hostile / "report.html").read_text()
+
+
+def test_html_in_names_stays_text(cli, tmp_path) -> None:
+    """Labels, the recipe, the host and the events come from whoever made the run."""
+    import ganherd
+
+    evil = "<script>alert(1)</script>"
+    labels = (evil, "$\\frac{", "[/bold] ../../up")
+    source = small_data(tmp_path / "labels.npz", labels)
+    path = ganherd.train(small_recipe(source) | {"about": evil}, run=tmp_path / "run", quiet=True).path
+    edit(path / "run.json", lambda f: f | {"host": evil, "command": evil, "versions": {evil: evil}})
+    edit(
+        path / "scores.json",
+        lambda f: {"scores": f["scores"] | {evil: {"value": evil, "samples": evil, "network": evil}}},
+    )
+    with (path / "events.jsonl").open("a") as events:
+        events.write(
+            json.dumps({"step": 6, "event": "alarm", "member": 0, "name": evil, "what": evil, evil: evil}) + "\n"
+        )
+        events.write(json.dumps({"step": 6, "event": evil, "member": evil, "name": {evil: evil}}) + "\n")
+    assert cli("report", path).code == 0
+    page = (path / "report.html").read_text()
+    assert "alert(1)" in page  # it is told,
+    assert "<script" not in page.lower() and "onerror" not in page  # as text
+    assert cli("status", path).code == 0
+    assert cli("sample", path, "-o", "folder/").code == 0
+    assert sorted(p.name for p in Path("folder").iterdir()) == [
+        "$_frac{",
+        "[_bold] .._.._up",
+        "_script_alert(1)__script_",
+    ]
+    assert cli("sample", path, "--per-class", "2", "-o", "grid.png").code == 0
+
+
+def test_names_do_not_steer_the_terminal(cli, hostile) -> None:
+    edit(hostile / "run.json", lambda f: f | {"host": "\x1b[2J\x1b]0;evil\x07"})
+    answer = cli("status", hostile)
+    assert answer.code == 0 and "\x1b" not in answer.out
+    assert "\x1b" not in cli("sample", hostile, "--label", "\x1b[2J", "-o", "x.npz").sentence
+
+
+def test_names_are_no_markup_of_the_progress_display() -> None:
+    from rich.console import Console
+
+    from ganherd.run.progress import Progress
+
+    shown = Console(file=io.StringIO(), force_terminal=True, width=80)
+    shown.print(Progress(["member 0 ([/bold] [red]x)"])._view())
+    assert "[/bold] [red]x" in shown.file.getvalue()  # type: ignore[attr-defined]
+
+
+NETS = """
+import torch
+from torch import nn
+class G(nn.Module):
+    def __init__(self, shape, latent, width=4):
+        super().__init__()
+        self.shape, self.net = shape, nn.Sequential(nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, 64))
+    def forward(self, z):
+        return torch.tanh(self.net(z)).reshape(-1, *self.shape)
+class D(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
+    def forward(self, x):
+        return self.net(x)
+"""
+
+
+def test_honest_foreign_nets_work_when_they_are_trusted(cli, data, monkeypatch) -> None:
+    Path("honest_nets.py").write_text(NETS)
+    monkeypatch.delitem(sys.modules, "honest_nets", raising=False)
+    words = [
+        f"--set=nets.generator.name=honest_nets:{'G'}",
+        "--set=nets.generator.width=3",
+        "--set=nets.discriminator.name=honest_nets:D",
+    ]
+    Path("mine.yaml").write_text(
+        yaml.safe_dump(small_recipe(data, nets={"generator": "small", "discriminator": "small"}))
+    )
+    answer = cli("train", "mine.yaml", *words, "--run", "own", "--json", "--quiet")  # one's own recipe is trusted
+    assert json.loads(answer.out)["state"] == "finished"
+    for name, command in COMMANDS.items():
+        words = ["own" if word == "RUN" else word for word in command]
+        if name in ("sample", "score", "resume"):
+            assert "give --trust-code" in cli(*words).sentence
+        answer = cli(*words, *(["--trust-code"] if name != "status" else []))
+        assert answer.code == 0, answer
+    page = Path("own/report.html").read_text()
+    assert "could not be read" not in page
+    monkeypatch.delitem(sys.modules, "honest_nets", raising=False)

@@ -1,0 +1,425 @@
+"""Promise 3: train 2k steps = train k, stop anywhere (SIGKILL included), resume, train k. Bit for bit, line for line."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ganherd
+import little
+from ganherd.run import loop, start
+from ganherd.run.folder import RunFolder
+
+EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loop")]
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    little.be_brief(monkeypatch)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 steps of the little herd that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        little.be_brief(patch)
+        little.train(folder / "run", little.recipe(folder))
+    return folder / "run"
+
+
+@pytest.fixture
+def settings(undisturbed: Path) -> dict[str, Any]:
+    """The recipe of the undisturbed run, its data included."""
+    return little.recipe(undisturbed.parent)
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Any) -> None:
+    """Does something in the middle of a run, right after that step is computed."""
+    tick = loop.Trainer.tick
+
+    def acting(self: loop.Trainer, step: int) -> None:
+        tick(self, step)
+        if step == number:
+            act()
+
+    monkeypatch.setattr(loop.Trainer, "tick", acting)
+
+
+def ask_to_stop(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIGTERM) -> None:
+    at_step(monkeypatch, step, lambda: os.kill(os.getpid(), number))
+
+
+# -- a longer budget --------------------------------------------------------------------------------------------------
+
+
+# 10 steps end between a record and a checkpoint, 14 on a checkpoint
+@pytest.mark.parametrize(
+    ("net", "engine", "half"), [*((*each, "10steps") for each in EACH), ("small", "fused", "14steps")]
+)
+def test_k_steps_and_k_more_are_2k_steps(tmp_path: Path, net: str, engine: str, half: str) -> None:
+    little.train(tmp_path / "whole", little.recipe(tmp_path, "28steps", net, engine))
+    little.train(tmp_path / "halves", little.recipe(tmp_path, half, net, engine))
+    little.resume(tmp_path / "halves", "28steps")
+    # the first half ended with lines of its own, which a longer run does not have
+    little.assert_same(tmp_path / "halves", tmp_path / "whole")
+    assert RunFolder(tmp_path / "halves").recipe.train.budget == "28steps"
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path, settings: Any, undisturbed: Path) -> None:
+    shutil.copytree(undisturbed, tmp_path / "run")
+    little.resume(tmp_path / "run")
+    little.assert_same(tmp_path / "run", undisturbed)
+
+
+def test_a_budget_below_what_is_done_is_refused_and_changes_nothing(
+    tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "run")
+    before = little.everything(tmp_path / "run")
+    assert little.command("train", "--resume", tmp_path / "run", "--budget", "12steps", "-q") == 2
+    assert "30 steps" in capsys.readouterr().err
+    assert little.everything(tmp_path / "run") == before
+
+
+# -- a polite stop ----------------------------------------------------------------------------------------------------
+
+
+# the first step, before a record, on one, on a checkpoint, on both, and the last step
+@pytest.mark.parametrize("step", [1, 5, 6, 7, 21, 30])
+def test_a_stop_after_any_step_is_exact(
+    tmp_path: Path, settings: Any, undisturbed: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        ask_to_stop(patch, step)
+        with pytest.raises(
+            ganherd.Interrupted, match=f"SIGTERM at step {step}.*resume it with: ganherd train --resume"
+        ):
+            little.train(tmp_path / "run", settings)
+    assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
+    assert little.steps(tmp_path / "run")[-1] == step
+    little.resume(tmp_path / "run")
+    little.assert_same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.parametrize("net", ["small", "wcgan"])
+def test_a_stop_after_every_single_step_is_exact(tmp_path: Path, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partial sums, and the state of every part of the step, are carried thirteen times."""
+    little.train(tmp_path / "whole", little.recipe(tmp_path, "13steps", net))
+    for step in range(1, 14):
+        with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
+            ask_to_stop(patch, step)
+            if step == 1:
+                little.train(tmp_path / "run", little.recipe(tmp_path, "13steps", net))
+            little.resume(tmp_path / "run")
+    little.resume(tmp_path / "run")
+    little.assert_same(tmp_path / "run", tmp_path / "whole")
+    resumes = [line["step"] for line in little.lines(tmp_path / "run" / "events.jsonl") if line["event"] == "resume"]
+    assert resumes == list(range(1, 14))
+
+
+def test_a_second_ctrl_c_stops_at_once_and_costs_only_the_steps_since_the_checkpoint(
+    tmp_path: Path, settings: Any, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        at_step(patch, 12, twice)
+        with pytest.raises(ganherd.Interrupted, match="at once.*resume it with"):
+            little.train(tmp_path / "run", settings)
+    assert little.steps(tmp_path / "run")[-1] == 7
+    little.resume(tmp_path / "run")
+    little.assert_same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_while_the_mixture_is_made_can_be_resumed(
+    tmp_path: Path, settings: Any, undisturbed: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("ganherd.run.finish.make_mixture", lambda *_: os.kill(os.getpid(), number))
+        with pytest.raises(ganherd.Interrupted, match="the last step, which is saved; resume it with"):
+            little.train(tmp_path / "run", settings)
+    assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
+    little.resume(tmp_path / "run")
+    little.assert_same(tmp_path / "run", undisturbed)
+
+
+# -- a kill -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_dies_before_any_of_its_file_operations_is_resumed_exactly(tmp_path: Path) -> None:
+    """At every open, rename, remove, … of a whole run: in begin, in each checkpoint, its pruning, records and the mixture."""
+    settings = little.recipe(tmp_path, "4steps", net="tiny", checkpoint_every=2, keep=1)
+    little.train(tmp_path / "whole", settings)
+    deaths = 0
+    while True:
+        run = tmp_path / f"run-{deaths}"
+        try:
+            with little.dying_after(deaths, run):
+                little.train(run, settings)
+        except little.Killed:
+            deaths += 1
+        else:
+            break
+        if (run / "run.json").exists():
+            little.resume(run)
+        else:  # nothing was trained yet
+            assert not (run / "checkpoints").exists()
+            shutil.rmtree(run, ignore_errors=True)
+            little.train(run, settings)
+        little.assert_same(run, tmp_path / "whole")
+        assert not list((run / "checkpoints").glob(".*")), "remains of the killed process"
+        shutil.rmtree(run)
+    assert deaths > 30
+
+
+def test_a_process_that_dies_again_and_again_while_it_resumes_ends_exactly(tmp_path: Path) -> None:
+    settings = little.recipe(tmp_path, "5steps", net="tiny", checkpoint_every=2, keep=1)
+    little.train(tmp_path / "whole", settings)
+    with pytest.raises(little.Killed), little.dying_after(18, tmp_path / "run"):
+        little.train(tmp_path / "run", settings)
+    for operations in range(200):
+        try:
+            with little.dying_after(operations, tmp_path / "run"):
+                little.resume(tmp_path / "run")
+            break
+        except little.Killed:
+            continue
+    assert operations > 10
+    little.assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[little.Stable]:
+    processes = little.Stable(tmp_path_factory.mktemp("stable"))
+    yield processes
+    processes.close()
+
+
+def kill_at_random_moments(stable: little.Stable, folder: Path, kills: int, seed: int, **settings: Any) -> int:
+    """Trains once in peace and once with so many SIGKILLs; says how many of them hit while the run was in its folder."""
+    chance = random.Random(seed)
+    file = little.write_recipe(folder, **settings)
+    run, hits = folder / "run", 0
+    began = time.monotonic()
+    stable.start("train", file, "--run", folder / "whole", "-q")
+    assert stable.wait()[0] == 0
+    took = time.monotonic() - began
+    for _ in range(kills):
+        if not (run / "run.json").exists():
+            shutil.rmtree(run, ignore_errors=True)
+        there = run.exists()
+        words = ("--resume", run) if there else (file, "--run", run)
+        stable.start("train", *words, "-q", seconds=chance.uniform(0, took / 3))
+        code, said = stable.wait()
+        assert code in (-signal.SIGKILL, 0), said
+        hits += there and code != 0
+    stable.start("train", "--resume", run)
+    code, said = stable.wait()
+    assert code == 0, said
+    little.assert_same(run, folder / "whole")
+    return hits
+
+
+@pytest.mark.parametrize(("net", "engine"), [("small", "fused"), ("wcgan", "loop")])
+def test_sigkill_at_random_moments(stable: little.Stable, tmp_path: Path, net: str, engine: str) -> None:
+    assert kill_at_random_moments(stable, tmp_path, 8, seed=1, budget="40steps", net=net, engine=engine) >= 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize(("net", "engine"), EACH)
+def test_sigkill_at_many_random_moments(
+    stable: little.Stable, tmp_path: Path, net: str, engine: str, seed: int
+) -> None:
+    assert kill_at_random_moments(stable, tmp_path, 25, seed=seed, budget="150steps", net=net, engine=engine) >= 5
+
+
+def test_the_command_is_interrupted_killed_and_resumed(tmp_path: Path) -> None:
+    """`python -m ganherd` as a person or a scheduler runs it: SIGTERM, SIGKILL, SIGINT, other threads in the environment."""
+    file, run = little.write_recipe(tmp_path, budget="200steps", record_every=5), tmp_path / "a run"
+    module = [sys.executable, "-m", "ganherd", "train"]
+
+    def stopped_by(number: int, *words: object, **environment: str) -> tuple[int, str]:
+        """Signals the command as soon as it has written a further record."""
+        had = (run / "metrics.jsonl").stat().st_size if run.exists() else 0
+        child = subprocess.Popen(
+            [*module, *map(str, words)], stderr=subprocess.PIPE, text=True, env=little.environment(**environment)
+        )
+        end = time.monotonic() + 120
+        # a resume cuts the records back first, and goes past them then
+        while child.poll() is None and time.monotonic() < end:
+            if run.exists() and (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > had + 500:
+                child.send_signal(number)
+                break
+            time.sleep(0.01)
+        return child.wait(120), child.communicate()[1]
+
+    code, said = stopped_by(signal.SIGTERM, file, "--run", run)
+    assert code == 75, said
+    assert f"resume it with: ganherd train --resume '{run}'" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    code, said = stopped_by(signal.SIGKILL, "--resume", run, OMP_NUM_THREADS="2")
+    assert code == -signal.SIGKILL, said
+    code, said = stopped_by(signal.SIGINT, "--resume", run, OMP_NUM_THREADS="2")
+    assert code == 75, said
+    code = little.command("train", "--resume", run, "-q", "--json")
+    assert code == 0
+    little.train(tmp_path / "whole", little.recipe(tmp_path, "200steps", record_every=5))
+    little.assert_same(run, tmp_path / "whole")
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(
+    tmp_path: Path,
+    settings: Any,
+    undisturbed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def die(*_: object) -> None:
+        raise little.Killed
+
+    with monkeypatch.context() as patch, pytest.raises(little.Killed):
+        patch.setattr("ganherd.run.checkpoint.save", die)
+        little.train(tmp_path / "run", settings)
+    assert little.command("train", "--resume", tmp_path / "run") == 0
+    assert "it starts again from its first step" in capsys.readouterr().err
+    little.assert_same(tmp_path / "run", undisturbed)
+
+
+# -- what the run is, and what it is not ------------------------------------------------------------------------------
+
+
+def test_engine_and_threads_are_the_recorded_ones(
+    tmp_path: Path, settings: Any, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(1)
+    free = {**settings, "engine": {"device": "cpu"}}
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
+    with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
+        ask_to_stop(patch, 10)
+        little.train(tmp_path / "run", free)
+    recorded = RunFolder(tmp_path / "run").info["engine"]
+    assert recorded["threads"] == 1
+
+    seen: list[tuple[str, int]] = []
+    made = loop.make_engine
+
+    def watched(herd: Any, plan: Any) -> Any:
+        seen.append((plan.name, torch.get_num_threads()))
+        return made(herd, plan)
+
+    monkeypatch.setattr(loop, "make_engine", watched)
+    monkeypatch.setattr("ganherd.herd.autotune.choose", lambda *_: pytest.fail("the engine is not chosen again"))
+    torch.set_num_threads(2)
+    little.resume(tmp_path / "run")
+    assert seen == [(recorded["name"], 1)]
+
+
+def test_another_recipe_is_shown_refused_and_changes_nothing(
+    tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "run")
+    before = little.everything(tmp_path / "run")
+    assert (
+        little.command("train", "--resume", tmp_path / "run", "--set", "optim.lr_g=0.5", "--set", "train.batch=4") == 2
+    )
+    said = capsys.readouterr().err
+    assert "optim.lr_g: 0.0002 -> 0.5" in said and "train.batch: 8 -> 4" in said
+    assert len(said.splitlines()) == 1
+    assert little.everything(tmp_path / "run") == before
+
+
+def test_other_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+
+    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    with np.load(tmp_path / "data.npz") as data:
+        x, y = data["x"].copy(), data["y"]
+    x[0, 0, 0, 0] ^= 1
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    before = little.everything(tmp_path / "run")
+    assert little.command("train", "--resume", tmp_path / "run") == 2
+    assert "the data" in capsys.readouterr().err
+    assert little.everything(tmp_path / "run") == before
+
+
+# -- a budget of time -------------------------------------------------------------------------------------------------
+
+
+def test_a_time_budget_stops_in_time_with_a_checkpoint_and_a_mixture(tmp_path: Path) -> None:
+    little.train(tmp_path / "run", little.recipe(tmp_path, "3s"))
+    folder = RunFolder(tmp_path / "run")
+    step = little.steps(folder.path)[-1]
+    assert 0 < folder.info["seconds"] <= 3
+    assert folder.info["step"] == folder.info["budget"]["steps"] == step == folder.metrics()[-1]["step"] > 3
+    assert ganherd.load(folder.path).step == step
+
+
+@pytest.fixture
+def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which every step takes 0.1 s, where 0.01 s were measured: a budget of 3 s ends at its deadline of 2 s."""
+    now = [0.0]
+    tick = loop.Trainer.tick
+
+    def slower(self: loop.Trainer, step: int) -> None:
+        now[0] += 0.1
+        tick(self, step)
+
+    monkeypatch.setattr(loop.Trainer, "tick", slower)
+    monkeypatch.setattr(loop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    monkeypatch.setattr(start, "_measure", lambda *_: (100.0, 1.0))
+
+
+@pytest.mark.usefixtures("slow_clock")
+@pytest.mark.parametrize("checkpoint_every", [7, 10])  # the end between two checkpoints, and on one
+def test_where_a_time_budget_ended_is_where_it_ends_after_a_kill(
+    tmp_path: Path, checkpoint_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = little.recipe(tmp_path, "3s", checkpoint_every=checkpoint_every)
+    little.train(tmp_path / "whole", settings)
+    assert little.steps(tmp_path / "whole")[-1] == 20
+
+    def die(*_: object) -> None:
+        raise little.Killed
+
+    with monkeypatch.context() as patch, pytest.raises(little.Killed):
+        patch.setattr("ganherd.run.finish.make_mixture", die)
+        little.train(tmp_path / "run", settings)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["budget"]["steps"] == 196
+    little.resume(tmp_path / "run")
+    little.assert_same(tmp_path / "run", tmp_path / "whole")
+    ends = [line for line in little.lines(tmp_path / "run" / "events.jsonl") if line["event"] == "budget"]
+    assert [(line["step"], line["planned"]) for line in ends] == [(20, 196)]
+    little.resume(tmp_path / "run")  # and the finished run goes no step further
+    little.assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.usefixtures("slow_clock")
+def test_a_time_budget_counts_the_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not anew from a resume: 8 steps before it and 12 after."""
+    settings = little.recipe(tmp_path, "3s")
+    with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
+        ask_to_stop(patch, 8)
+        little.train(tmp_path / "run", settings)
+    little.resume(tmp_path / "run")
+    assert little.steps(tmp_path / "run")[-1] == 20
+    little.resume(tmp_path / "run", "4s")
+    assert little.steps(tmp_path / "run")[-1] == 30

@@ -1,0 +1,226 @@
+"""GAM and GAM-II: the right judges, the right thresholds, the right words; and on runs, the discriminators they saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import ganherd
+from ganherd import nets
+from ganherd.data.source import load as load_data
+from ganherd.errors import UserError
+from ganherd.run.folder import RunFolder
+from ganherd.scores import gam
+from ganherd.scores.gam import Player, called_real, gam2, helps, met_matrix, threshold
+from ganherd.scores.gam_runs import contest, load_judges
+
+
+def paper() -> list[Player]:
+    """The ten models of the paper's tables: four single ones, four of a GAP herd, two of a combined herd."""
+    groups = ["single"] * 4 + ["gap4"] * 4 + ["c4"] * 2
+    return [Player(group, i) for i, group in enumerate(groups)]
+
+
+def test_the_papers_ten_models_have_six_judges_and_eight() -> None:
+    met = met_matrix(paper(), other_runs=True, swaps=[True] * 10)
+    assert (~met).sum(0).tolist() == [6] * 8 + [8] * 2
+
+
+def test_within_one_run_independent_members_judge_all_others_and_herds_that_meet_none() -> None:
+    players = [Player("a", m, herd) for herd in range(2) for m in range(3)]
+    assert (~met_matrix(players, False, [False] * 6)).sum(0).tolist() == [5] * 6
+    # replicas never met, so the other replica's three judge
+    assert (~met_matrix(players, False, [True] * 6)).sum(0).tolist() == [3] * 6
+
+
+def test_members_of_different_classes_do_not_judge_each_other() -> None:
+    players = [Player(run, m, 0, label=m) for run in "ab" for m in range(3)]
+    met = met_matrix(players, True, [False] * 6)
+    assert np.argwhere(~met).tolist() == [[0, 3], [1, 4], [2, 5], [3, 0], [4, 1], [5, 2]]
+
+
+def test_average_and_worst_by_hand() -> None:
+    rng = np.random.default_rng(0)
+    errors, met = rng.random((10, 10)), met_matrix(paper(), True, [True] * 10)
+    found = gam2(errors, met)
+    for m in range(10):
+        allowed = [errors[j, m] for j in range(10) if not met[j, m]]
+        assert found.average[m] == pytest.approx(np.mean(allowed)) and found.worst[m] == min(allowed)
+    assert found.winner == int(np.argmax(found.average))
+
+
+def test_a_generator_that_met_everybody_has_no_score() -> None:
+    found = gam2(np.full((2, 2), 0.3), np.array([[True, False], [True, True]]))
+    assert math.isnan(found.average[0]) and found.average[1] == 0.3 and found.winner == 1
+    assert gam2(np.full((1, 1), 0.3), np.ones((1, 1))).winner is None
+
+
+def test_error_rates_are_shares_above_each_judges_own_threshold() -> None:
+    logits = np.array([[[-1.0, 0.0, 1.0, 2.0]] * 2, [[-1.0, 0.0, 1.0, 2.0]] * 2])  # [J, M, n]
+    assert called_real(logits, np.array([0.0, -0.5])).tolist() == [[0.5, 0.5], [0.75, 0.75]]  # 0 itself is not above 0
+    with pytest.raises(UserError, match="NaN"):
+        called_real(np.array([[np.nan]]), np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("loss", "at", "says"),
+    [
+        ("minimax", 0.0, "probability 0.5"),
+        ("non-saturating", 0.0, "probability 0.5"),
+        ("hinge", 0.0, "logit 0"),
+        ("least-squares", 0.5, "logit 0.5"),
+        ("wasserstein", 5.0, "midpoint"),
+        ("wasserstein-gp", 5.0, "midpoint"),
+    ],
+)
+def test_every_loss_has_a_stated_threshold(loss: str, at: float, says: str) -> None:
+    found, words = threshold(loss, np.array([9.0, 11.0]), np.array([-1.0, 1.0]))
+    assert found == at and says in words
+
+
+def test_words() -> None:
+    single = np.array([0.352, 0.395])
+    assert helps(np.array([0.430, 0.476]), single) == "strongly helps"  # the paper's MNIST row
+    assert helps(np.array([0.380, 0.423]), single) == "helps"
+    assert helps(np.array([0.108, 0.180]), single) == "does not help"
+    assert helps(np.array([np.nan]), single) == "cannot be judged"
+
+
+def test_the_battle_of_two_needs_judges_that_are_alike() -> None:
+    errors = np.array([[0.0, 0.2], [0.5, 0.0]])  # judge 0 errs less on generator 1 than judge 1 on generator 0
+    won = gam.gam(errors, np.array([0.10, 0.105]), 0, 1)
+    assert (
+        won.winner == 0 and won.sample_ratio == pytest.approx(0.4) and won.test_ratio == pytest.approx(0.952, abs=1e-3)
+    )
+    assert gam.gam(errors, np.array([0.10, 0.105]), 1, 0).winner == 1
+    assert gam.gam(errors, np.array([0.1, 0.4]), 0, 1).winner is None
+    assert gam.gam(errors, np.zeros(2), 0, 1).winner == 0
+    assert gam.gam(np.zeros((2, 2)), np.zeros(2), 0, 1).winner is None
+
+
+def test_a_judge_that_says_the_same_of_all_is_named() -> None:
+    players = [Player("a", 0), Player("b", 0), Player("c", 0)]
+    verdict = gam2(np.array([[1.0, 1.0, 1.0], [0.3, 0.3, 0.4], [0.0, 0.0, 0.0]]), np.eye(3, dtype=bool))
+    text = gam.table(players, verdict, np.array([0.0, 0.2, 1.0]), 10_000, 500)
+    assert "the judge of member 0 of a calls everything real, and praises all" in text
+    assert "the judge of member 0 of c calls everything fake" in text
+    assert "of member 0 of b" not in text.split("the best by avg")[0]
+    assert "10,000 samples" in text and "500 held-out" in text
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------
+
+
+def _recipe(loss: str, seed: int, **data: Any) -> dict[str, Any]:
+    return {
+        "data": {"source": "digits", "partition": "all", **data},
+        "herd": {"members": 2},
+        "nets": {
+            "latent": 4,
+            "generator": {"name": "small", "width": 8, "batch_norm": True},
+            "discriminator": {"name": "small", "width": 8},
+        },
+        "loss": {"name": loss},
+        "train": {"batch": 16, "budget": "12steps"},
+        "engine": {"name": "fused", "threads": 1, "device": "cpu"},
+        "run": {"record_every": 6, "checkpoint_every": 6, "sample_every": 0, "seed": seed},
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:  # what comes after the mixture is not needed here
+        patch.setattr("ganherd.report.write", lambda *_, **__: None)
+        patch.setattr("ganherd.run.finish.write_scores", lambda *_: {})
+        patch.setattr("ganherd.run.finish.write_picture", lambda *_: None)
+        for name, loss, seed in (("plain", "non-saturating", 1), ("critic", "wasserstein", 2)):
+            ganherd.train(_recipe(loss, seed), run=folder / name, quiet=True)
+    return {name: folder / name for name in ("plain", "critic")}
+
+
+def _judge_by_hand(run: Path, member: int, x: np.ndarray) -> np.ndarray:
+    """The discriminator's logits, its weights read from the file by their own names."""
+    from safetensors.torch import load_file
+
+    recipe = RunFolder.open(run).recipe
+    module = nets.build_discriminator(recipe.nets.discriminator, (1, 8, 8)).eval()
+    (file,) = (run / "checkpoints" / "step-00000012").glob("*.safetensors")
+    tensors = load_file(file)
+    own = {n.removeprefix("d.params/"): v[member] for n, v in tensors.items() if n.startswith("d.params/")}
+    own |= {n.removeprefix("d.buffers."): v[member] for n, v in tensors.items() if n.startswith("d.buffers.")}
+    module.load_state_dict(own)
+    with torch.no_grad():
+        return module((torch.from_numpy(x).float() - 127.5) / 127.5).double().numpy()
+
+
+def test_two_runs_judge_each_other_as_by_hand(runs: dict[str, Path]) -> None:
+    found = contest(list(runs.values()), samples=300, seed=5)
+    data = load_data(RunFolder.open(runs["plain"]).recipe.data)
+    fakes = []
+    for run in runs.values():
+        mixture = ganherd.load(run)
+        fakes += [dataclasses.replace(mixture, weights=np.eye(2)[m]).sample(300, seed=5).x for m in range(2)]
+    for j, (run, member) in enumerate((run, m) for run in runs.values() for m in range(2)):
+        real = _judge_by_hand(run, member, data.x_test)
+        own = _judge_by_hand(run, member, fakes[j])
+        at = 0.0 if run.name == "plain" else (real.mean() + own.mean()) / 2
+        assert found.thresholds[j][0] == pytest.approx(at, abs=1e-5)
+        assert found.real_errors[j] == pytest.approx((real <= at).mean(), abs=0.004)
+        for m in range(4):
+            assert found.verdict.errors[j, m] == pytest.approx(
+                (_judge_by_hand(run, member, fakes[m]) > at).mean(), abs=0.007
+            )
+    assert found.verdict.judges.tolist() == [2] * 4  # those of the other run
+    text = str(found)
+    assert "judges in evaluation mode" in text and "midpoint" in text and "take 10,000" in text and "seed 5" in text
+    assert "critic " in text and "against plain (avg)" in text
+    entry = found.entry("critic")
+    assert json.loads(json.dumps(entry)) == entry and entry["samples"] == 300 and len(entry["average"]) == 2
+
+
+def test_one_run_is_judged_by_its_own_members_that_never_met(runs: dict[str, Path]) -> None:
+    found = contest([runs["plain"]], samples=64)
+    assert found.verdict.judges.tolist() == [1, 1]
+    assert found.verdict.average[0] == found.verdict.errors[1, 0] == found.verdict.worst[0]
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_told(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["plain"], copy)
+    (file,) = (copy / "checkpoints" / "step-00000012").glob("*.safetensors")
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    assert load_judges(copy, (1, 8, 8), 10).step == 6
+    assert "judges of step 6, generators of step 12" in str(contest([copy, runs["critic"]], samples=64))
+
+
+def test_a_strangers_run_executes_nothing(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "stranger"
+    shutil.copytree(runs["plain"], copy)
+    recipe = yaml.safe_load((copy / "recipe.yaml").read_text())
+    recipe["nets"]["discriminator"] = {"name": "strange_judge:Judge", "settings": {}}
+    (copy / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "strange_judge.py").write_text("raise SystemExit('executed')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="--trust-code"):
+        contest([copy, runs["critic"]], samples=16)
+
+
+def test_runs_that_cannot_be_compared_are_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="all different"):
+        contest([runs["plain"], runs["plain"]])
+    with pytest.raises(UserError, match="no run folder"):
+        contest([tmp_path / "nothing"])

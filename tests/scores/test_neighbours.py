@@ -1,0 +1,131 @@
+"""Memorisation is told from fresh data, from smooth samples and from chance."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ganherd import pictures
+from ganherd.errors import UserError
+from ganherd.scores.neighbours import BY_CHANCE, Nearest, below, draw_neighbours, measure, measure_arrays, nearest
+
+
+def brute(x: np.ndarray, training: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    a, b = (rows.reshape(len(rows), -1).astype(float) for rows in (x, training))
+    distance = np.sqrt(((a[:, None] - b) ** 2).sum(-1))
+    order = distance.argsort(1, kind="stable")[:, :k]
+    return np.take_along_axis(distance, order, 1), order
+
+
+@pytest.mark.parametrize("budget", [1, 5000, 1 << 27])
+def test_neighbours_are_those_of_all_pairs_however_they_are_cut(budget: int) -> None:
+    rng = np.random.default_rng(0)
+    x, training = rng.integers(0, 256, (23, 1, 5, 5), np.uint8), rng.integers(0, 256, (61, 1, 5, 5), np.uint8)
+    found = nearest(x, training, 4, budget)
+    distance, index = brute(x, training, 4)
+    assert np.allclose(found.distance, distance) and np.array_equal(found.index, index)
+
+
+def test_large_values_and_copies_lose_no_digits() -> None:
+    rng = np.random.default_rng(0)
+    training = 1000 + rng.normal(size=(200, 30))
+    found = nearest(training[:9] + 1e-3, training, 2)
+    assert np.array_equal(found.index[:, 0], np.arange(9))
+    assert np.allclose(found.distance[:, 0], 1e-3 * 30**0.5, rtol=0.1)
+
+
+def test_fewer_training_rows_than_neighbours() -> None:
+    found = nearest(np.zeros((2, 3)), np.eye(3), 6)
+    assert found.distance.shape == (2, 3) and np.allclose(found.distance, 1)
+
+
+def gaussian(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, 12))
+
+
+def test_fresh_data_is_as_chance_has_it() -> None:
+    """Over ten draws the statistics stay within a few of their own standard errors."""
+    for seed in range(10):
+        found, _ = measure_arrays(gaussian(500, 3 * seed), gaussian(1000, 3 * seed + 1), gaussian(500, 3 * seed + 2))
+        assert abs(found.nearer - 0.5) < 3.5 * found.nearer_error and 0.01 < found.nearer_error < 0.03
+        assert abs(found.copies - BY_CHANCE) < 3.5 * found.copies_error
+        assert found.ratio == pytest.approx(1, abs=0.1) and not found.warning
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_copies_are_counted(share: float) -> None:
+    training, x = gaussian(1000, 0), gaussian(600, 1)
+    n = int(share * len(x))
+    x[:n] = training[:n] + 0.05 * gaussian(n, 3)  # nearly the same
+    found, _ = measure_arrays(x, training, gaussian(600, 2))
+    assert found.copied == pytest.approx(share, abs=0.06)
+    assert found.nearer == pytest.approx(share + (1 - share) / 2, abs=0.05)
+
+
+def test_smooth_samples_are_near_to_all_and_copies_of_none() -> None:
+    training, x = gaussian(1000, 0), 0.3 * gaussian(600, 1)
+    found, _ = measure_arrays(x, training, gaussian(600, 2))
+    assert found.nearer > 0.85 and found.ratio < 0.85  # by distance alone they would stand accused
+    assert found.copied < 0.02
+
+
+def test_digits_and_digits_learnt_by_heart(digits: Any) -> None:
+    fresh, _ = measure_arrays(digits.x_test[:180], digits.x, digits.x_test[180:])
+    heart, _ = measure_arrays(digits.x[:180], digits.x, digits.x_test[180:])
+    assert abs(fresh.copies - BY_CHANCE) < 4 * fresh.copies_error and "only 180 held-out" in fresh.warning
+    assert heart.copies == heart.nearer == heart.copied == 1 and heart.ratio == 0
+
+
+def test_the_score_of_samples(digits: Any, replay: Any) -> None:
+    from ganherd.scores.material import LeftOut, Material
+
+    found = measure(Material(replay(digits), digits, 300))
+    # this mixture replays held-out rows, which are no copies of training rows
+    assert found["samples"] == 300 and found["network"] == "pixels" and found["value"] < 0.15
+    assert found["held_out"] == len(digits.x_test) and found["by_chance"] == BY_CHANCE
+    bare = dataclasses.replace(digits, x_test=digits.x_test[:0], y_test=digits.y_test[:0])
+    with pytest.raises(LeftOut, match="held-out"):
+        measure(Material(replay(digits), bare, 30))
+
+
+def test_ties_count_half() -> None:
+    a, b = np.array([1.0, 1.0, 2.0]), np.array([1.0, 3.0])
+    pairs = [(v < w) + (v == w) / 2 for v in a for w in b]
+    assert below(a, b) == pytest.approx(np.mean(pairs))
+    assert Nearest(np.array([[0.0, 0.0], [1.0, 2.0]]), np.zeros((2, 2), int)).relative.tolist() == [0.0, 0.5]
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(UserError, match="cannot be compared"):
+        nearest(np.zeros((1, 2)), np.zeros((1, 3)))
+    with pytest.raises(UserError, match="NaN"):
+        nearest(np.full((1, 2), np.nan), np.zeros((3, 2)))
+    with pytest.raises(UserError, match="held-out"):
+        measure_arrays(np.zeros((3, 2)), np.ones((3, 2)), np.zeros((1, 2)))
+    with pytest.raises(UserError, match="two training rows"):
+        measure_arrays(np.zeros((3, 2)), np.ones((1, 2)), np.zeros((5, 2)))
+
+
+def test_the_picture_shows_the_likeliest_copies_first(digits: Any, tmp_path: Path) -> None:
+    x = np.concatenate([digits.x_test[:20], digits.x[:2]])
+    found = nearest(x, digits.x)
+    sheet = draw_neighbours(x, digits.x, found, rows=4)
+    for name in ("neighbours.png", "neighbours.svg"):
+        assert pictures.save(sheet, tmp_path / name).stat().st_size > 500
+    # the first row is a copy: the sample's tile and its neighbour's are the same picture
+    tile = 56 - 1
+    gray = np.asarray(sheet.convert("L"))
+    copy = pictures.to_image(digits.x[0]).resize((tile + 1, tile + 1), 0)
+    wanted = np.asarray(copy)
+    places = [
+        (i, j)
+        for i in range(20, 60)
+        for j in range(gray.shape[1] - tile - 1)
+        if gray[i : i + 56 : 11, j : j + 56 : 11].shape == wanted[::11, ::11].shape
+        and (gray[i : i + 56, j : j + 56] == wanted).all()
+    ]
+    assert len(places) == 2

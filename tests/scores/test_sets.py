@@ -1,0 +1,159 @@
+"""`ganherd score` between any two: data, folders, .npz files and runs; several side by side, the better one marked."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ganherd
+from ganherd.data.source import Dataset, load
+from ganherd.errors import UserError
+from ganherd.recipe import Data
+from ganherd.scores import score_run, score_sets, side_by_side, table
+from ganherd.scores.of_sets import GivenSet
+
+CHEAP = ["fid", "kid", "diversity"]
+
+
+@pytest.fixture(scope="module")
+def digits_data() -> Dataset:
+    return load(Data(source="digits"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GANHERD_CACHE", str(tmp_path_factory.mktemp("cache")))
+        ganherd.train("digits-wcgan", ["train.budget=3steps", "engine.name=loop"], run=folder, quiet=True)
+    return folder
+
+
+@pytest.fixture
+def held_out(digits_data: Dataset, tmp_path: Path) -> Path:
+    file = tmp_path / "fake.npz"
+    np.savez(file, x=digits_data.x_test, y=digits_data.y_test, labels=np.array(digits_data.labels))
+    return file
+
+
+def test_an_npz_against_known_data(held_out: Path, digits_data: Dataset) -> None:
+    found = score_sets("digits", str(held_out), ["label_accuracy", "ifid", *CHEAP], per="class")
+    n = len(digits_data.x_test)
+    assert {entry["samples"] for entry in found.values()} == {n}
+    assert (
+        found["fid"]["real_samples"] == 1797 and found["fid"]["real"] == "digits"
+    )  # all of it: nothing was trained here
+    assert found["label_accuracy"]["value"] > 0.97 and found["fid"]["value"] < 0.5
+    assert sum(found["ifid"]["per_class_samples"].values()) == n
+
+
+def test_a_folder_of_images_is_the_same_set(held_out: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    with np.load(held_out) as arrays:
+        for i, (x, y) in enumerate(zip(arrays["x"], arrays["y"], strict=True)):
+            file = tmp_path / "folder" / str(y) / f"{i:04d}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(x[0]).save(file)
+    one, two = (
+        score_sets("digits", str(s), ["fid", "ifid"], network="pixels") for s in (held_out, tmp_path / "folder")
+    )
+    for name in ("fid", "ifid"):
+        assert one[name]["value"] == pytest.approx(two[name]["value"], rel=1e-6)
+
+
+def test_more_samples_than_there_are_are_not_claimed(held_out: Path, digits_data: Dataset) -> None:
+    told: list[str] = []
+    found = score_sets("digits", str(held_out), CHEAP, samples=5000, network="pixels", progress=told.append)
+    assert {entry["samples"] for entry in found.values()} == {len(digits_data.x_test)}
+    assert any("not 5,000: all of them are used" in line for line in told)
+    some = score_sets("digits", str(held_out), CHEAP, samples=99, network="pixels")
+    assert {entry["samples"] for entry in some.values()} == {99}
+
+
+def test_rows_of_a_given_set_are_drawn_once() -> None:
+    given = GivenSet("g", np.arange(20, dtype=np.float32).reshape(10, 2), np.arange(10) % 2, ("a", "b"))
+    for seed in range(5):
+        assert len(np.unique(given.sample(7, seed=seed).x[:, 0])) == 7
+        assert (given.sample(3, label=1, seed=seed).y == 1).all()
+    assert len(given.sample(99).x) == 10 and len(given.sample(99, label=0).x) == 5
+    assert not np.array_equal(given.sample(5, seed=1).x, given.sample(5, seed=2).x)
+
+
+def test_a_run_against_its_data_another_run_and_a_set(run: Path, held_out: Path) -> None:
+    for real, fake in (("digits", run), (run, run), (held_out, run), (run, held_out)):
+        found = score_sets(str(real), str(fake), CHEAP, samples=120, network="pixels")
+        assert set(found) == set(CHEAP) and found["fid"]["samples"] == 120, (real, fake)
+    itself = score_sets(str(run), str(run), ["kid"], samples=120, network="pixels")["kid"]
+    apart = score_sets("digits", str(run), ["kid"], samples=120, network="pixels")["kid"]
+    assert abs(itself["value"]) < apart["value"] / 10
+
+
+def test_labels_go_by_name_and_are_left_aside_where_they_do_not_fit(digits_data: Dataset, tmp_path: Path) -> None:
+    x, y = digits_data.x_test, digits_data.y_test
+    names = np.array(digits_data.labels)[::-1]
+    np.savez(tmp_path / "turned.npz", x=x, y=9 - y, labels=names)  # the same labels in another order
+    np.savez(tmp_path / "other.npz", x=x, y=y, labels=np.array([f"class {k}" for k in range(10)]))
+    turned = score_sets("digits", str(tmp_path / "turned.npz"), ["label_accuracy"])
+    assert turned["label_accuracy"]["value"] > 0.97
+    told: list[str] = []
+    found = score_sets("digits", str(tmp_path / "other.npz"), ["label_accuracy", "kid"], progress=told.append)
+    assert "kid" in found and "label_accuracy" in found["skipped"]
+    assert any("left aside" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("real", "fake", "settings", "says"),
+    [
+        ("digits", "ring8", {}, "same shape"),
+        ("digits", "nowhere", {}, "neither a known name nor a file"),
+        ("digits", "digits:test", {}, "no held-out split of its own"),
+        ("digits", "digits", {"per": "member"}, "needs a run"),
+        ("digits", "digits", {"network": "incption"}, "did you mean inception"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(real: str, fake: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        score_sets(real, fake, CHEAP, samples=30, **settings)
+
+
+def test_a_run_is_scored_per_member_and_keeps_it(run: Path) -> None:
+    found = score_run(run, ["fid", "kid"], samples=200, per="member", network="classifier")
+    assert set(found["fid"]["per_member"]) == {str(m) for m in range(10)}
+    assert json.loads((run / "scores.json").read_text())["scores"]["fid"] == found["fid"]
+    text = table(found)
+    assert "member" in text and text.count("\n") > 11
+
+
+def entry(value: float, half: float = 0.0, **more: Any) -> dict[str, Any]:
+    interval = {"interval": {"low": value - half, "high": value + half, "level": 0.95, "how": "test"}} if half else {}
+    return {"value": value, "samples": 100, "network": "pixels", "seed": 0, **interval, **more}
+
+
+def test_the_better_one_is_marked_and_not_where_nobody_knows() -> None:
+    best = {"fid": 0.0, "coverage": 1.0, "classifier_score": math.inf, "kid": 0.0}
+    a = {"fid": entry(3, 0.1), "coverage": entry(0.8), "classifier_score": entry(7), "kid": entry(1, network="x")}
+    b = {"fid": entry(3.15, 0.1), "coverage": entry(0.9), "classifier_score": entry(5), "kid": entry(2, network="y")}
+    lines = {line.split("  ")[0]: line for line in side_by_side({"a": a, "b": b}, best).splitlines()}
+    assert "3.000 *" in lines["fid"] and "3.150 ~" in lines["fid"]
+    assert "0.900 *" in lines["coverage"] and "0.800 *" not in lines["coverage"]
+    assert "7.000 *" in lines["classifier score"]
+    assert lines["kid"].count("?") == 2 and "x / y" in lines["kid"]
+
+
+def test_the_command_prints_one_object(held_out: Path) -> None:
+    command = [sys.executable, "-m", "ganherd", "score", "--real", "digits", "--fake", str(held_out)]
+    out = subprocess.run(
+        [*command, "--metrics", "fid,prdc", "--network", "pixels", "--json"], capture_output=True, text=True, check=True
+    )
+    found = json.loads(out.stdout)["scores"]
+    assert set(found) == {"fid", "precision", "recall", "density", "coverage"} and "features of" in out.stderr
+    alone = subprocess.run(command[:-2], capture_output=True, text=True, check=False)
+    assert alone.returncode == 2 and "both --real and --fake" in alone.stderr
