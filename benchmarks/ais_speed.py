@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=16)
     parser.add_argument("--temperatures", type=int, default=1000)
     asked = parser.parse_args()
+    on_gpu = asked.device.startswith("cuda")
     rows = []
     for name, hidden, latent in (("64-256-256-784", [256, 256], 64), ("50-1024-1024-1024-784", [1024] * 3, 50)):
         decode = decoder(hidden, latent, asked.device)
@@ -44,7 +45,7 @@ def main() -> None:
         z = torch.randn(asked.points, latent, generator=noise, device=asked.device)
         x = decode(z).flatten(1)
         x = x + 0.025**0.5 * torch.randn(x.shape, generator=noise, device=asked.device)
-        for graph in (True, False) if asked.device.startswith("cuda") else (False,):
+        for graph in (True, False) if on_gpu else (False,):
             settings = Settings(temperatures=asked.temperatures, chains=asked.chains, graph=graph)
             warm = Settings(temperatures=2, chains=asked.chains, graph=False)
             seconds(decode, x, latent, warm)  # libraries load their kernels
@@ -62,7 +63,7 @@ def main() -> None:
                 "leapfrog": few.hmc.leapfrog,
                 "variance": 0.025,
                 "seed": 0,
-                "device": torch.cuda.get_device_name() if asked.device.startswith("cuda") else platform.processor() or platform.machine(),
+                "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
                 "torch": torch.__version__,
                 "gap": round(gap.gap, 3),
                 "rows": rows,

@@ -19,7 +19,7 @@ from ganherd.herd.adam import adam_reference_
 from ganherd.herd.kernels.adam import adam_triton_
 from ganherd.herd.kernels.conv import MemberConv
 from ganherd.herd.kernels.norm import MemberNorm
-from ganherd.herd.kernels.random import MemberDropout
+from ganherd.herd.kernels.random import MemberDropout, fill, mix
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -74,19 +74,21 @@ def test_convolution_equals_its_twin(n, b, h, w, ci, co, k, stride, pad, transpo
     close(ours_b.grad, b64.grad, tolerance)
 
 
-@pytest.mark.parametrize(("m", "c", "slope"), [(5, 3, 0.2), (1100, 20, 0.0), (64, 70, 1.0)])
+@pytest.mark.parametrize(("m", "c", "slope"), [(5, 3, 0.2), (1100, 20, 0.0), (9000, 3, 0.2), (64, 70, 1.0)])
 def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope):
     generator = torch.Generator().manual_seed(m)
     x = (torch.randn(2, m, c, generator=generator) * 3 + 5).to(DEVICE)
     weight, bias = (torch.randn(2, c, generator=generator).to(DEVICE) for _ in range(2))
     theirs_in = [t.double().requires_grad_() for t in (x, weight, bias)]
-    normalised, mean, var = ops.batch_norm(theirs_in[0], theirs_in[1], theirs_in[2], 1e-5)
-    theirs = torch.where(normalised > 0, normalised, normalised * slope)
+    before = [torch.rand(2, c, generator=generator).to(DEVICE) for _ in range(2)]
+    count = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+    running = ops.Running(before[0].double(), before[1].double(), count, 0.1)
+    theirs, moved = ops.batch_norm(*theirs_in, 1e-5, slope, running)
     ours_in = [t.clone().requires_grad_() for t in (x, weight, bias)]
-    ours, our_mean, our_var = MemberNorm.apply(*ours_in, 1e-5, slope)
+    ours, our_mean, our_var = MemberNorm.apply(*ours_in, 1e-5, slope, tuple(before), 0.1)
     close(ours, theirs, 1e-5)
-    close(our_mean, mean, 1e-6)
-    close(our_var, var, 1e-5)
+    close(our_mean, moved.mean, 1e-6)
+    close(our_var, moved.var, 1e-5)
     grad = torch.randn(ours.shape, generator=generator).to(DEVICE)
     theirs.backward(grad.double())
     ours.backward(grad)
@@ -122,3 +124,15 @@ def test_adam_equals_its_twin():
     adam_triton_(*ours, t, lr, beta1, beta2, 1e-8)
     for one, other in zip(ours, theirs, strict=True):
         close(one, other, 1e-6)
+
+
+def test_keys_and_numbers_are_those_of_the_streams():
+    base = streams.np.arange(-3, 4) * 12345678987654321
+    keys = torch.from_numpy(base).to(DEVICE)
+    at = torch.tensor(41, device=DEVICE)
+    assert mix(keys, at, (5, 6)).tolist() == streams.keys(base, 41, 5, 6).tolist()
+    assert mix(keys, None, (7,)).tolist() == streams.keys(base, 7).tolist()
+    for kind in ("uniform", "normal"):
+        ours = fill(keys, 3000, kind, torch.float32).cpu()
+        theirs = streams._hashed(keys.cpu(), (3000,), kind, torch.float32)
+        assert torch.allclose(ours, theirs, atol=1e-5), kind

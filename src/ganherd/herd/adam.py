@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import torch
 from torch import Tensor
+
+from ganherd.herd import streams
 
 
 def adam_(
@@ -24,7 +24,7 @@ def adam_(
                 [params[i]], [grads[i]], [m[i]], [v[i]], [], [torch.tensor(float(step))],
                 lr=lr_i, beta1=b1, beta2=b2, weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
             )  # fmt: skip
-    elif params.dtype == torch.float32 and importlib.util.find_spec("triton") is not None:
+    elif params.dtype == torch.float32 and streams.HAS_TRITON:
         from ganherd.herd.kernels.adam import adam_triton_
 
         adam_triton_(params, grads, m, v, t, lr, beta1, beta2, eps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ganherd.data.feed import Feed
+from ganherd.herd import streams
 from ganherd.herd.state import Blueprint, State, bases, bytes_per_member, members_of
 from ganherd.herd.step import SUMS, Rules, Step
 
@@ -115,9 +115,7 @@ class Engine:
 
 def has_kernels(herd: Herd) -> bool:
     """Triton's kernels serve on a GPU, in every precision but float64."""
-    if herd.device.type != "cuda" or herd.rules.precision == "float64":
-        return False
-    return importlib.util.find_spec("triton") is not None
+    return herd.device.type == "cuda" and herd.rules.precision != "float64" and streams.HAS_TRITON
 
 
 def place(herd: Herd, plan: Plan) -> None:

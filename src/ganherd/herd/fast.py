@@ -10,9 +10,6 @@ from ganherd.herd.kernels.conv import MemberConv
 from ganherd.herd.kernels.norm import MemberNorm
 from ganherd.herd.kernels.random import MemberDropout
 
-linear = ops.linear
-normalise = ops.normalise
-
 
 def _dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
@@ -28,6 +25,16 @@ def _channels_first(x: Tensor) -> Tensor:
     return x.permute(0, 1, 4, 2, 3)
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A convolution of one tap: the kernel takes any size, where the library's batched product wants multiples of 8."""
+    if x.dim() != 3:
+        return ops.linear(x, weight, bias)
+    taps = weight.transpose(1, 2).to(_dtype(x)).contiguous()[:, None]  # [N, 1, I, O]
+    rows = x.contiguous().to(taps.dtype)[:, :, None, None]
+    tf32 = bool(torch.backends.cuda.matmul.allow_tf32)
+    return MemberConv.apply(rows, taps, bias, (1, 1), 1, 1, 0, False, tf32)[:, :, 0, 0]
+
+
 def dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
     if p >= 1.0:
         return x * 0.0
@@ -39,18 +46,19 @@ def dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
 
 
 def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: ops.Running | None
+) -> tuple[Tensor, ops.Running | None]:
+    if running is not None and running.momentum is None:  # a plain average over all batches: rare, and no kernel for it
+        return ops.batch_norm(x, weight, bias, eps, slope, running)
     n, c = x.shape[0], x.shape[2]
     weight = torch.ones(n, c, device=x.device) if weight is None else weight
     bias = torch.zeros(n, c, device=x.device) if bias is None else bias
-    if x.dim() == 5:
-        rows = _channels_last(x)
-        y, mean, var = MemberNorm.apply(rows.flatten(1, 3), weight, bias, eps, slope)
-        return _channels_first(y.view(rows.shape)), mean, var
-    rows = x.movedim(2, -1).contiguous()
-    y, mean, var = MemberNorm.apply(rows.flatten(1, -2), weight, bias, eps, slope)
-    return y.view(rows.shape).movedim(-1, 2), mean, var
+    rows = x.movedim(2, -1).contiguous()  # channels last
+    old = (running.mean, running.var) if running else None
+    momentum = running.momentum if running and running.momentum is not None else 0.0
+    y, mean, var = MemberNorm.apply(rows.flatten(1, -2), weight, bias, eps, slope, old, momentum)
+    out = y.view(rows.shape).movedim(-1, 2)
+    return out, ops.Running(mean, var, running.count + 1, running.momentum) if running else None
 
 
 def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d, upsample_first: bool = False) -> Tensor:

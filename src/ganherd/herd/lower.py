@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,6 +26,20 @@ Library = Any  # `ops`, or `fast` with the same functions by kernels
 _ELEMENTWISE = (nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity)
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, torch.add, torch.mul, torch.tanh,
                torch.relu, torch.sigmoid, F.relu, F.leaky_relu, F.tanh, F.sigmoid, F.softplus}  # fmt: skip
+
+
+_SHAPES = {
+    operator.getitem,
+    getattr,
+    torch.flatten,
+    "reshape",
+    "view",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+    "size",
+    "dim",
+}
 
 
 class _Tracer(fx.Tracer):
@@ -65,7 +80,9 @@ class Lowered:
         """(layer, how it runs) for every operation of the module."""
         return [(str(node.target), self._how(node)) for node in self._graph.nodes if node.op.startswith("call")]
 
-    def __call__(self, params: Tensors, buffers: Tensors, keys: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensors]:
+    def __call__(
+        self, params: Tensors, buffers: Tensors, keys: Callable[[], Tensor], *inputs: Tensor
+    ) -> tuple[Tensor, Tensors]:
         moved = dict(buffers)
         values: dict[fx.Node, Any] = {}
         given = iter(inputs)
@@ -86,8 +103,20 @@ class Lowered:
 
     def _how(self, node: fx.Node) -> str:
         if node.op == "call_module":
-            return "all members at once" if type(self._children[str(node.target)]) in _MODULES else "vmap"
-        return "all members at once" if node.op == "call_function" and node.target in _ARITHMETIC else "vmap"
+            child = self._children[str(node.target)]
+            if node in self._absorbed:
+                return "within its neighbour"
+            if type(child) not in _MODULES:
+                return f"vmap: {type(child).__name__} has no operation for all members"
+            if (
+                isinstance(child, (nn.Conv2d, nn.ConvTranspose2d))
+                and self._library is not ops
+                and not self._library.fits(child)
+            ):
+                return "member by member: no kernel for its size, stride or padding"
+            return "all members at once"
+        known = node.target in _ARITHMETIC or node.target in _SHAPES
+        return "all members at once" if known else "vmap"
 
     def _run(self, node: fx.Node, args: Any, kwargs: Any, params: Tensors, moved: Tensors, draws: Draws) -> Any:
         if node.op == "call_module":
@@ -107,6 +136,8 @@ class Lowered:
             return function(*args, **kwargs)
         if (asked := _shape_of(node, args)) is not None:
             return asked
+        if (reshaped := _reshaped(node, args, kwargs)) is not None:
+            return reshaped
         return _mapped(function, args, kwargs, draws)
 
     def _mapped_module(
@@ -169,6 +200,26 @@ def _shape_of(node: fx.Node, args: Any) -> Any:
     return len(own) if name == "dim" else None
 
 
+def _reshaped(node: fx.Node, args: Any, kwargs: Any) -> Tensor | None:
+    """The operations on shapes that modules use most, with the member axis before; None for all others."""
+    x, rest = args[0], args[1:]
+    if not isinstance(x, Tensor) or kwargs or _has_tensor(rest):
+        return None
+    if node.target is operator.getitem:
+        index = rest[0] if isinstance(rest[0], tuple) else (rest[0],)
+        return x[(slice(None), *index)] if all(isinstance(i, (slice, int)) for i in index) else None
+    if node.target in ("reshape", "view"):
+        sizes = rest[0] if rest and isinstance(rest[0], (tuple, list)) else rest
+        return x.reshape(x.shape[0], *sizes)
+    if node.target in ("squeeze", "unsqueeze") and len(rest) == 1 and isinstance(rest[0], int):
+        dim = rest[0] + 1 if rest[0] >= 0 else rest[0]
+        return x.squeeze(dim) if node.target == "squeeze" else x.unsqueeze(dim)
+    if node.target in ("flatten", torch.flatten):
+        ends = (*rest, *(0, -1)[len(rest) :])
+        return x.flatten(*(d + 1 if d >= 0 else d for d in ends))
+    return None
+
+
 def _method(name: str) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, name)(*args, **kwargs)
@@ -179,8 +230,13 @@ def _method(name: str) -> Callable[..., Any]:
 class Draws:
     """The members' keys for one call of the module, and how many draws it has made: the same as if it ran by itself."""
 
-    def __init__(self, keys: Tensor) -> None:
-        self.keys, self.calls = keys, Calls()
+    def __init__(self, keys: Callable[[], Tensor]) -> None:
+        self._make, self.calls = keys, Calls()
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """[N]; made only if the module draws anything."""
+        return self._make()
 
     def next(self) -> Tensor:
         """[N] keys of the next draw."""
@@ -252,21 +308,21 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
     m, buffers = layer.module, layer.buffers
     weight, bias = layer.own.get("weight"), layer.own.get("bias")
     slope = 1.0 if layer.beside is None else getattr(layer.beside, "negative_slope", 0.0)
-    mean, var = buffers.get("running_mean"), buffers.get("running_var")
-    if not m.training and mean is not None and var is not None:
-        out = layer.library.normalise(x, mean, var, weight, bias, m.eps)
-        return out if slope == 1.0 else F.leaky_relu(out, slope)
-    out, batch_mean, batch_var = layer.library.batch_norm(x, weight, bias, m.eps, slope)
-    if m.training and mean is not None and var is not None:
-        with torch.no_grad():
-            count = buffers.get("num_batches_tracked")
-            assert count is not None
-            buffers.set("num_batches_tracked", count + 1)
-            samples = x.numel() // (x.shape[0] * x.shape[2])
-            share: Any = m.momentum if m.momentum is not None else (1.0 / (count + 1).to(mean.dtype))[:, None]
-            unbiased = batch_var * (samples / max(samples - 1, 1))
-            buffers.set("running_mean", mean * (1 - share) + batch_mean.to(mean.dtype) * share)
-            buffers.set("running_var", var * (1 - share) + unbiased.to(var.dtype) * share)
+    mean, var, count = (buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked"))
+    running = None
+    if mean is not None and var is not None and count is not None:
+        if not m.training:
+            out = ops.normalise(x, mean, var, weight, bias, m.eps)
+            return out if slope == 1.0 else F.leaky_relu(out, slope)
+        running = ops.Running(mean, var, count, m.momentum)
+    out, moved = layer.library.batch_norm(x, weight, bias, m.eps, slope, running)
+    if moved is not None:
+        for name, value in (
+            ("running_mean", moved.mean),
+            ("running_var", moved.var),
+            ("num_batches_tracked", moved.count),
+        ):
+            buffers.set(name, value)
     return out
 
 

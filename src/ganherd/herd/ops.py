@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,17 +48,41 @@ def normalise(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias:
     return x * per_channel(scale, x) + per_channel(shift, x)
 
 
-def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch norm with each member's own batch statistics, then (leaky) ReLU with that slope below 0.
+@dataclass(frozen=True)
+class Running:
+    """Running statistics [N, C] of a batch norm, the number of batches [N] that they saw, and how fast they move."""
 
-    Answers (output, mean [N, C], biased variance [N, C]).
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+    momentum: float | None  # None: a plain average over all batches
+
+
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: Running | None
+) -> tuple[Tensor, Running | None]:
+    """Batch norm with each member's own batch statistics, then (leaky) ReLU with that slope below 0 (1: none).
+
+    Answers the output and the running statistics after this batch.
     """
     over = [d for d in range(x.dim()) if d not in (0, 2)]
     var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), over, correction=0)
     out = normalise(x, mean, var, weight, bias, eps)
-    return out if slope == 1.0 else F.leaky_relu(out, slope), mean.detach(), var.detach()
+    out = out if slope == 1.0 else F.leaky_relu(out, slope)
+    if running is None:
+        return out, None
+    with torch.no_grad():
+        count = running.count + 1
+        share: Any = running.momentum
+        if share is None:
+            share = (1.0 / count.to(running.mean.dtype))[:, None]
+        samples = x.numel() // (x.shape[0] * x.shape[2])
+        unbiased = var * (samples / max(samples - 1, 1))
+        moved = [
+            old * (1 - share) + new.to(old.dtype) * share
+            for old, new in ((running.mean, mean), (running.var, unbiased))
+        ]
+    return out, Running(moved[0], moved[1], count, running.momentum)
 
 
 def upsample(x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.streams import MemberRandomness, Streams
 from ganherd.losses import Game, gradient_penalty
 
+Tensors = dict[str, Tensor]
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # which batch of this step -> x [N, B, …] in model units, y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its [4, N] sums
 
@@ -166,13 +167,16 @@ class Step:
         if blueprint.takes_label:
             assert y is not None
             inputs = (*inputs, y)
-        member_keys = draws.keys(streams.INSIDE, call)
+
+        def member_keys() -> Tensor:
+            return draws.keys(streams.INSIDE, call)
+
         with self._autocast(inputs[0].device):
             if self.mapped:
                 out, moved = self._all_members(kind, views, buffers, member_keys, inputs)
             else:
                 params, own = ({name: value[0] for name, value in part.items()} for part in (views, buffers))
-                out, moved = member_call(blueprint, params, own, member_keys[0], *(value[0] for value in inputs))
+                out, moved = member_call(blueprint, params, own, member_keys()[0], *(value[0] for value in inputs))
                 out, moved = out[None], {name: value[None] for name, value in moved.items()}
         with torch.no_grad():
             for name, value in moved.items():
@@ -181,14 +185,19 @@ class Step:
         return out if kind == "g" else out.reshape(out.shape[0], self.rules.batch)
 
     def _all_members(
-        self, kind: str, views: dict[str, Tensor], buffers: dict[str, Tensor], keys: Tensor, inputs: tuple[Tensor, ...]
+        self,
+        kind: str,
+        views: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        keys: Callable[[], Tensor],
+        inputs: tuple[Tensor, ...],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Through the lowered graph where the module could be traced, else through `vmap` as a whole."""
         lowered = self._lowered[kind]
         if lowered is not None:
             return lowered(views, buffers, keys, *inputs)
         blueprint = self.g if kind == "g" else self.d
-        return vmap(lambda p, b, k, i: member_call(blueprint, p, b, k, *i))(views, buffers, keys, inputs)
+        return vmap(lambda p, b, k, i: member_call(blueprint, p, b, k, *i))(views, buffers, keys(), inputs)
 
     def _update(self, kind: str, state: State, grads: Tensor) -> None:
         """Clips the gradient of each member to its norm and takes one Adam step."""

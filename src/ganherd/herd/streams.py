@@ -7,6 +7,7 @@ Mersenne Twister takes the low 32 bits of it); on a GPU the key and a counter ar
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from ganherd.errors import UserError
 # What a draw is for. The numbers are part of every run's identity: never reuse or renumber one.
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
@@ -65,6 +67,13 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
 
 def device_keys(base: Tensor, *parts: int | Tensor) -> Tensor:
     """The same as `keys`, on the device that `base` [N] int64 is on, with no trip to the host."""
+    if base.is_cuda and HAS_TRITON and base.dim() == 1 and len(base) <= 4096:
+        from ganherd.herd.kernels.random import mix
+
+        if isinstance(parts[0], Tensor) and parts[0].dim() == 0:
+            return mix(base, parts[0], parts[1:])  # type: ignore[arg-type]
+        if not any(isinstance(part, Tensor) for part in parts) and len(parts) <= 3:
+            return mix(base, None, parts)  # type: ignore[arg-type]
     x = base
     for part in parts:
         x = x ^ (part if isinstance(part, Tensor) else _signed(part))
@@ -90,8 +99,12 @@ def draw(
 
 
 def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-    """Counter-based draws in plain device operations, so that a CUDA graph can hold them."""
+    """Counter-based draws on the device, so that a CUDA graph can hold them."""
     count = math.prod(shape)
+    if member_keys.is_cuda and HAS_TRITON:
+        from ganherd.herd.kernels.random import fill
+
+        return fill(member_keys, count, kind, dtype).view(member_keys.shape[0], *shape)
     counter = torch.arange(count, device=member_keys.device, dtype=torch.int64)
     bits = device_keys(member_keys[:, None] + counter * _signed(_GOLDEN), 0)  # [N, count]
     high = _shifted(bits, 40).to(torch.float32) * 2.0**-24  # [0, 1)

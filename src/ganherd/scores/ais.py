@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ganherd.mixture import Mixture
 
 Progress = Callable[[str], None]
-_SAYS = 50  # times that a run of chains tells where it stands
+_QUIET = 3.0  # seconds between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -251,16 +251,16 @@ def _anneal(
     likelihood = Likelihood(decoder, x, variance, start.shape[1], budget)
     chains = Chains(likelihood, start, settings.hmc, generator, settings.graph)
     weights = torch.zeros(start.shape[:2], dtype=torch.float64, device=x.device)
-    every = max(1, settings.temperatures // _SAYS)
-    began = time.monotonic()
+    began = last = time.monotonic()
     for t, delta in enumerate(deltas):
         weights.add_(chains.log_p.double(), alpha=delta)
         if t + 1 < len(deltas):  # a move at the last temperature would change no weight
             chains.move(on_device[t + 1])
-        if progress and (t + 1) % every == 0:
+        if progress and time.monotonic() - last >= _QUIET:
             if x.is_cuda:
                 torch.cuda.synchronize(x.device)  # the host runs ahead; what is told must have happened
-            left = (time.monotonic() - began) / (t + 1) * (settings.temperatures - t - 1)
+            last = time.monotonic()
+            left = (last - began) / (t + 1) * (settings.temperatures - t - 1)
             way = "down" if backward else "up"
             progress(f"annealing {way}, temperature {t + 1:,} of {settings.temperatures:,}, {left:.0f} s left")
     if not bool(torch.isfinite(weights).all()):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ganherd.data.source import Dataset
 
 MOST = 50_000  # of a set that holds more, so many are looked at where nobody says how many
+DRAWN = 10_000  # of a run that stands for the data
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def score_sets(
 
     names = known_metrics(metrics, "score")
     made = _mixture(fake, trust_code)
-    data = _dataset(real, samples or MOST, seed, trust_code)
+    data = _dataset(real, samples or DRAWN, seed, trust_code)
     if made is None:
         given = _rows(fake)
         if given.x.shape[1:] != data.x.shape[1:]:

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ganherd.herd.kernels.norm import column_sums
+
 
 @triton.jit
 def _gather(
@@ -147,14 +149,14 @@ def gather(
     y = torch.empty(n, b, oh, ow, co, dtype=x.dtype, device=x.device)
     bk = _power(ci, 16, 64 if x.dtype != torch.float32 else 32)
     bn = _power(co, 16, 128)
-    bm = 128 if b * qh * qw >= 128 else 64
-    warps = 8 if bm * bn >= 128 * 128 else 4
+    bm = 128 if b * qh * qw * n >= 128 * 132 else 64  # smaller tiles where there would be too few to fill a GPU
+    warps = 8 if transposed and bn >= 128 else 4
     grid = (triton.cdiv(b * qh * qw, bm), triton.cdiv(co, bn), n * (4 if transposed else 1))
     _gather[grid](
         x, w, bias.contiguous() if bias is not None else x, y, b, h, wd, ci, oh, ow, qh, qw, co,
         K=k, STRIDE=stride, PAD=pad, TRANSPOSED=transposed, HAS_BIAS=bias is not None,
         J=(k + 1) // 2 if transposed else k, KB=triton.cdiv(ci, bk),  # a parity of the output meets every other tap
-        BM=bm, BN=bn, BK=bk, PRECISION=_precision(x, tf32), num_warps=warps, num_stages=4,
+        BM=bm, BN=bn, BK=bk, PRECISION=_precision(x, tf32), num_warps=warps, num_stages=3,
     )  # fmt: skip
     return y
 
@@ -175,7 +177,7 @@ def weight_gradient(x: Tensor, g: Tensor, k: int, stride: int, pad: int, tf32: b
     _weight_gradient[grid](
         x, g, out, b, h, wd, ci, oh, ow, co,
         TILES=triton.cdiv(tiles, split), K=k, STRIDE=stride, PAD=pad, SPLIT=split, BM=bm, BI=bi, BO=bo,
-        PRECISION=_precision(x, tf32), num_warps=8 if bi * bo >= 128 * 128 else 4, num_stages=4,
+        PRECISION=_precision(x, tf32), num_warps=8 if bi * bo >= 128 * 128 else 4, num_stages=3,
     )  # fmt: skip
     return out[:, 0] if split == 1 else out.sum(1)
 
@@ -219,5 +221,5 @@ class MemberConv(torch.autograd.Function):
                 dw = weight_gradient(x, grad, k, stride, pad, tf32)
             dw = dw.to(w.dtype)
         if ctx.has_bias and ctx.needs_input_grad[2]:
-            db = grad.flatten(1, 3).sum(1, dtype=torch.float32)
+            db = column_sums(grad.flatten(1, 3))
         return dx, dw, db, None, None, None, None, None, None

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS = 64  # rows in a tile
-_TILES = 16  # tiles that one program sums before it writes its part
+_MOST_PARTS = 128  # that the finishing kernel joins at once
 
 
 @triton.jit
@@ -38,6 +38,39 @@ def _statistics(x, mean, m2, M, C, PARTS, ROWS: tl.constexpr, TILES: tl.constexp
 
 
 @triton.jit
+def _finish(
+    means, m2s, weight, bias, running_mean, running_var, mean, inv, scale, shift, new_mean, new_var,
+    M, C, PARTS, SIZE, EPS, MOMENTUM, HAS_RUNNING: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Joins the parts of each channel: statistics, the line that normalises, and the running statistics."""
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    n = tl.program_id(1).to(tl.int64)
+    part = tl.arange(0, BP)
+    known = (part < PARTS)[:, None] & (c < C)[None, :]
+    place = (n * PARTS + part)[:, None] * C + c[None, :]
+    share = tl.minimum(M - part * SIZE, SIZE).to(tl.float32) / M  # the last part has fewer rows
+    share = tl.where(part < PARTS, share, 0.0)
+    own = tl.load(means + place, mask=known, other=0.0)
+    total = tl.sum(own * share[:, None], 0)
+    apart = own - total[None, :]
+    squares = tl.load(m2s + place, mask=known, other=0.0)
+    variance = tl.sum(squares, 0) / M + tl.sum(tl.where(known, apart * apart, 0.0) * share[:, None], 0)
+    here = n * C + c
+    inverse = 1.0 / tl.sqrt(variance + EPS)
+    a = inverse * tl.load(weight + here, mask=c < C, other=0.0)
+    tl.store(mean + here, total, mask=c < C)
+    tl.store(inv + here, inverse, mask=c < C)
+    tl.store(scale + here, a, mask=c < C)
+    tl.store(shift + here, tl.load(bias + here, mask=c < C, other=0.0) - total * a, mask=c < C)
+    if HAS_RUNNING:
+        unbiased = variance * M / tl.maximum(M - 1, 1)
+        old_mean = tl.load(running_mean + here, mask=c < C, other=0.0)
+        old_var = tl.load(running_var + here, mask=c < C, other=0.0)
+        tl.store(new_mean + here, old_mean * (1.0 - MOMENTUM) + total * MOMENTUM, mask=c < C)
+        tl.store(new_var + here, old_var * (1.0 - MOMENTUM) + unbiased * MOMENTUM, mask=c < C)
+
+
+@triton.jit
 def _apply(x, scale, shift, y, M, C, SLOPE: tl.constexpr, ROWS: tl.constexpr, BC: tl.constexpr):
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
@@ -53,10 +86,10 @@ def _apply(x, scale, shift, y, M, C, SLOPE: tl.constexpr, ROWS: tl.constexpr, BC
 
 @triton.jit
 def _backward_sums(
-    x, dy, scale, shift, mean, inv, s1, s2, M, C, PARTS,
+    x, dy, scale, shift, mean, inv, sums, M, C, PARTS, BLOCK,
     SLOPE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Per part: Σ dz and Σ dz·x̂, where dz is the gradient before the activation."""
+    """Per part: Σ dz and, BLOCK numbers further, Σ dz·x̂, where dz is the gradient before the activation."""
     part = tl.program_id(0)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
@@ -76,15 +109,15 @@ def _backward_sums(
         total += tl.sum(grad, 0)
         weighted += tl.sum(grad * (value - mu[None, :]) * iv[None, :], 0)
     place = (n * PARTS + part) * C + c
-    tl.store(s1 + place, total, mask=c < C)
-    tl.store(s2 + place, weighted, mask=c < C)
+    tl.store(sums + place, total, mask=c < C)
+    tl.store(sums + BLOCK + place, weighted, mask=c < C)
 
 
 @triton.jit
 def _backward_apply(
     x, dy, scale, shift, mean, inv, g1, g2, dx, M, C, SLOPE: tl.constexpr, ROWS: tl.constexpr, BC: tl.constexpr
 ):
-    """dx = scale · (dz − mean(dz) − x̂ · mean(dz·x̂)); g1 and g2 are the two means."""
+    """dx = scale · (dz − mean(dz) − x̂ · mean(dz·x̂)); g1 and g2 are the two sums."""
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -93,8 +126,8 @@ def _backward_apply(
     b = tl.load(shift + here, mask=c < C, other=0.0)
     mu = tl.load(mean + here, mask=c < C, other=0.0)
     iv = tl.load(inv + here, mask=c < C, other=0.0)
-    m1 = tl.load(g1 + here, mask=c < C, other=0.0)
-    m2 = tl.load(g2 + here, mask=c < C, other=0.0)
+    m1 = tl.load(g1 + here, mask=c < C, other=0.0) / M
+    m2 = tl.load(g2 + here, mask=c < C, other=0.0) / M
     place = n * M * C + row[:, None] * C + c[None, :]
     known = (row < M)[:, None] & (c < C)[None, :]
     value = tl.load(x + place, mask=known, other=0.0).to(tl.float32)
@@ -104,49 +137,65 @@ def _backward_apply(
     tl.store(dx + place, out.to(dx.dtype.element_ty), mask=known)
 
 
-def _grids(x: Tensor) -> tuple[int, int, tuple[int, int, int], tuple[int, int, int]]:
-    """(channels in a tile, parts, grid of the sums, grid of the rows)."""
-    n, m, c = x.shape
-    bc = max(16, min(64, triton.next_power_of_2(c)))
-    parts = triton.cdiv(m, _ROWS * _TILES)
-    across = triton.cdiv(c, bc)
-    return bc, parts, (parts, across, n), (triton.cdiv(m, _ROWS), across, n)
+class _Grid:
+    """How [N, M, C] is cut: tiles of rows, parts of tiles, blocks of channels."""
+
+    def __init__(self, x: Tensor) -> None:
+        n, m, c = x.shape
+        self.channels = max(16, min(64, triton.next_power_of_2(c)))
+        across = triton.cdiv(c, self.channels)
+        rows = triton.cdiv(m, _ROWS)
+        enough = rows * n * across // 1024  # more programs than this do not fill a GPU better
+        self.tiles = triton.next_power_of_2(max(1, enough, triton.cdiv(rows, _MOST_PARTS)))
+        self.parts = triton.cdiv(rows, self.tiles)
+        self.sums = (self.parts, across, n)
+        self.rows = (rows, across, n)
 
 
-def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean, biased variance) float32 [N, C] of x [N, M, C]."""
+def _parts(x: Tensor, grid: _Grid) -> tuple[Tensor, Tensor]:
     n, m, c = x.shape
-    bc, parts, sums, _ = _grids(x)
-    mean, m2 = (torch.empty(n, parts, c, dtype=torch.float32, device=x.device) for _ in range(2))
-    _statistics[sums](x, mean, m2, m, c, parts, ROWS=_ROWS, TILES=_TILES, BC=bc)
-    if parts == 1:
-        return mean[:, 0], m2[:, 0] / m
-    whole = float(_ROWS * _TILES)
-    last = m - (parts - 1) * whole  # rows of the last part
-    weight = torch.full((parts, 1), whole / m, device=x.device)
-    weight[-1] = last / m
-    total = (mean * weight).sum(1)
-    return total, m2.sum(1) / m + ((mean - total[:, None]).square() * weight).sum(1)
+    means, m2s = torch.empty(2, n, grid.parts, c, dtype=torch.float32, device=x.device)
+    _statistics[grid.sums](x, means, m2s, m, c, grid.parts, ROWS=_ROWS, TILES=grid.tiles, BC=grid.channels)
+    return means, m2s
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """float32 [N, C]: Σ over the rows of x [N, M, C]; the gradient of a bias."""
+    grid = _Grid(x)
+    means, _ = _parts(x, grid)
+    size = grid.tiles * _ROWS
+    if grid.parts == 1:
+        return means[:, 0] * x.shape[1]
+    return means[:, :-1].sum(1) * size + means[:, -1] * (x.shape[1] - (grid.parts - 1) * size)
 
 
 class MemberNorm(torch.autograd.Function):
-    """act(batch_norm(x)) with x [N, M, C] contiguous; slope 1 is no activation, 0 is ReLU, 0.2 is LeakyReLU(0.2)."""
+    """act(batch_norm(x)) with x [N, M, C] contiguous; slope 1 is no activation, 0 is ReLU, 0.2 is LeakyReLU(0.2).
+
+    Answers (y, running mean, running variance), the latter moved on by `momentum` where `running` is given.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, slope: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        mean, var = statistics(x)
-        inv = torch.rsqrt(var + eps)
-        scale = inv * weight
-        shift = bias - mean * scale
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, slope: float,
+        running: tuple[Tensor, Tensor] | None, momentum: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        n, m, c = x.shape
+        grid = _Grid(x)
+        means, m2s = _parts(x, grid)
+        mean, inv, scale, shift, new_mean, new_var = torch.empty(6, n, c, dtype=torch.float32, device=x.device)
+        old_mean, old_var = (value.contiguous() for value in running) if running else (mean, mean)
+        _finish[(triton.cdiv(c, 16), n)](
+            means, m2s, weight.contiguous(), bias.contiguous(), old_mean, old_var,
+            mean, inv, scale, shift, new_mean, new_var, m, c, grid.parts, grid.tiles * _ROWS, eps, momentum,
+            HAS_RUNNING=running is not None, BP=triton.next_power_of_2(grid.parts), BC=16,
+        )  # fmt: skip
         y = torch.empty_like(x)
-        bc, _, _, rows = _grids(x)
-        _apply[rows](x, scale, shift, y, x.shape[1], x.shape[2], SLOPE=slope, ROWS=_ROWS, BC=bc)
+        _apply[grid.rows](x, scale, shift, y, m, c, SLOPE=slope, ROWS=_ROWS, BC=grid.channels)
         ctx.save_for_backward(x, scale, shift, mean, inv)
         ctx.slope = slope
-        ctx.mark_non_differentiable(mean, var)
-        return y, mean, var
+        ctx.mark_non_differentiable(new_mean, new_var)
+        return y, new_mean, new_var
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -154,14 +203,15 @@ class MemberNorm(torch.autograd.Function):
         x, scale, shift, mean, inv = ctx.saved_tensors
         n, m, c = x.shape
         dy = dy.contiguous()
-        bc, parts, sums, rows = _grids(x)
-        s1, s2 = (torch.empty(n, parts, c, dtype=torch.float32, device=x.device) for _ in range(2))
-        _backward_sums[sums](
-            x, dy, scale, shift, mean, inv, s1, s2, m, c, parts, SLOPE=ctx.slope, ROWS=_ROWS, TILES=_TILES, BC=bc
-        )
-        s1, s2 = s1.sum(1), s2.sum(1)
+        grid = _Grid(x)
+        sums = torch.empty(2, n, grid.parts, c, dtype=torch.float32, device=x.device)
+        _backward_sums[grid.sums](
+            x, dy, scale, shift, mean, inv, sums, m, c, grid.parts, sums[0].numel(),
+            SLOPE=ctx.slope, ROWS=_ROWS, TILES=grid.tiles, BC=grid.channels,
+        )  # fmt: skip
+        s1, s2 = sums.sum(2)
         dx = torch.empty_like(x)
-        _backward_apply[rows](
-            x, dy, scale, shift, mean, inv, s1 / m, s2 / m, dx, m, c, SLOPE=ctx.slope, ROWS=_ROWS, BC=bc
+        _backward_apply[grid.rows](
+            x, dy, scale, shift, mean, inv, s1, s2, dx, m, c, SLOPE=ctx.slope, ROWS=_ROWS, BC=grid.channels
         )
-        return dx, s2, s1, None, None
+        return dx, s2, s1, None, None, None, None

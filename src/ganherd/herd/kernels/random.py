@@ -1,4 +1,4 @@
-"""Counter-based dropout in one pass: the mask is hashed from each member's key, never stored, and hashed again on the way back."""
+"""Counter-based random numbers: keys, noise, and dropout whose mask is hashed, never stored, and hashed again on the way back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from torch import Tensor
 
 
 @triton.jit
-def _uniform(key, counter):
-    """`streams._hashed` for one number: 24 bits in [0, 1) of key and counter."""
+def _bits(key, counter):
+    """64 well-mixed bits of key and counter, as `streams._hashed` has them."""
     x = key + counter * (-7046029254386353131)
     x = x + (-7046029254386353131)
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * (-7723592293110705685)
-    x = x ^ ((x >> 31) & 0x1FFFFFFFF)
-    return ((x >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
 
 
 @triton.jit
@@ -31,7 +30,8 @@ def _dropout(x, keys, y, SIZE, C, PLACES, P, SCALE, BLOCK: tl.constexpr):
     place = (at // C) % PLACES
     b = at // (C * PLACES)
     key = tl.load(keys + n)
-    u = _uniform(key, ((b * C + c) * PLACES + place).to(tl.int64))
+    bits = _bits(key, ((b * C + c) * PLACES + place).to(tl.int64))
+    u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08  # 24 bits in [0, 1)
     value = tl.load(x + n * SIZE + at, mask=known, other=0.0).to(tl.float32)
     tl.store(y + n * SIZE + at, tl.where(u >= P, value * SCALE, 0.0).to(y.dtype.element_ty), mask=known)
 
@@ -58,3 +58,56 @@ class MemberDropout(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         (keys,) = ctx.saved_tensors
         return _run(dy.contiguous(), keys, ctx.p), None, None
+
+
+@triton.jit(do_not_specialize=["P0", "P1", "P2"])
+def _mix(keys, at, out, N, P0, P1, P2, HAS_AT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """`streams.device_keys`: the keys refined by a number on the device, then by up to three from the host."""
+    n = tl.arange(0, BLOCK)
+    x = tl.load(keys + n, mask=n < N, other=0)
+    for number in tl.static_range(PARTS):
+        if HAS_AT and number == 0:
+            part = tl.load(at).to(tl.int64)
+        elif number - HAS_AT == 0:
+            part = P0.to(tl.int64)
+        elif number - HAS_AT == 1:
+            part = P1.to(tl.int64)
+        else:
+            part = P2.to(tl.int64)
+        x = (x ^ part) + (-7046029254386353131)
+        x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
+        x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * (-7723592293110705685)
+        x = x ^ ((x >> 31) & 0x1FFFFFFFF)
+    tl.store(out + n, x, mask=n < N)
+
+
+@triton.jit
+def _fill(keys, out, COUNT, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
+    """`streams._hashed`: uniform numbers, or normal ones by Box and Muller from the two halves of the bits."""
+    n = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    key = tl.load(keys + n)
+    bits = _bits(key, at.to(tl.int64))
+    u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08
+    if NORMAL:
+        low = (bits & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08
+        u = tl.sqrt(-2.0 * tl.log(1.0 - u)) * tl.cos(6.283185307179586 * low)
+    tl.store(out + n * COUNT + at, u.to(out.dtype.element_ty), mask=at < COUNT)
+
+
+def mix(keys: Tensor, at: Tensor | None, parts: tuple[int, ...]) -> Tensor:
+    """[N] keys refined by `at` (a number on the device) and then by the parts, in one launch."""
+    out = torch.empty_like(keys)
+    p0, p1, p2 = (*parts, 0, 0, 0)[:3]
+    _mix[(1,)](
+        keys, keys if at is None else at, out, len(keys), p0, p1, p2,
+        HAS_AT=at is not None, PARTS=len(parts) + (at is not None), BLOCK=triton.next_power_of_2(len(keys)),
+    )  # fmt: skip
+    return out
+
+
+def fill(keys: Tensor, count: int, kind: str, dtype: torch.dtype) -> Tensor:
+    """[N, count] numbers of `kind`, row i from key i alone."""
+    out = torch.empty(len(keys), count, dtype=dtype, device=keys.device)
+    _fill[(triton.cdiv(count, 1024), len(keys))](keys, out, count, NORMAL=kind == "normal", BLOCK=1024)
+    return out
