@@ -6,7 +6,9 @@ p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then sends noise to the gen
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,13 @@ from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
+from ganherd.mixture_file import Winner
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import Net
 from ganherd.run.folder import mixture_of
 
-_BLOCK = 64  # images per call of a generator, always: so image i is the same, to the bit, for every n
+_BLOCK = 64  # images that draw their noise together, on every device: so image i is the same for every n
+_CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator, always full: so it is the same to the bit
 _NOISES = 10_240  # for the re-estimation of batch-norm statistics
 
 
@@ -59,6 +63,7 @@ class Mixture:
     params: dict[str, Tensor]  # [replicas × members, …]
     buffers: dict[str, Tensor]
     module: nn.Module  # a template: its own weights are never used
+    winner: Winner | None = None  # the best member, where `ganherd score --metrics gam2` has found one
 
     @property
     def replicas(self) -> int:
@@ -72,17 +77,50 @@ class Mixture:
     def is_image(self) -> bool:
         return len(self.shape) == 3
 
-    def sample(self, n: int, label: str | int | None = None, seed: int = 0, replica: int = 0) -> Samples:
-        """n images, of one label or of all. Image i of a seed is the same for every n."""
+    @property
+    def device(self) -> torch.device:
+        return next((value.device for value in self.params.values()), torch.device("cpu"))
+
+    def to(self, device: torch.device | str) -> Mixture:
+        """The same mixture with its generators on a device; itself where they are there already."""
+        device = torch.device(device)
+        if device.type == self.device.type and device.index in (None, self.device.index):
+            return self
+        params, buffers = ({k: v.to(device) for k, v in part.items()} for part in (self.params, self.buffers))
+        return replace(self, params=params, buffers=buffers, module=copy.deepcopy(self.module).to(device))
+
+    def alone(self, member: int) -> Mixture:
+        """One member by itself."""
+        if not 0 <= member < self.members:
+            raise UserError(f"there is no member {member}; this mixture has {self.members}, counted from 0.")
+        return replace(self, weights=np.eye(self.members)[member])
+
+    def sample(
+        self,
+        n: int,
+        label: str | int | None = None,
+        seed: int = 0,
+        replica: int = 0,
+        *,
+        device: torch.device | str | None = None,
+        watch: Callable[[int], None] | None = None,
+    ) -> Samples:
+        """n images, of one label or of all. Image i of a seed is the same for every n, to the bit on the same device;
+        on another one it is made of the same noise, and differs by rounding. `watch` is told how many are made."""
+        if device is not None:
+            return self.to(device).sample(n, label, seed, replica, watch=watch)
         if n < 1:
             raise UserError(f"asked for {n} samples; ask for at least 1.")
         if not 0 <= replica < self.replicas:
             raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
         member, y = self._routes(n, self.label_number(label), seed)
         x = np.empty((n, *self.shape), np.uint8 if self.is_image else np.float32)
+        made = 0
         for pair in np.unique(np.stack([member, y]), axis=1).T.tolist():
             rows = np.flatnonzero((member == pair[0]) & (y == pair[1]))
-            x[rows] = self._images(pair[0], pair[1], len(rows), seed, replica)
+            told = (lambda count, before=made: watch(before + count)) if watch else None
+            x[rows] = self._images(pair[0], pair[1], len(rows), seed, replica, told)
+            made += len(rows)
         return Samples(x, y, member, self.labels)
 
     def label_number(self, label: str | int | None) -> int | None:
@@ -127,22 +165,31 @@ class Mixture:
         y = np.full(n, label, np.int64) if label is not None else _inverse(self.label_weights, u[:, 1])
         return member, y
 
-    def _images(self, member: int, label: int, count: int, seed: int, replica: int) -> np.ndarray:
+    def _images(
+        self, member: int, label: int, count: int, seed: int, replica: int, watch: Callable[[int], None] | None = None
+    ) -> np.ndarray:
         """The first `count` images that this member makes for this seed."""
         row = replica * self.members + member
         state = {name: value[row] for part in (self.params, self.buffers) for name, value in part.items()}
         dtype = next(iter(self.params.values())).dtype if self.params else torch.float32
+        device, size = self.device, _CALL.get(self.device.type, _BLOCK)
         out = []
-        for block in range(-(-count // _BLOCK)):
-            key = np.array([streams.key(seed, streams.SAMPLE, replica, member, label + 1, block)])
-            z = _prior(key, (_BLOCK, self.latent), self.prior, dtype)
-            inputs = (z, torch.full((_BLOCK,), label)) if self.takes_label else (z,)
-            with torch.no_grad(), MemberRandomness(torch.from_numpy(streams.keys(key, streams.INSIDE))[0]):
-                x = functional_call(self.module, state, inputs)
-            x = x.float() * self.scale + self.offset
-            out.append(x.round().clamp(0, 255).nan_to_num(0).to(torch.uint8) if self.is_image else x)
-            if not torch.isfinite(x).all():
-                raise UserError(f"member {member} of the mixture makes images that are not finite: train it again.")
+        with torch.no_grad(), _repeatable(device):
+            for call in range(-(-count // size)):
+                blocks = np.arange(call * size // _BLOCK, (call + 1) * size // _BLOCK)
+                keys = streams.keys(
+                    np.full(len(blocks), streams.key(seed, streams.SAMPLE, replica, member, label + 1)), blocks
+                )
+                z = _prior(keys, (_BLOCK, self.latent), self.prior, dtype).reshape(size, self.latent).to(device)
+                inputs = (z, torch.full((size,), label, device=device)) if self.takes_label else (z,)
+                with MemberRandomness(torch.from_numpy(streams.keys(keys[:1], streams.INSIDE))[0].to(device)):
+                    x = functional_call(self.module, state, inputs)
+                x = x.float() * self.scale + self.offset
+                if not torch.isfinite(x).all():
+                    raise UserError(f"member {member} of the mixture makes images that are not finite: train it again.")
+                out.append((x.round().clamp(0, 255).to(torch.uint8) if self.is_image else x).cpu())
+                if watch:
+                    watch(min((call + 1) * size, count))
         return torch.cat(out)[:count].numpy()
 
     # -- files ----------------------------------------------------------------------------------------------------
@@ -161,6 +208,7 @@ class Mixture:
             label_weights=self.label_weights.tolist(),
             seeds=self.seeds,
             step=self.step,
+            winner=self.winner,
         )
         params = {f"params/{name}": value for name, value in self.params.items()}
         mixture_file.write(folder, facts, params | {f"buffers/{name}": value for name, value in self.buffers.items()})
@@ -205,6 +253,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
         params={name.removeprefix("params/"): value for name, value in tensors.items() if name.startswith("params/")},
         buffers={name.removeprefix("buffers/"): v for name, v in tensors.items() if name.startswith("buffers/")},
         module=module,
+        winner=facts.winner,
     )
 
 
@@ -236,14 +285,22 @@ def recalibrated(
             own = np.array([streams.key(key, streams.CALIBRATE, block)])
             label = (torch.arange(512) % max(classes, 1),) if takes_label(module) else ()
             with MemberRandomness(torch.from_numpy(streams.keys(own, streams.INSIDE))[0]):
-                module(_prior(own, (512, latent), prior, dtype), *label)
+                module(_prior(own, (512, latent), prior, dtype)[0], *label)
     return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
 
 
 def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:
     kind = "normal" if prior == "normal" else "uniform"
-    z = streams.draw(key, shape, kind, dtype)[0]
+    z = streams.draw(key, shape, kind, dtype)  # [keys, *shape]
     return z if kind == "normal" else z * 2.0 - 1.0
+
+
+def _repeatable(device: torch.device) -> AbstractContextManager[object]:
+    """On a GPU: the same picture every time, and in full float32, so that it is the CPU's picture up to rounding."""
+    if device.type != "cuda":
+        return nullcontext()
+    on = torch.backends.cudnn.enabled
+    return torch.backends.cudnn.flags(enabled=on, benchmark=False, deterministic=True, allow_tf32=False)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _inverse(weights: np.ndarray, u: np.ndarray) -> np.ndarray:

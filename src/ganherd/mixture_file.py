@@ -18,6 +18,17 @@ JSON, TENSORS = "mixture.json", "generators.safetensors"
 _Weight = Annotated[float, Field(ge=0)]
 
 
+class Winner(BaseModel):
+    """The member that a contest found to be the best of its run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+    member: Annotated[int, Field(ge=0)]
+    replica: Annotated[int, Field(ge=0)] = 0
+    by: Literal["gam2"] = "gam2"
+    value: float  # what it had
+
+
 class Facts(BaseModel):
     """All that mixture.json says."""
 
@@ -36,6 +47,7 @@ class Facts(BaseModel):
     label_weights: list[_Weight]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     step: Annotated[int, Field(ge=0)]
+    winner: Winner | None = None
     sha256: str = ""
 
     @model_validator(mode="after")
@@ -48,6 +60,9 @@ class Facts(BaseModel):
             raise ValueError("weights must be one for each member, and not all zero")
         if len(self.label_weights) != len(self.labels) or (self.labels and not sum(self.label_weights) > 0):
             raise ValueError("label_weights must be one for each label, and not all zero")
+        best = self.winner
+        if best and (best.member >= len(self.label_of) or best.replica >= len(self.seeds)):
+            raise ValueError("winner names a member that is not there")
         return self
 
 
@@ -56,18 +71,27 @@ def write(folder: Path, facts: Facts, tensors: dict[str, Tensor]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
     facts = facts.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
-    for name, data in ((TENSORS, content), (JSON, facts.model_dump_json(indent=1).encode())):
-        aside = folder / f"{name}.new"
-        aside.unlink(missing_ok=True)  # whatever lies there, even a link: nothing is written through it
-        with aside.open("xb") as handle:
-            handle.write(data)
-        aside.replace(folder / name)
+    _replace(folder / TENSORS, content)
+    _replace(folder / JSON, facts.model_dump_json(indent=1).encode())
 
 
-def read(folder: Path) -> tuple[Facts, dict[str, Tensor]]:
+def mark(folder: Path, winner: Winner | None) -> None:
+    """Writes down which member won; nothing else of the mixture changes."""
+    facts = Facts.model_validate(_facts(folder).model_dump() | {"winner": winner})
+    _replace(folder / JSON, facts.model_dump_json(indent=1).encode())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    aside = path.with_name(f"{path.name}.new")
+    aside.unlink(missing_ok=True)  # whatever lies there, even a link: nothing is written through it
+    with aside.open("xb") as handle:
+        handle.write(data)
+    aside.replace(path)
+
+
+def _facts(folder: Path) -> Facts:
     try:
-        facts = Facts.model_validate_json((folder / JSON).read_bytes())
-        content = (folder / TENSORS).read_bytes()
+        return Facts.model_validate_json((folder / JSON).read_bytes())
     except OSError as error:
         raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
@@ -76,6 +100,14 @@ def read(folder: Path) -> tuple[Facts, dict[str, Tensor]]:
         raise UserError(
             f"{folder / JSON} is not what ganherd writes: {where}{': ' * bool(where)}{first['msg']}."
         ) from None
+
+
+def read(folder: Path) -> tuple[Facts, dict[str, Tensor]]:
+    facts = _facts(folder)
+    try:
+        content = (folder / TENSORS).read_bytes()
+    except OSError as error:
+        raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
     if hashlib.sha256(content).hexdigest() != facts.sha256:
         raise UserError(f"{folder / TENSORS} is not what was written: its sha256 differs.")
     try:

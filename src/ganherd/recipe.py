@@ -292,10 +292,27 @@ class Engine(Section):
         return self
 
 
+# What follows an alarm about a member: only say so; back to the last checkpoint with half the learning rates; fresh
+# weights; the weights of the next member that is well (not where members stand for classes); the end of the run.
+Policy = Literal["tell", "rollback", "reseed", "neighbour", "stop"]
+
+
 class Repair(Section):
-    policy: Literal["rollback", "stop", "tell"] = "rollback"  # for a member that turned NaN or diverged
+    policy: Policy = "rollback"  # for a member that turned NaN or diverged
     diverged: float = Field(1e6, gt=0)  # a loss beyond this counts as diverged
-    limit: int = Field(5, ge=0)  # repairs of one member before the run stops
+    # repairs of one member before the run stops; one that is ill otherwise is not repaired any more, and goes on
+    limit: int = Field(5, ge=0)
+
+
+class Watch(Section):
+    """Cheap scores of every member while it trains, and what follows where they are an alarm."""
+
+    # steps between looks; auto: measured once so that they cost at most 2 % of the time, and recorded; 0: never
+    every: Literal["auto"] | Steps = "auto"
+    collapse: Policy = "tell"  # its samples are hardly varied any more
+    cycling: Policy = "tell"  # its samples on the same noise come back to where they were
+    dead_critic: Policy = "tell"  # its discriminator tells real from generated no better than a coin
+    memorising: Policy = "tell"  # its samples are copies of training images
 
 
 class Run(Section):
@@ -306,6 +323,7 @@ class Run(Section):
     keep: int = Field(3, ge=1)  # checkpoints kept, beside the best
     weights: Literal["data", "uniform"] | dict[str, Positive] = "data"  # p(y) of the mixture
     repair: Repair = Repair()
+    watch: Watch = Watch()
     tensorboard: bool = False
     wandb: Literal["off", "offline", "online"] = "off"
 
@@ -328,3 +346,22 @@ class Recipe(Section):
     strategy: Strategy = Strategy()
     engine: Engine = Engine()
     run: Run = Run()
+
+    @model_validator(mode="after")
+    def _has_neighbours(self) -> Recipe:
+        """A neighbour's weights make other images, where members stand for classes."""
+        policies = {f"run.watch.{name}": value for name, value in self.run.watch if name != "every"}
+        policies["run.repair.policy"] = self.run.repair.policy
+        for key in [key for key, policy in policies.items() if policy == "neighbour"]:
+            if self.data.partition == "by-class":
+                raise refuse(
+                    f"{key} data.partition",
+                    f"{key} cannot be neighbour with data.partition by-class, where a neighbour makes images of another "
+                    "class: set it to rollback or reseed",
+                )
+            if (self.herd.members or 1) < 2:
+                raise refuse(
+                    f"{key} herd.members",
+                    f"{key} cannot be neighbour in a herd of one member: set it to rollback or reseed",
+                )
+        return self

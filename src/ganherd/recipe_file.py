@@ -210,5 +210,6 @@ def _drop_empty(data: dict[str, Any]) -> None:
     for key in [k for k, value in data.items() if value is None and k in Recipe.model_fields and k != "about"]:
         del data[key]
     run = data.get("run")
-    if isinstance(run, dict) and run.get("repair", 0) is None:
-        del run["repair"]
+    for key in ("repair", "watch"):
+        if isinstance(run, dict) and run.get(key, 0) is None:
+            del run[key]

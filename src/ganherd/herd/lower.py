@@ -56,6 +56,7 @@ class Lowered:
         self._graph, self._library = graph, library
         self._children = dict(module.named_modules())
         self._absorbed = self._absorb()
+        self._normed = {node for node in graph.nodes if self._is_normed(node)}
 
     def _absorb(self) -> dict[fx.Node, fx.Node]:
         """Operations that run as part of their neighbour: an upsampling in the convolution after it, an activation in the
@@ -72,6 +73,11 @@ class Lowered:
                 assert user is not None
                 absorbed[user] = node
         return absorbed
+
+    def _is_normed(self, node: fx.Node) -> bool:
+        """Whether a batch norm with batch statistics is all that sees this operation."""
+        after = [self._child(user) for user in node.users]
+        return len(after) == 1 and isinstance(after[0], (nn.BatchNorm1d, nn.BatchNorm2d)) and after[0].training
 
     def _child(self, node: fx.Node) -> nn.Module | None:
         return self._children[str(node.target)] if node.op == "call_module" else None
@@ -129,7 +135,10 @@ class Lowered:
             if known is not None and not kwargs:
                 neighbours = [other for other, into in self._absorbed.items() if into is node]
                 beside = self._child(neighbours[0]) if neighbours else None
-                return known(Layer(child, own, _Buffers(moved, name), draws, self._library, beside), args[0])
+                return known(
+                    Layer(child, own, _Buffers(moved, name), draws, self._library, beside, node in self._normed),
+                    args[0],
+                )
             return self._mapped_module(name, child, args, kwargs, params, moved, draws)
         function: Any = node.target if node.op == "call_function" else _method(str(node.target))
         if function in _ARITHMETIC or not _has_tensor((args, kwargs)):
@@ -277,6 +286,7 @@ class Layer:
     draws: Draws
     library: Library
     beside: Any  # the activation after a batch norm, the upsampling before a convolution
+    normed: bool  # a batch norm follows
 
 
 def _linear(layer: Layer, x: Tensor) -> Tensor:
@@ -327,11 +337,12 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
-    return layer.library.conv2d(x, layer.own["weight"], layer.own.get("bias"), layer.module, layer.beside is not None)
+    weight, bias = layer.own["weight"], layer.own.get("bias")
+    return layer.library.conv2d(x, weight, bias, layer.module, layer.beside is not None, layer.normed)
 
 
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
-    return layer.library.conv_transpose2d(x, layer.own["weight"], layer.own.get("bias"), layer.module)
+    return layer.library.conv_transpose2d(x, layer.own["weight"], layer.own.get("bias"), layer.module, layer.normed)
 
 
 def _upsample(layer: Layer, x: Tensor) -> Tensor:

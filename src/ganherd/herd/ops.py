@@ -90,8 +90,18 @@ def upsample(x: Tensor) -> Tensor:
     return x.repeat_interleave(2, -1).repeat_interleave(2, -2)
 
 
-def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d, upsample_first: bool = False) -> Tensor:
-    """x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W']; padding, stride, … as the module has them."""
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    like: nn.Conv2d,
+    upsample_first: bool = False,
+    still_bias: bool = False,
+) -> Tensor:
+    """x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W']; padding, stride, … as the module has them.
+
+    `still_bias` says that a batch norm follows, which takes the bias away again; only the kernels make use of it.
+    """
     x = upsample(x) if upsample_first else x
     return torch.stack([
         like._conv_forward(one, w, b)
@@ -99,7 +109,9 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.Conv2d, upsa
     ])  # fmt: skip
 
 
-def conv_transpose2d(x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d) -> Tensor:
+def conv_transpose2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d, still_bias: bool = False
+) -> Tensor:
     return torch.stack([
         F.conv_transpose2d(one, w, b, like.stride, like.padding, like.output_padding, like.groups, like.dilation)  # type: ignore[arg-type]
         for one, w, b in zip(x, weight, bias if bias is not None else [None] * len(x), strict=True)

@@ -10,22 +10,22 @@ import torch
 
 from ganherd.errors import Interrupted
 from ganherd.herd.engine import Plan, make_engine
-from ganherd.herd.state import finite, take_
+from ganherd.herd.state import finite
 from ganherd.herd.step import SUMS
-from ganherd.run import checkpoint
+from ganherd.run import cadence, checkpoint
+from ganherd.run.alarms import ALARMS, Alarms, judge
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
+from ganherd.run.cadence import Cadence
 from ganherd.run.folder import RunFolder
 from ganherd.run.preview import Preview
 from ganherd.run.progress import Progress
 from ganherd.run.record import Lines
+from ganherd.run.repair import RunFailed, repair
 from ganherd.run.stop import StopRequest
+from ganherd.run.watch import SCORES, Watch
 
-_COLLAPSED = 0.1  # a member whose samples spread less than this fraction of its data's has collapsed
-
-
-class RunFailed(Exception):
-    """A run that cannot go on by itself; the message says why and what to try."""
+__all__ = ["RunFailed", "Trainer"]
 
 
 class Trainer:
@@ -40,7 +40,9 @@ class Trainer:
         progress: Progress,
         resumed: checkpoint.Checkpoint | None = None,
         also_record: Callable[[dict[str, Any]], None] = lambda line: None,
+        paced: dict[str, Any] | None = None,
     ) -> None:
+        """`paced`: how often an earlier process of this run found that the members can be looked at."""
         self.assembly, self.herd, self.folder, self.budget, self.progress = (
             assembly,
             assembly.herd,
@@ -52,6 +54,9 @@ class Trainer:
         self.blueprints = {"g": self.herd.g, "d": self.herd.d}
         self.engine = make_engine(self.herd, plan)
         self.preview = Preview(assembly)
+        remembered = resumed.state if resumed else None
+        self.watch, self.alarms = Watch(assembly, remembered), Alarms(self.herd.size, remembered)
+        self.cadence, self.stopwatch = Cadence.of(self.settings.watch.every, paced), cadence.Stopwatch()
         facts = resumed.facts if resumed else {}
         self.step = resumed.step if resumed else 0
         self.sums = self.herd.no_sums()
@@ -75,15 +80,24 @@ class Trainer:
     def train(self, stop: StopRequest) -> None:
         """From where the run stands to its last step; raises `Interrupted` when it is asked to stop before."""
         if self.saved is None:
+            self.look()  # how varied fresh weights are is what a collapse is measured against
             self.save()  # so that a run can be resumed, and a member rolled back, from the first moment on
         while self.step < self.budget.steps:
+            began, start = time.perf_counter(), self.step
             self.step = self.engine.advance(self.step, self.next_stop(), self.sums, self.enough(stop), self.tick)
             if self.budget.is_over(self.seconds) and self.step < self.budget.steps:
                 self.end()
+            if self.cadence.every is None:
+                self.pace(start, began)
+            looked = self.cadence.is_due(self.step)
+            if looked:
+                self.look()
             if self.due(self.settings.record_every):
                 self.record()
             if self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every):
                 self.heal()
+            if looked:
+                self.judge()
             if self.due(self.settings.record_every):
                 self.recorded = self.step
                 self.sums.zero_()
@@ -96,9 +110,14 @@ class Trainer:
         if self.saved != self.step:
             self.save()
         # After the checkpoint, since a longer run would not have looked here: what follows is made again if this run is extended.
+        looked = self.cadence.every == 0 or self.cadence.is_due(self.step)
+        if not looked:
+            self.look()
         self.record()
         if not self.due(self.settings.record_every) and not self.due(self.settings.checkpoint_every):
             self.heal()
+        if not looked:
+            self.judge()
         if not self.due(self.settings.sample_every):
             self.show()
 
@@ -108,7 +127,8 @@ class Trainer:
     def next_stop(self) -> int:
         """The next step at which anything but training happens."""
         every = (self.settings.record_every, self.settings.sample_every, self.settings.checkpoint_every)
-        return min([self.budget.steps, *(self.step - self.step % e + e for e in every if e)])
+        stops = [self.step - self.step % e + e for e in every if e]
+        return min([self.budget.steps, *stops, *self.cadence.next_after(self.step)])
 
     def enough(self, stop: StopRequest) -> Callable[[], bool]:
         return lambda: stop.asked or self.budget.is_over(self.seconds)
@@ -139,6 +159,9 @@ class Trainer:
             "rate": round(self.progress.rate * self.herd.size, 1),
             **means,
         }
+        looked = int(self.watch.state["watch.at"].max())
+        if looked > self.recorded:  # the last look since the last record
+            line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in self.watch.scores().items()}}
         self.metrics.write(line)
         self.progress.record(line)
         self.also_record(line)
@@ -149,59 +172,64 @@ class Trainer:
         self.over = self.budget.deadline
         self.budget.end_at(self.step)
 
+    def pace(self, start: int, began: float) -> None:
+        """Chooses, once, how often the members are looked at; from then on it is a matter of steps."""
+        if self.herd.device.type == "cuda":
+            torch.cuda.synchronize(self.herd.device)
+        self.stopwatch.add(self.step - start, time.perf_counter() - began)
+        if (step := self.stopwatch.step) is not None:
+            every = cadence.choose(self.watch.cost(), step, self.settings.record_every)
+            self.cadence = Cadence(every, self.step)
+            self.folder.write_info(watch=vars(self.cadence))  # before the first look: a resume makes the same ones
+
+    def look(self) -> None:
+        if self.cadence.every != 0:
+            self.watch.look(self.step)
+
+    def judge(self) -> None:
+        """Alarms from the last look; a member that was repaired since has no scores."""
+        seen = {name: self.watch.state["watch.scores"][:, i] for i, name in enumerate(SCORES)}
+        bad, known = judge(seen, self.watch.state["watch.peak"], self.step)
+        self.raise_alarms(ALARMS.index("collapse"), bad, known)
+
     def heal(self) -> None:
         """Notices members that turned NaN or diverged, names them, and repairs them as the recipe says."""
         loss = self.sums[:2].abs().amax(0) / max(1, self.step - self.recorded)
         good = finite(self.herd.state).cpu() & torch.isfinite(loss).cpu()
         calm = (loss.cpu() <= self.settings.repair.diverged) | ~good
-        for member in (~(good & calm)).nonzero().flatten().tolist():
-            self._repair(member, "diverged" if good[member] else "nan")
+        bad = ~torch.stack([good, calm], 1)
+        self.raise_alarms(0, bad, torch.ones_like(bad))
 
-    def _repair(self, member: int, what: str) -> None:
-        name, policy = self.assembly.name_of(member), self.settings.repair.policy
-        why = "its loss left all bounds" if what == "diverged" else "it turned NaN"
-        self.event(what, member=member, name=name)
-        self.progress.alarm(member, what)
-        if policy == "tell":
-            return
-        if policy == "stop" or self.repairs[member] >= self.settings.repair.limit:
-            raise RunFailed(
-                f"{name} cannot go on: {why} at step {self.step}, after {self.repairs[member]} repairs; "
-                "try a lower optim.lr_g and optim.lr_d, or optim.grad_clip."
-            )
-        assert self.last_good is not None  # step 0 is saved before the first step
-        state = self.herd.state
-        rates = [float(state[key][member]) for key in ("set.lr_g", "set.lr_d")]
-        life = int(state["set.life"][member]) + 1
-        good, damaged = checkpoint.newest(self.folder.checkpoints, self.blueprints, [member], self.last_good)
-        for sentence in damaged:
-            self.progress.say(f"{sentence}; the checkpoint before it is used.")
-        take_(state, good.state, [member], [0])
-        state["set.lr_g"][member], state["set.lr_d"][member] = rates[0] / 2, rates[1] / 2
-        state["set.life"][member] = life
-        self.sums[:, member] = 0.0
-        self.repairs[member] += 1
-        self.event(
-            "repair",
-            member=member,
-            name=name,
-            reason=why,
-            from_step=good.step,
-            lr_g=rates[0] / 2,
-            lr_d=rates[1] / 2,
-            life=life,
-        )
-        self.progress.say(
-            f"{name}: {why} at step {self.step}; it goes on from step {good.step} with half its learning rate."
-        )
+    def raise_alarms(self, first: int, bad: torch.Tensor, known: torch.Tensor) -> None:
+        """Tells what began and what is over, and does what the recipe says about the former."""
+        begun, over = self.alarms.note(first, bad, known)
+        for member, what in over:
+            self.event("calm", what=what, member=member, name=self.assembly.name_of(member))
+            self.progress.calm(member, what)
+        scores = self.watch.scores() if begun else {}
+        for member, what in begun:
+            name = self.assembly.name_of(member)
+            if what in ("nan", "diverged"):
+                self.event(what, member=member, name=name)
+            else:
+                seen = {key: round(values[member], 4) for key, values in scores.items()}
+                self.event("alarm", what=what, member=member, name=name, **seen)
+            self.progress.alarm(member, what)
+        self.progress.say_alarms(self.step, begun)
+        for member, what in self.to_repair(begun).items():
+            repair(self, member, what, self.policy(what))
+
+    def to_repair(self, begun: list[tuple[int, str]]) -> dict[int, str]:
+        """Each member once, for the first of its alarms that asks for it."""
+        return dict(sorted((m, w) for m, w in reversed(begun) if self.policy(w) != "tell"))
+
+    def policy(self, what: str) -> str:
+        watch = self.settings.watch
+        return str(self.settings.repair.policy if what in ("nan", "diverged") else getattr(watch, what))
 
     def show(self) -> None:
-        """A picture of the samples, and a word about members that have collapsed."""
-        _, spread = self.preview.look()
-        for member, ratio in enumerate(spread):
-            if ratio < _COLLAPSED:
-                self.event("alarm", what="collapse", member=member, name=self.assembly.name_of(member), spread=ratio)
-                self.progress.alarm(member, "collapse")
+        """A picture of the samples."""
+        self.preview.look()
         self.preview.draw(self.folder.samples / f"step-{self.step:08d}.png")
 
     def save(self) -> None:
@@ -225,7 +253,8 @@ class Trainer:
             "bytes": {"metrics": self.metrics.settle(), "events": self.events.settle()},
         }
         try:
-            checkpoint.save(self.folder.checkpoints, self.step, self.herd.state, self.blueprints, facts)
+            state = {**self.herd.state, **self.watch.state, **self.alarms.state}
+            checkpoint.save(self.folder.checkpoints, self.step, state, self.blueprints, facts)
         except OSError as error:
             before = "the one before is whole" if self.saved is not None else "it is the first one"
             raise Interrupted(

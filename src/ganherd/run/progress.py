@@ -58,7 +58,7 @@ class Progress:
         )  # fmt: skip
         self._task = self._bar.add_task("", total=1, about="")
         self._times: deque[tuple[int, float]] = deque(maxlen=400)
-        self._alarms: dict[int, str] = {}
+        self._alarms: dict[int, list[str]] = {}  # by member, those that are not over
         self._line: dict[str, Any] = {}
         self._steps = 1
         self._said = -_SECONDS_BETWEEN_LINES
@@ -97,7 +97,23 @@ class Progress:
             self.say(f"step {step:,}/{self._steps:,}  {self._about(step)}  {losses}")
 
     def alarm(self, member: int, what: str) -> None:
-        self._alarms[member] = what
+        self._alarms.setdefault(member, []).append(words(what))
+
+    def say_alarms(self, step: int, begun: list[tuple[int, str]]) -> None:
+        """A line for each kind of alarm, however many members it is about."""
+        for what in sorted({kind for _, kind in begun}):
+            names = [self._names[member] for member, kind in begun if kind == what and member < len(self._names)]
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            self.say(f"step {step:,}: {words(what)}: {', '.join(names[:3])}{more}")
+
+    def calm(self, member: int, what: str) -> None:
+        """The alarm is over."""
+        left = [alarm for alarm in self._alarms.pop(member, []) if alarm != words(what)]
+        if left:
+            self._alarms[member] = left
+
+    def repaired(self, member: int) -> None:
+        self._alarms[member] = ["repaired"]
 
     def say(self, text: str) -> None:
         if self._quiet:
@@ -130,7 +146,7 @@ class Progress:
         shown = sorted(self._alarms)[:_ROWS] + [m for m in range(len(self._names)) if m not in self._alarms]
         for member in sorted(shown[:_ROWS]):
             g, d = (self._line.get(key) for key in ("loss_g", "loss_d"))
-            alarm = self._alarms.get(member, "")
+            alarm = ", ".join(self._alarms.get(member, []))
             table.add_row(
                 escape(self._names[member]),
                 _number(g, member),
@@ -142,6 +158,15 @@ class Progress:
         if more > 0:
             parts.insert(1, f"[dim]… and {more} more members[/dim]")
         return Group(*parts)
+
+
+def words(what: str) -> str:
+    """An alarm as people say it.
+
+    >>> words("dead_critic")
+    'dead critic'
+    """
+    return what.replace("_", " ")
 
 
 def _number(values: list[float] | None, member: int) -> str:

@@ -27,6 +27,7 @@ from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, finish, trackers
 from ganherd.run.assemble import Assembly, assemble, set_precision
 from ganherd.run.budget import Budget, plan_budget
+from ganherd.run.cadence import Cadence
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.loop import RunFailed, Trainer
 from ganherd.run.progress import Progress, duration
@@ -92,6 +93,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
                 f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
             )
         plan, budget = _recorded(info, folder)
+        paced = _paced(info, folder)
         set_precision(recipe)
         resumed = None
         if checkpoint.steps(folder.checkpoints):
@@ -121,7 +123,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
                 write_aside(folder.recipe_path, recipe_file.dump(wanted))
         except OSError as error:
             raise Interrupted(f"{error.strerror} while writing to {folder.path}; {_again(folder)}") from error
-        return _train(assembly, plan, folder, budget, quiet, resumed)
+        return _train(assembly, plan, folder, budget, quiet, resumed, paced)
 
 
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
@@ -140,6 +142,7 @@ def _train(
     budget: Budget,
     quiet: bool,
     resumed: checkpoint.Checkpoint | None,
+    paced: dict[str, Any] | None = None,
 ) -> Run:
     names = [assembly.name_of(member) for member in range(assembly.herd.size)]
     progress = Progress(names, quiet)
@@ -150,7 +153,7 @@ def _train(
         try:
             tracking = trackers.Trackers(folder, assembly.recipe)
             closing.callback(tracking.close)
-            trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record)
+            trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record, paced)
             closing.callback(trainer.close)
             progress.say(
                 f"{folder.path}: {assembly.herd.size} members, step {trainer.step:,} to {budget.steps:,}, "
@@ -189,7 +192,8 @@ def _finish(trainer: Trainer, progress: Progress) -> Run:
     finish.write_picture(folder, made, assembly)
     found = finish.write_scores(folder, made, assembly, progress)
     trainer.event("finish", seconds=seconds)
-    folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget))
+    watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / max(trainer.seconds, 1e-9), 5)}
+    folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
     report.write(folder, mixture=made, dataset=assembly.dataset)
     return Run(folder.path, found)
 
@@ -257,9 +261,21 @@ def _recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
         ) from error
 
 
+def _paced(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | None:
+    """How often the members are looked at, where that was found before."""
+    try:
+        if (paced := info.get("watch")) is not None:
+            Cadence.of("auto", paced)
+        return paced
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."
+        ) from error
+
+
 def _check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
     own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
-    found = {name: tuple(value.shape) for name, value in resumed.state.items()}
+    found = {name: tuple(value.shape) for name, value in resumed.state.items() if not name.startswith("watch.")}
     if own != found:
         different = sorted(set(own.items()) ^ set(found.items()))[0]
         raise UserError(f"{resumed.path} does not fit its recipe: {different[0]} has another shape.")

@@ -9,7 +9,9 @@ from typing import Any
 
 from ganherd.errors import UserError
 from ganherd.run.folder import RunFolder
-from ganherd.run.progress import duration
+from ganherd.run.progress import duration, words
+
+_TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -44,8 +46,23 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         if folder.metrics_path.exists()
         else None,
         "losses": {key: last.get(key) for key in ("loss_g", "loss_d")},
-        "alarms": [e for e in events if e.get("event") in ("nan", "diverged", "repair", "alarm")],
+        "alarms": [e for e in events if e.get("event") in _TOLD],
+        "ill": _ill(events),
     }
+
+
+def _ill(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The alarms that are not over: neither calm nor repaired since."""
+    ill: dict[tuple[str, str], dict[str, Any]] = {}
+    for event in events:
+        kind, member = event.get("event"), str(event.get("member"))
+        if kind in ("nan", "diverged", "alarm"):
+            ill[member, str(event.get("what", kind))] = event
+        elif kind == "calm":
+            ill.pop((member, str(event.get("what"))), None)
+        elif kind == "repair":
+            ill = {key: value for key, value in ill.items() if key[0] != member}
+    return list(ill.values())
 
 
 def text(facts: dict[str, Any]) -> str:
@@ -56,7 +73,13 @@ def text(facts: dict[str, Any]) -> str:
         + (f", last record {duration(facts['heartbeat'])} ago" if facts["heartbeat"] is not None else ""),
     ]
     for alarm in facts["alarms"][-10:]:
-        lines.append(f"step {alarm['step']:,}: {alarm.get('name', '')} {alarm.get('what', alarm['event'])}")
+        what = words(str(alarm.get("what", alarm["event"])))
+        what = f"{what} is over" if alarm["event"] == "calm" else what
+        lines.append(f"step {alarm['step']:,}: {alarm.get('name', '')} {what}")
+    if facts["ill"]:
+        names = [f"{alarm.get('name', '')} ({words(str(alarm.get('what', alarm['event'])))})" for alarm in facts["ill"]]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        lines.append(f"not well now: {', '.join(names[:5])}{more}")
     if facts["state"] in ("killed", "interrupted"):
         lines.append(f"resume it with: ganherd train --resume {facts['run']}")
     return "\n".join(lines)

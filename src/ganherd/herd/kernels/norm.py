@@ -39,10 +39,13 @@ def _statistics(x, mean, m2, M, C, PARTS, ROWS: tl.constexpr, TILES: tl.constexp
 
 @triton.jit
 def _finish(
-    means, m2s, weight, bias, running_mean, running_var, mean, inv, scale, shift, new_mean, new_var,
-    M, C, PARTS, SIZE, EPS, MOMENTUM, HAS_RUNNING: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    means, m2s, weight, bias, running_mean, running_var, mean, inv, scale, shift,
+    WS, BS, M, C, PARTS, SIZE, EPS, MOMENTUM, HAS_RUNNING: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Joins the parts of each channel: statistics, the line that normalises, and the running statistics."""
+    """Joins the parts of each channel: statistics, the line that normalises, and the running statistics, moved in place.
+
+    WS and BS are the strides of weight and bias from member to member.
+    """
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     n = tl.program_id(1).to(tl.int64)
     part = tl.arange(0, BP)
@@ -57,17 +60,17 @@ def _finish(
     variance = tl.sum(squares, 0) / M + tl.sum(tl.where(known, apart * apart, 0.0) * share[:, None], 0)
     here = n * C + c
     inverse = 1.0 / tl.sqrt(variance + EPS)
-    a = inverse * tl.load(weight + here, mask=c < C, other=0.0)
+    a = inverse * tl.load(weight + n * WS + c, mask=c < C, other=0.0)
     tl.store(mean + here, total, mask=c < C)
     tl.store(inv + here, inverse, mask=c < C)
     tl.store(scale + here, a, mask=c < C)
-    tl.store(shift + here, tl.load(bias + here, mask=c < C, other=0.0) - total * a, mask=c < C)
+    tl.store(shift + here, tl.load(bias + n * BS + c, mask=c < C, other=0.0) - total * a, mask=c < C)
     if HAS_RUNNING:
         unbiased = variance * M / tl.maximum(M - 1, 1)
         old_mean = tl.load(running_mean + here, mask=c < C, other=0.0)
         old_var = tl.load(running_var + here, mask=c < C, other=0.0)
-        tl.store(new_mean + here, old_mean * (1.0 - MOMENTUM) + total * MOMENTUM, mask=c < C)
-        tl.store(new_var + here, old_var * (1.0 - MOMENTUM) + unbiased * MOMENTUM, mask=c < C)
+        tl.store(running_mean + here, old_mean * (1.0 - MOMENTUM) + total * MOMENTUM, mask=c < C)
+        tl.store(running_var + here, old_var * (1.0 - MOMENTUM) + unbiased * MOMENTUM, mask=c < C)
 
 
 @triton.jit
@@ -172,34 +175,34 @@ def column_sums(x: Tensor) -> Tensor:
 class MemberNorm(torch.autograd.Function):
     """act(batch_norm(x)) with x [N, M, C] contiguous; slope 1 is no activation, 0 is ReLU, 0.2 is LeakyReLU(0.2).
 
-    Answers (y, running mean, running variance), the latter moved on by `momentum` where `running` is given.
+    `running` (mean and variance, [N, C] contiguous), where given, is moved on by `momentum` in place.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, slope: float,
         running: tuple[Tensor, Tensor] | None, momentum: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    ) -> Tensor:  # fmt: skip
         n, m, c = x.shape
         grid = _Grid(x)
         means, m2s = _parts(x, grid)
-        mean, inv, scale, shift, new_mean, new_var = torch.empty(6, n, c, dtype=torch.float32, device=x.device)
-        old_mean, old_var = (value.contiguous() for value in running) if running else (mean, mean)
+        mean, inv, scale, shift = torch.empty(4, n, c, dtype=torch.float32, device=x.device)
+        running_mean, running_var = running or (mean, mean)
+        weight, bias = (value if value.stride(1) == 1 else value.contiguous() for value in (weight, bias))
         _finish[(triton.cdiv(c, 16), n)](
-            means, m2s, weight.contiguous(), bias.contiguous(), old_mean, old_var,
-            mean, inv, scale, shift, new_mean, new_var, m, c, grid.parts, grid.tiles * _ROWS, eps, momentum,
+            means, m2s, weight, bias, running_mean, running_var, mean, inv, scale, shift,
+            weight.stride(0), bias.stride(0), m, c, grid.parts, grid.tiles * _ROWS, eps, momentum,
             HAS_RUNNING=running is not None, BP=triton.next_power_of_2(grid.parts), BC=16,
         )  # fmt: skip
         y = torch.empty_like(x)
         _apply[grid.rows](x, scale, shift, y, m, c, SLOPE=slope, ROWS=_ROWS, BC=grid.channels)
         ctx.save_for_backward(x, scale, shift, mean, inv)
         ctx.slope = slope
-        ctx.mark_non_differentiable(new_mean, new_var)
-        return y, new_mean, new_var
+        return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor, *_: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         x, scale, shift, mean, inv = ctx.saved_tensors
         n, m, c = x.shape
         dy = dy.contiguous()

@@ -1,0 +1,105 @@
+"""Which alarms are raised for GANs that are made to fail, and for healthy ones; and what watching costs. Writes JSON.
+
+python benchmarks/alarms.py                        seeds 0 to 9, which the limits were not tuned on
+python benchmarks/alarms.py --seed 100 --seeds 5   those that they were tuned on
+python benchmarks/alarms.py --only cycling
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from failing_gans import KINDS, recipe, told
+
+import ganherd
+from ganherd import recipe_file
+from ganherd.herd.engine import Plan, place
+from ganherd.run.assemble import assemble
+from ganherd.run.budget import Budget
+from ganherd.run.folder import RunFolder
+from ganherd.run.loop import Trainer
+from ganherd.run.progress import Progress
+from ganherd.run.stop import StopRequest
+
+
+def train(settings: dict[str, Any], path: Path) -> Trainer:
+    """The training alone, without what comes after it."""
+    assembly = assemble(recipe_file.load(settings), trust_code=True)
+    plan = Plan("fused", assembly.herd.size, 1, "cpu")
+    torch.set_num_threads(plan.threads)
+    place(assembly.herd, plan)
+    steps = int(settings["train"]["budget"].removesuffix("steps"))
+    trainer = Trainer(assembly, plan, RunFolder.create(path), Budget(steps), Progress([], quiet=True))
+    trainer.train(StopRequest())
+    trainer.close()
+    return trainer
+
+
+def row(kind: str, folder: Path, seed: int, seeds: int) -> dict[str, Any]:
+    """What came out for one kind: a GAN is a member of a seed."""
+    made = KINDS[kind]
+    trainer = train(recipe(kind, folder, seed, seeds), folder / "run")
+    found = told(trainer.folder.events(), trainer.herd.size)
+    others = Counter(what for alarms in found for what in alarms if what != made.alarm)
+    first = sorted(alarms[made.alarm] for alarms in found if made.alarm in alarms)
+    return {
+        "kind": kind,
+        "about": made.about,
+        "seeds": [seed, seed + seeds - 1],
+        "gans": len(found),
+        "steps": made.steps,
+        "alarm": made.alarm or None,
+        "raised": len(first) if made.alarm else None,
+        "at_step": [first[0], first[-1]] if first else None,
+        "right": sum(made.alarm in alarms if made.alarm else not alarms for alarms in found),
+        "other_alarms": dict(others),
+    }
+
+
+def cost(folder: Path) -> dict[str, Any]:
+    """The default recipe as it is, looks as often as it measures: their share of the training time."""
+    settings = recipe_file.load("digits-wcgan", ["engine.device=cpu"]).model_dump()
+    trainer = train(settings, folder / "cost")
+    return {"every": trainer.cadence.every, "share": round(trainer.watch.seconds / trainer.seconds, 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--only", choices=list(KINDS), action="append")
+    parser.add_argument("-o", type=Path, help="where the JSON goes, as benchmarks/results/alarms.json")
+    asked = parser.parse_args()
+    rows = []
+    for kind in asked.only or KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(row(kind, Path(folder), asked.seed, asked.seeds))
+        new = rows[-1]
+        print(
+            f"{kind:<26} right {new['right']:>3} of {new['gans']:<4} {new['alarm'] or 'none':<12} at {new['at_step']}"
+            f"  others {new['other_alarms']}",
+            file=sys.stderr,
+            flush=True,
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        watching = cost(Path(folder))
+    print(f"watching the default recipe: every {watching['every']} steps, {watching['share']:.2%}", file=sys.stderr)
+    versions = {"ganherd": ganherd.__version__, "torch": torch.__version__}
+    machine = {"machine": platform.machine(), "threads": torch.get_num_threads(), **versions}
+    text = json.dumps({"rows": rows, "watching": watching, **machine}, indent=1)
+    if asked.o:
+        asked.o.parent.mkdir(parents=True, exist_ok=True)
+        asked.o.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What follows an alarm: nothing but the word, a roll back, fresh weights, a neighbour's weights, or the end of the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ganherd.herd.state import Seat, finite, new_state, take_
+from ganherd.run import checkpoint
+from ganherd.run.alarms import TRY, WHY
+from ganherd.run.assemble import makers
+
+if TYPE_CHECKING:
+    from ganherd.run.loop import Trainer
+
+
+class RunFailed(Exception):
+    """A run that cannot go on by itself; the message says why and what to try."""
+
+
+def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
+    """Acts on one member as the recipe says. Its new life has streams of its own; no other member is touched."""
+    name, settings = trainer.assembly.name_of(member), trainer.settings.repair
+    spent = trainer.repairs[member] >= settings.limit
+    vital = what in ("nan", "diverged")  # a member that is ill otherwise can go on, and the herd with it
+    if policy == "stop" or (policy != "tell" and spent and vital):
+        raise RunFailed(
+            f"{name} cannot go on: {WHY[what]} at step {trainer.step}, after {trainer.repairs[member]} repairs; {TRY[what]}."
+        )
+    if policy == "tell" or spent:
+        return
+    if policy == "neighbour" and (source := _neighbour(trainer, member)) is None:
+        trainer.progress.say(f"{name}: {WHY[what]}, and no other member is well: it goes on as it is.")
+        return
+    life = int(trainer.herd.state["set.life"][member]) + 1
+    if policy == "rollback":
+        facts = _roll_back(trainer, member)
+        then = f"it goes on from step {facts['from_step']} with half its learning rate"
+    elif policy == "reseed":
+        facts = _reseed(trainer, member, life)
+        then = "it starts anew with fresh weights"
+    else:
+        assert source is not None
+        facts = _copy(trainer, member, source)
+        then = f"it goes on with the weights of {trainer.assembly.name_of(source)}"
+    trainer.herd.state["set.life"][member] = life
+    trainer.sums[:, member] = 0.0
+    trainer.repairs[member] += 1
+    trainer.watch.forget(member)
+    trainer.alarms.forget(member)
+    trainer.event("repair", member=member, name=name, reason=WHY[what], policy=policy, **facts, life=life)
+    trainer.progress.repaired(member)
+    trainer.progress.say(f"{name}: {WHY[what]} at step {trainer.step}; {then}.")
+
+
+def _roll_back(trainer: Trainer, member: int) -> dict[str, Any]:
+    """The last checkpoint that was due: older ones may be there or not, so a resumed run could not choose them again."""
+    assert trainer.last_good is not None  # step 0 is saved before the first step
+    state = trainer.herd.state
+    rates = [float(state[key][member]) for key in ("set.lr_g", "set.lr_d")]
+    good, damaged = checkpoint.newest(trainer.folder.checkpoints, trainer.blueprints, [member], trainer.last_good)
+    for sentence in damaged:
+        trainer.progress.say(f"{sentence}; the checkpoint before it is used.")
+    take_(state, good.state, [member], [0])
+    state["set.lr_g"][member], state["set.lr_d"][member] = rates[0] / 2, rates[1] / 2
+    return {"from_step": good.step, "lr_g": rates[0] / 2, "lr_d": rates[1] / 2}
+
+
+def _reseed(trainer: Trainer, member: int, life: int) -> dict[str, Any]:
+    """Weights drawn as at the start of a run, from the stream of its new life; its settings stay."""
+    state, assembly = trainer.herd.state, trainer.assembly
+    seat = Seat(assembly.seats[member].seed, assembly.seats[member].slot, life)
+    data = assembly.dataset
+    # trusted: a net of the user's own was built by `assemble` already, with leave
+    make_g, make_d = makers(assembly.recipe, data.shape, len(data.labels), trust_code=True)
+    fresh = new_state(make_g, make_d, [seat], {}, state["g.params"].dtype, "g.ema" in state)[2]
+    kept = {name: value[[member]] for name, value in state.items() if name.startswith("set.")}
+    take_(state, {**kept, **{k: v for k, v in fresh.items() if k not in kept}}, [member], [0])
+    return {}
+
+
+def _neighbour(trainer: Trainer, member: int) -> int | None:
+    """The next member of the same replica that is well."""
+    members, slot = trainer.assembly.members, member % trainer.assembly.members
+    good = finite(trainer.herd.state)
+    for away in range(1, members):
+        other = member - slot + (slot + away) % members
+        if good[other] and not trainer.alarms.is_ill(other):
+            return other
+    return None
+
+
+def _copy(trainer: Trainer, member: int, source: int) -> dict[str, Any]:
+    """Its nets with their optimiser; seat and settings are the member's own."""
+    state = trainer.herd.state
+    nets = {name: value for name, value in state.items() if not name.startswith("set.")}
+    take_(nets, nets, [member], [source])
+    return {"from_member": source}

@@ -1,0 +1,265 @@
+"""A cheap look at all members every k steps, on noise and data that never change: the numbers that alarms are made of.
+
+Members are looked at as they train (their own weights, not the running average; batch norm as in a step), nothing of
+them is changed, and what is remembered between looks lies in tensors [N, …] that are part of every checkpoint.
+
+- `spread`: standard deviation of the samples' pixels by that of the member's data; 1 is as varied as the data.
+- `returns`: how near the samples on the same noise came back to where they were after going away; 0 is the same again.
+- `tells`: how often the discriminator ranks a real image above a sample (ties half); 0.5 is a coin.
+- `differs`: how often the nearest neighbour of an image or sample is of its own kind; 0.5 where nothing can tell them.
+- `copies`: the share of samples that lie as near to ONE training image as only 5 % of held-out images do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_map
+
+from ganherd.errors import UserError
+from ganherd.herd import streams
+from ganherd.herd.state import Blueprint, State, buffers_of, members_of
+from ganherd.herd.step import member_call
+from ganherd.herd.streams import Streams
+from ganherd.run.assemble import Assembly
+from ganherd.scores.neighbours import BY_CHANCE, NEXT
+
+SCORES = ("spread", "returns", "tells", "differs", "copies")
+IMAGES = 64  # samples, and real images, of each member
+KEPT = 32  # snapshots of each member
+_FEATURES = 64  # numbers that stand for an image; smaller images stand for themselves
+_SKETCH = 64  # numbers that stand for all samples of a member at one look
+_AWAY = 0.15  # a move counts where it is this part of the distance between two sets of the member's data
+_FEW = 10  # held-out images below which copies cannot be told
+_AT_ONCE = 16  # members
+
+
+class Watch:
+    """The fixed noise and data of every member, what is remembered of it, and the look."""
+
+    def __init__(self, assembly: Assembly, remembered: State | None = None) -> None:
+        self._herd, self._assembly = assembly.herd, assembly
+        n = self._herd.size
+        self.state: State = {
+            "watch.at": torch.full((n,), -1, dtype=torch.int64),  # the step of the last look
+            "watch.scores": torch.full((n, len(SCORES)), torch.nan, dtype=torch.float64),
+            "watch.peak": torch.zeros(n, dtype=torch.float64),  # the widest spread so far
+            "watch.sketch": torch.full((n, KEPT, _SKETCH), torch.nan, dtype=torch.float32),  # the newest first
+        }
+        recall(self.state, remembered)
+        self.seconds = 0.0  # spent with looking, by this process
+        self._fusable = True
+        self._blocks: list[_Fixed] = []
+
+    def scores(self) -> dict[str, list[float]]:
+        """Of the last look, for each member; NaN where a score could not be told."""
+        return {name: self.state["watch.scores"][:, i].tolist() for i, name in enumerate(SCORES)}
+
+    def forget(self, member: int) -> None:
+        """It starts anew: what was seen of it before is another one's past."""
+        for name, value in self.state.items():
+            value[member] = {"watch.at": -1, "watch.peak": 0.0}.get(name, torch.nan)
+
+    def cost(self) -> float:
+        """Seconds that a look takes; nothing of it is remembered."""
+        took = []
+        for _ in range(3):  # the first one compiles and fills caches
+            began = time.perf_counter()
+            self._seen()
+            took.append(time.perf_counter() - began)
+        return sorted(took[1:])[-1]
+
+    def look(self, step: int) -> None:
+        """All members at once; what is seen goes into the state."""
+        began = time.perf_counter()
+        seen, sketch = self._seen()
+        kept = self.state["watch.sketch"]
+        kept[:, 1:] = kept[:, :-1].clone()
+        kept[:, 0] = sketch
+        seen["returns"] = returns(kept)
+        self.state["watch.scores"].copy_(torch.stack([seen[name] for name in SCORES], 1))
+        self.state["watch.at"].fill_(step)
+        peak = self.state["watch.peak"]
+        peak.copy_(torch.fmax(peak, seen["spread"]))
+        self.seconds += time.perf_counter() - began
+
+    # -- the look ---------------------------------------------------------------------------------------------------
+
+    def _seen(self) -> tuple[dict[str, Tensor], Tensor]:
+        """(scores [N] by name, sketches [N, sketch]), on the host."""
+        if not self._blocks:
+            size = self._herd.size
+            cuts = [slice(a, min(a + _AT_ONCE, size)) for a in range(0, size, _AT_ONCE)]
+            self._blocks = [_Fixed(self._assembly, cut) for cut in cuts]
+        parts = [self._seen_of(block) for block in self._blocks]
+        seen = {name: torch.cat([part[name] for part in parts]).double().cpu() for name in parts[0]}
+        return seen, seen.pop("sketch").float()
+
+    @torch.no_grad()
+    def _seen_of(self, fixed: _Fixed) -> dict[str, Tensor]:
+        herd = self._herd
+        state = {k: v.to(herd.device) for k, v in members_of(herd.state, fixed.members).items() if k[1] == "."}
+        x, y = herd.feed.gather(fixed.rows[fixed.shown])  # [n, 64, …], [n, 64]
+        fake = self._call(herd.g, "g", state, fixed.keys[0], (fixed.z,), y)
+        tells = below(
+            self._call(herd.d, "d", state, fixed.keys[2], (fake,), y).flatten(1),
+            self._call(herd.d, "d", state, fixed.keys[1], (x,), y).flatten(1),
+        )
+        flat = fake.flatten(2).float()  # [n, 64, pixels]
+        features = fixed.features(flat)
+        whole = torch.isfinite(features).flatten(1).all(1)
+        spread = flat.std(1, unbiased=False).mean(1) / fixed.std
+        relative = fixed.relative(features)  # [n, 64]
+        copies = (relative < fixed.line[:, None]).double().mean(1)
+        nan = torch.full_like(copies, torch.nan)
+        return {
+            "spread": spread,
+            "tells": torch.where(torch.isfinite(tells), tells, nan),
+            "differs": torch.where(whole, fixed.differs(features).double(), nan),
+            "copies": torch.where(whole & torch.isfinite(fixed.line), copies, nan),
+            "sketch": features.flatten(1) @ fixed.mixing / fixed.scale[:, None],
+        }
+
+    def _call(
+        self, net: Blueprint, kind: str, state: State, keys: Tensor, inputs: tuple[Tensor, ...], y: Tensor
+    ) -> Tensor:
+        """All members' nets as a step calls them; what they do to their buffers is thrown away."""
+        inputs = (*inputs, y) if net.takes_label else inputs
+        rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
+        call: Callable[..., Tensor] = lambda p, b, k, i: member_call(net, p, b, k, *i)[0]  # noqa: E731
+        batched: tuple[Any, ...] = (rows, buffers, keys, inputs)
+        if self._fusable:
+            try:
+                return vmap(call)(*batched)
+            except RuntimeError:  # a net that only one member at a time can call
+                self._fusable = False
+        return torch.stack([call(*tree_map(lambda value: value[m], batched)) for m in range(len(keys))])  # noqa: B023
+
+
+class _Fixed:
+    """What never changes about a block of members: noise, data, and how far apart held-out images lie."""
+
+    def __init__(self, assembly: Assembly, members: slice) -> None:
+        herd, self.members = assembly.herd, members
+        device, feed = herd.device, herd.feed
+        seed, slot = (herd.state[f"set.{k}"].cpu().numpy()[members] for k in ("seed", "slot"))
+        keys = streams.keys(np.zeros(len(seed), np.int64), seed, slot)  # without its life: the noise outlives a repair
+        dtype = herd.state["g.params"].dtype
+        prior = herd.rules.prior
+        self.z = Streams(keys, 0).prior((streams.PREVIEW,), (IMAGES, herd.rules.latent), prior, dtype).to(device)
+        inside = [torch.from_numpy(streams.keys(keys, streams.PREVIEW, streams.INSIDE, call)) for call in range(3)]
+        self.keys = [each.to(device) for each in inside]
+        pixels = int(np.prod(assembly.dataset.shape))
+        self._projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(device)
+        self.mixing = _gaussian(IMAGES * min(pixels, _FEATURES), _SKETCH).to(device)
+        # rows of the data that stand for each member's: all of them, or so many that they fit
+        most = max(256, min(2000, 200_000 // herd.size))
+        own = [_evenly(feed.own_rows(m), most) for m in range(members.start, members.stop)]
+        self._count = torch.tensor([len(rows) for rows in own], device=device)  # [n]
+        width = max(len(rows) for rows in own)
+        self.rows = torch.from_numpy(np.stack([np.resize(rows, width) for rows in own])).to(device)  # [n, T]
+        shown = [np.resize(_evenly(np.arange(len(rows)), IMAGES), IMAGES) for rows in own]
+        column = torch.from_numpy(np.stack(shown)).to(device)  # [n, 64]
+        self.shown = (torch.arange(len(own), device=device)[:, None], column)
+        x = torch.stack([feed.gather(rows[None])[0][0].flatten(1).float() for rows in self.rows])  # [n, T, pixels]
+        parts = list(zip(x, self._count.tolist(), strict=True))
+        self.std = torch.stack([part[:n].std(0, unbiased=False).mean() for part, n in parts]).clamp(min=1e-12)
+        self._data = self.features(x)  # [n, T, features]
+        variance = [part[:n].var(0, unbiased=False).sum() for part, n in zip(self._data, self._count, strict=True)]
+        self.scale = (2 * IMAGES * torch.stack(variance)).sqrt().clamp(min=1e-12)  # between two sets of its data
+        picked = self.rows[self.shown]
+        self._same = picked[:, :, None] == picked[:, None, :]  # a row that is shown twice is no neighbour of itself
+        self._shown = self._data[self.shown]
+        self.line = torch.full((len(own),), torch.nan, device=device)  # [n] below it lies a copy
+        self.line = torch.stack([self._line(assembly, m) for m in range(len(own))])
+
+    def features(self, flat: Tensor) -> Tensor:
+        """[…, pixels] -> […, features]: distances between images survive a random projection."""
+        return flat if self._projection is None else flat @ self._projection
+
+    def relative(self, features: Tensor, only: int | None = None) -> Tensor:
+        """[n, B] distance to the nearest training image by the mean of those to the next ones."""
+        data, count = (self._data, self._count) if only is None else (self._data[[only]], self._count[[only]])
+        distance = torch.cdist(features, data)  # [n, B, T]
+        beyond = torch.arange(data.shape[1], device=data.device) >= count[:, None]  # repeated rows
+        distance = distance.masked_fill(beyond[:, None, :], torch.inf)
+        near = distance.topk(min(1 + NEXT, data.shape[1]), dim=2, largest=False).values
+        following = near[:, :, 1:]
+        known = torch.isfinite(following)
+        mean = following.masked_fill(~known, 0.0).sum(2) / known.sum(2)  # NaN where it has one image only
+        return near[:, :, 0] / mean.clamp(min=1e-12)
+
+    def differs(self, features: Tensor) -> Tensor:
+        """[n] accuracy of the nearest neighbour among real images and samples, each left out in turn."""
+        both = torch.cat([self._shown, features], 1)  # [n, 128, features]
+        distance = torch.cdist(both, both)
+        distance[:, :IMAGES, :IMAGES].masked_fill_(self._same, torch.inf)
+        distance.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+        real = torch.arange(2 * IMAGES, device=both.device) < IMAGES
+        return (real[distance.argmin(2)] == real).double().mean(1)
+
+    def _line(self, assembly: Assembly, member: int) -> Tensor:
+        """The relative distance that 5 % of the held-out images of its kind lie below."""
+        data, label = assembly.dataset, int(assembly.label[self.members.start + member])
+        rows = np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label)
+        if len(rows) < _FEW:
+            return self.line[member]
+        x = torch.from_numpy(data.x_test[_evenly(rows, 500)]).float().flatten(1)
+        x = ((x - data.offset) / data.scale).to(self._data.device)
+        return self.relative(self.features(x)[None], member)[0].quantile(BY_CHANCE)
+
+
+def recall(state: State, remembered: State | None) -> None:
+    """What a checkpoint remembers; one of an older version remembers nothing."""
+    for name in state.keys() & (remembered or {}).keys():
+        found = (remembered or {})[name]
+        if found.shape != state[name].shape:
+            raise UserError(f"the checkpoint does not fit its recipe: {name} has another shape.")
+        state[name].copy_(found)
+
+
+def returns(kept: Tensor) -> Tensor:
+    """[N] from snapshots [N, K, sketch], the newest first: its distance to one where it was before, by the typical
+    distance to those between. 1 where it has not moved, or never came back.
+
+    >>> turn = torch.arange(16) * 0.7
+    >>> circle, line = torch.stack([turn.cos(), turn.sin()], 1), torch.stack([turn, turn], 1)
+    >>> [round(v, 2) for v in returns(torch.stack([circle, line])).tolist()]
+    [0.05, 1.0]
+    """
+    distance = (kept[:, 1:] - kept[:, :1]).norm(dim=2)  # [N, K - 1], by lag
+    found = torch.ones(len(kept), dtype=torch.float64)
+    for lag in range(1, distance.shape[1]):
+        between = distance[:, :lag].nanmedian(1).values  # the median: one stray look between is no journey
+        ratio = distance[:, lag] / between
+        back = (between >= _AWAY) & torch.isfinite(ratio)
+        found = torch.where(back, torch.minimum(found, ratio.double()), found)
+    return torch.where(torch.isfinite(kept[:, 0]).all(1), found, torch.nan)
+
+
+def below(a: Tensor, b: Tensor) -> Tensor:
+    """[n] P(a < b) + P(a = b) / 2 for a, b [n, B]; NaN where one of them is.
+
+    >>> below(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 3.0]])).tolist()
+    [0.875]
+    """
+    sign = torch.sign(b[:, :, None].double() - a[:, None, :].double())
+    whole = torch.isfinite(a).all(1) & torch.isfinite(b).all(1)
+    return torch.where(whole, (sign.mean((1, 2)) + 1) / 2, torch.nan)
+
+
+def _evenly(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, from all over."""
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]
+
+
+def _gaussian(inputs: int, outputs: int) -> Tensor:
+    """The same random projection in every run; it keeps distances in the mean."""
+    generator = torch.Generator().manual_seed(inputs)
+    return torch.randn(inputs, outputs, generator=generator) / outputs**0.5
