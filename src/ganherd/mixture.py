@@ -6,8 +6,8 @@ p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then sends noise to the gen
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -265,12 +265,13 @@ def recalibrated(
     prior: str,
     classes: int,
     key: int,
+    device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """The buffers of one generator with its batch-norm statistics re-estimated, from noise, with the weights that are exported.
 
     While it trained they followed weights that moved. Only batch norm is in training mode here, so dropout stays off.
     """
-    module = copy.deepcopy(module).cpu().eval()
+    module = copy.deepcopy(module).to(device).eval()
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     if not norms:
         return buffers
@@ -283,10 +284,10 @@ def recalibrated(
     with torch.no_grad():
         for block in range(_NOISES // 512):
             own = np.array([streams.key(key, streams.CALIBRATE, block)])
-            label = (torch.arange(512) % max(classes, 1),) if takes_label(module) else ()
-            with MemberRandomness(torch.from_numpy(streams.keys(own, streams.INSIDE))[0]):
-                module(_prior(own, (512, latent), prior, dtype)[0], *label)
-    return {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+            label = (torch.arange(512, device=device) % max(classes, 1),) if takes_label(module) else ()
+            with MemberRandomness(torch.from_numpy(streams.keys(own, streams.INSIDE)).to(device)[0]):
+                module(_prior(own, (512, latent), prior, dtype)[0].to(device), *label)
+    return {name: buffer.detach().cpu().clone() for name, buffer in module.named_buffers()}
 
 
 def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:
@@ -295,12 +296,19 @@ def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dty
     return z if kind == "normal" else z * 2.0 - 1.0
 
 
-def _repeatable(device: torch.device) -> AbstractContextManager[object]:
+@contextmanager
+def _repeatable(device: torch.device) -> Iterator[None]:
     """On a GPU: the same picture every time, and in full float32, so that it is the CPU's picture up to rounding."""
     if device.type != "cuda":
-        return nullcontext()
-    on = torch.backends.cudnn.enabled
-    return torch.backends.cudnn.flags(enabled=on, benchmark=False, deterministic=True, allow_tf32=False)  # type: ignore[no-untyped-call,no-any-return]
+        yield
+        return
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32
+    cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = False, True, False, False
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = before
 
 
 def _inverse(weights: np.ndarray, u: np.ndarray) -> np.ndarray:
