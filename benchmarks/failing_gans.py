@@ -83,7 +83,7 @@ KINDS = {
         "collapse",
         "digits-nonsat",
         _with(_ONE, {"train": {"skip_d": 20}, "optim": {"lr_g": 5e-3, "lr_d": 2e-2}}),
-        500,
+        700,
     ),
     "cycling": Kind(
         "a critic of one number and a Wasserstein loss without a bound: the bilinear game",
@@ -94,10 +94,10 @@ KINDS = {
             {
                 "nets": {"discriminator": {"name": "failing_gans:MeanCritic"}},
                 "loss": {"name": "wasserstein", "clip": 1000.0},
-                "optim": {"lr_g": 1e-4, "lr_d": 1e-1},
+                "optim": {"lr_g": 3e-4, "lr_d": 3e-1},
             },
         ),
-        900,
+        1000,
     ),
     "dead critic, BCE": Kind(
         "the discriminator never learns (lr_d 0), logistic loss",

@@ -65,7 +65,7 @@ def recipe(
         "loss": made["loss"],
         "train": {**made["train"], "budget": budget},
         "engine": {"name": engine, "threads": 1, "device": "cpu"},
-        "run": {"record_every": 3, "checkpoint_every": 7, "sample_every": 0, **run},
+        "run": {"record_every": 3, "checkpoint_every": 7, "sample_every": 0, "watch": {"every": 4}, **run},
     }
 
 

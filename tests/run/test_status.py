@@ -82,10 +82,13 @@ def test_what_is_wrong_at_the_last_step_is_told_once(
         tick(self, step)
         if step == 6 and not self.repairs[1]:
             self.herd.state["g.params"][1] = float("nan")
-            self.herd.state["g.ema"][2] = 0.0
+        if step >= 4:
+            self.herd.state["g.params"][2] = 0.0
 
     monkeypatch.setattr(loop.Trainer, "tick", poison)
-    settings = little.recipe(tmp_path, "6steps", sample_every=6, checkpoint_every=6, repair={"policy": policy})
+    settings = little.recipe(
+        tmp_path, "6steps", sample_every=6, checkpoint_every=6, repair={"policy": policy}, watch={"every": 1}
+    )
     little.train(tmp_path / "run", settings)
     told = [(line["event"], line.get("member")) for line in little.lines(tmp_path / "run" / "events.jsonl")]
     assert told.count(("nan", 1)) == 1 and told.count(("alarm", 2)) == 1

@@ -64,7 +64,9 @@ class FakeMixture:
     def shape(self) -> tuple[int, ...]:
         return self.dataset.shape
 
-    def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> FakeSamples:
+    def sample(
+        self, n: int, label: int | None = None, seed: int = 0, replica: int = 0, watch: object = None
+    ) -> FakeSamples:
         self.calls.append((n, label))
         rng = np.random.default_rng([seed, replica, 99 if label is None else label])
         if label is not None:

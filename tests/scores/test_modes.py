@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ganherd.data.stacked import stack_digits
 from ganherd.errors import UserError
 from ganherd.scores.modes import (
     POINTS,
@@ -21,12 +22,10 @@ from ganherd.scores.modes import (
     mixture_coverage,
     modes_of,
     reverse_kl,
-    stack_digits,
-    stacked_counts,
-    stacked_coverage,
     table,
     toy_modes,
 )
+from ganherd.scores.stacked import stacked_counts, stacked_coverage
 
 
 def draw(modes: Modes, n: int, only: list[int] | None = None, seed: int = 0) -> np.ndarray:

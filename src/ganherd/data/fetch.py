@@ -79,7 +79,7 @@ def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) ->
         raise UserError(f"there is no data set {name!r} to get; {hint}")
     fetched = []
     if NAMED[name].places and find(name) is None:
-        for item in downloads[name]:  # what an interrupted call has got is not fetched again
+        for item in downloads[NAMED[name].made_of or name]:  # what an interrupted call has got is not fetched again
             if not (data_home() / item.path).exists():
                 fetched.append(str(_fetch(name, item)))
     return {"name": name, "where": str(find(name) or ""), "fetched": fetched}

@@ -30,6 +30,7 @@ class Named:
     about: str
     places: tuple[str, ...] = ()  # none: it needs no file
     labels: tuple[str, ...] | None = None  # names that its files may lack
+    made_of: str = ""  # another source, whose files it is made of
 
 
 NAMED = {
@@ -38,6 +39,11 @@ NAMED = {
     "grid25": Named("2-D points: a 5 × 5 grid of Gaussians, two apart, std 0.05; drawn when needed"),
     "r15": Named("2-D points: 600 in 15 clusters (Veenman et al. 2002)", ("r15.npz", "R15.txt", "r15.txt")),
     "mnist": Named("70,000 handwritten digits, 28 × 28 grey, ten classes", ("mnist.npz", "mnist")),
+    "stacked-mnist": Named(
+        "128,000 stacks of three MNIST digits, 28 × 28 RGB, a thousand modes, no labels",
+        ("mnist.npz", "mnist"),
+        made_of="mnist",
+    ),
     "cifar10": Named(
         "60,000 photographs, 32 × 32 RGB, ten classes",
         (
@@ -64,6 +70,7 @@ def data_home() -> Path:
 
 def find(name: str) -> Path | None:
     """Where a named source lies, or None."""
+    name = NAMED[name].made_of or name
     for place in NAMED[name].places:
         path = data_home() / place
         if path.is_file() or (path.is_dir() and (name != "mnist" or is_idx_complete(path))):
@@ -72,5 +79,6 @@ def find(name: str) -> Path | None:
 
 
 def missing(name: str) -> UserError:
+    name = NAMED[name].made_of or name
     places = " or ".join(str(data_home() / place) for place in NAMED[name].places[:2])
     return UserError(f"the data {name} is not on this machine: run `ganherd data get {name}`, or put it at {places}.")

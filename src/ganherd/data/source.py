@@ -16,6 +16,7 @@ from ganherd.data.arrays import Array, Raw, Tidy, tidy
 from ganherd.data.folder import read_folder, resized
 from ganherd.data.home import NAMED, find, missing
 from ganherd.data.keyed import shuffle
+from ganherd.data.stacked import STACKED, stack
 from ganherd.data.toys import TOYS, draw
 from ganherd.errors import UserError
 
@@ -108,6 +109,8 @@ def _read(settings: recipe.Data) -> tuple[Raw, str]:
         if path is None:
             raise missing(name)
         raw = _read_path(path, settings)
+        if name in STACKED:
+            return stack(tidy(raw, STACKED[name])), name
         return replace(raw, labels=raw.labels or NAMED[name].labels), name
     path = Path(name).expanduser()
     if not path.exists():

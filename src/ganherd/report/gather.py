@@ -13,6 +13,8 @@ import numpy as np
 from ganherd.errors import UserError
 from ganherd.pictures import MOST_ROWS
 from ganherd.report.charts import TROUBLES, loss_table
+from ganherd.scores import gallery
+from ganherd.scores.gallery import Shown
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
@@ -32,6 +34,7 @@ class Member:
     loss_g: float | None
     loss_d: float | None
     troubles: int  # events of its ill health: NaN, diverged, alarm, repair
+    winner: bool = False  # the best of its run by GAM-II
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,17 @@ class Story:
     sample_name: str = ""
     mixture_step: int | None = None
     replicas: int = 1
+    pictures: list[Shown] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def gather(
-    run: RunFolder, mixture: Mixture | None = None, dataset: Dataset | None = None, trust_code: bool = False
+    run: RunFolder,
+    mixture: Mixture | None = None,
+    dataset: Dataset | None = None,
+    trust_code: bool = False,
+    draw: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Story:
     notes: list[str] = []
     recipe = _attempt(lambda: run.recipe.model_dump(mode="json"), notes, "the recipe") or {}
@@ -76,10 +85,15 @@ def gather(
     labels = tuple(str(name) for name in (dataset.labels if dataset else mixture.labels if mixture else ()))
     found: dict[str, Any] = {}
     if mixture is not None:
+        made_at = int(mixture.step)
         generated = _attempt(lambda: _draw(mixture), notes, "samples of the mixture")
         if generated is not None:
             found |= {"generated": generated[0], "generated_y": generated[1], "generated_member": generated[2]}
         found |= {"mixture_step": int(mixture.step), "replicas": int(mixture.replicas)}
+        if draw and dataset is not None:
+            made, data = mixture, dataset
+            _attempt(lambda: gallery.make(folder, made, data, progress=progress), notes, "the pictures")
+        found["pictures"] = _attempt(lambda: gallery.read(folder, made_at), notes, "the pictures") or []
     if "generated" not in found and (last := _last_picture(folder)) is not None:
         found |= {"sample_png": last.read_bytes(), "sample_name": last.stem}
     if dataset is not None:
@@ -178,6 +192,7 @@ def _members(
     total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * len(mixture.label_of))
     each = max(1, total // seeds)
     by_class = (recipe.get("data") or {}).get("partition") == "by-class" and len(labels) == each
+    best = getattr(mixture, "winner", None)
     out = []
     for i in range(total):
         replica, number = divmod(i, each)
@@ -194,6 +209,7 @@ def _members(
                 weight=weight,
                 loss_g=_at(loss_g, i),
                 loss_d=_at(loss_d, i),
+                winner=best is not None and (best.member, best.replica) == (number, replica),
                 troubles=sum(e.get("member") == i and e.get("event") in TROUBLES for e in events),
             )
         )

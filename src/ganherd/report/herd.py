@@ -88,7 +88,8 @@ def members(story: Story) -> Safe:
     for m in story.members[:_MOST_LINES]:
         # the scores are the first replica's
         own = m.label if m.replica == 0 else None
-        row: list[Any] = [m.number, *([m.replica] if many else []), m.label or "–", percent(m.weight)]
+        first = join([m.number, " ", tag("span", "best", cls="pill good", title="by GAM-II")]) if m.winner else m.number
+        row: list[Any] = [first, *([m.replica] if many else []), m.label or "–", percent(m.weight)]
         row += [number(m.loss_g), number(m.loss_d)]
         row += [percent(accuracy.get(own or ""))] if accuracy else []
         row += [number(spread.get(own or ""))] if spread else []

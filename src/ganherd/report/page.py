@@ -13,14 +13,14 @@ from ganherd.report.gather import Story
 from ganherd.report.herd import events, members
 from ganherd.report.numbers import classes, losses, scores
 from ganherd.report.parts import Safe, count, duration, esc, join, number, percent, plain, table, tag
-from ganherd.report.samples import samples
+from ganherd.report.samples import maps, samples
 
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
 
 
 def render(story: Story) -> str:
     style = importlib.resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
-    sections = (samples, scores, losses, classes, events, members, _settings)
+    sections = (samples, scores, maps, losses, classes, events, members, _settings)
     body = join([_part(section, story) for section in (_header, *sections)], "\n")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'

@@ -47,6 +47,33 @@ def samples(story: Story) -> Safe:
     return tag("section", head, tag("p", where + shown, stacked, cls="caption"), tag("div", join(cells), cls="compare"))
 
 
+_TITLES = {
+    "map": "Data and samples",
+    "map-classes": "By class",
+    "coverage": "Modes",
+    "neighbours": "Nearest training images",
+}
+
+
+def maps(story: Story) -> Safe:
+    """The pictures that lie in the run's folder; the class histogram has its place among the scores of the classes."""
+    shown = [one for one in story.pictures if one.name in _TITLES]
+    if not shown:
+        return Safe("")
+    cards = [
+        tag(
+            "div",
+            tag("h3", _TITLES[one.name]),
+            tag("div", image(one.png, _TITLES[one.name]), cls="paper"),
+            tag("p", one.caption, cls="small"),
+            cls=f"map {one.name}",
+        )
+        for one in shown
+    ]
+    where = "The same pictures lie in the folder pictures, as PNG and SVG."
+    return tag("section", tag("h2", "Maps"), tag("p", where, cls="caption"), tag("div", join(cards), cls="maps"))
+
+
 def _real_rows(story: Story, rows: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
     """Real images for each row: of the same class where rows are classes, else any."""
     real, y = story.real, story.real_y

@@ -45,7 +45,7 @@ class Limits:
     spread: float = 0.25  # collapse: below it
     lost: float = 0.5  # … and below this part of the widest spread that the member had,
     slow_start: int = 1000  # … or after so many steps, however it began
-    returns: float = 0.45  # cycling: at or below it
+    returns: float = 0.5  # cycling: at or below it
     tells: float = 0.52  # dead critic: at or below it,
     differs: float = 0.75  # … while neighbours tell at least this well
     copies: float = 0.4  # memorising: at or above it

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +18,12 @@ from ganherd.errors import Interrupted, UserError
 from ganherd.herd import autotune
 from ganherd.herd.engine import Plan, place, rate
 from ganherd.herd.state import take_
-from ganherd.herd.step import SUMS
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, finish, trackers
 from ganherd.run.assemble import Assembly, assemble, set_precision
 from ganherd.run.budget import Budget, plan_budget
-from ganherd.run.cadence import Cadence
 from ganherd.run.folder import RunFolder, next_path, write_aside
+from ganherd.run.identity import check_facts, check_names, facts_of, recorded, recorded_pace, refuse_changes, versions
 from ganherd.run.loop import RunFailed, Trainer
 from ganherd.run.progress import Progress, duration
 from ganherd.run.stop import StopRequest
@@ -71,7 +66,7 @@ def begin(
     with folder.lock():
         try:
             write_aside(folder.recipe_path, recipe_file.dump(recipe))
-            folder.write_info(**_facts(assembly, plan, budget), state="running")
+            folder.write_info(**facts_of(assembly, plan, budget), state="running")
         except OSError as error:
             raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
         return _train(assembly, plan, folder, budget, quiet, None)
@@ -92,8 +87,8 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
             raise UserError(
                 f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
             )
-        plan, budget = _recorded(info, folder)
-        paced = _paced(info, folder)
+        plan, budget = recorded(info, folder)
+        paced = recorded_pace(info, folder)
         set_precision(recipe)
         resumed = None
         if checkpoint.steps(folder.checkpoints):
@@ -104,8 +99,8 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
             )
             for sentence in damaged:
                 say(f"{sentence}; the checkpoint before it is used.")
-            _check_names(assembly, resumed)
-            _check_facts(resumed, assembly.herd.size)
+            check_names(assembly, resumed)
+            check_facts(resumed, assembly.herd.size)
             everyone = range(assembly.herd.size)
             take_(assembly.herd.state, resumed.state, everyone, everyone)
         else:
@@ -124,15 +119,6 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
         except OSError as error:
             raise Interrupted(f"{error.strerror} while writing to {folder.path}; {_again(folder)}") from error
         return _train(assembly, plan, folder, budget, quiet, resumed, paced)
-
-
-def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
-    changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith("train.budget:")]
-    if changes:
-        raise UserError(
-            f"{folder.path} was started with another recipe, so it cannot be resumed with this one ({'; '.join(changes)}); "
-            "leave the changes out, or start a new run."
-        )
 
 
 def _train(
@@ -159,7 +145,7 @@ def _train(
                 f"{folder.path}: {assembly.herd.size} members, step {trainer.step:,} to {budget.steps:,}, "
                 f"{plan.describe(assembly.herd.size)}"
             )
-            trainer.event("resume" if resumed else "start", engine=vars(plan), versions=_versions())
+            trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
             progress.start(budget.steps)
             with StopRequest() as stop:
                 trainer.train(stop)
@@ -209,7 +195,7 @@ def _again(folder: RunFolder) -> str:
     return f"resume it with: ganherd train --resume {shlex.quote(str(folder.path))}"
 
 
-# -- what a run is made of ------------------------------------------------------------------------------------------
+# -- how long it is ------------------------------------------------------------------------------------------------
 
 
 def _measure(assembly: Assembly, plan: Plan) -> tuple[float, float]:
@@ -231,91 +217,6 @@ def _extended(assembly: Assembly, plan: Plan, wanted: Recipe, resumed: checkpoin
             f"the run has done {step:,} steps already, more than the {budget.steps:,} of train.budget={wanted.train.budget}."
         )
     return budget
-
-
-def _facts(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
-    return {
-        "versions": _versions(),
-        "seed": assembly.recipe.run.seed,
-        "git": _git(),
-        "host": platform.node(),
-        "command": shlex.join(sys.argv),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "engine": vars(plan),
-        "threads": plan.threads,
-        "budget": vars(budget),
-        "members": assembly.herd.size,
-        "data": assembly.dataset.digest,
-    }
-
-
-def _recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
-    try:
-        plan, deadline = Plan(**info["engine"]), info["budget"]["deadline"]
-        if plan.name not in ("loop", "fused", "graph") or not (int(plan.chunk) > 0 and 0 < int(plan.threads) <= 4096):
-            raise ValueError(plan)
-        return plan, Budget(int(info["budget"]["steps"]), None if deadline is None else float(deadline))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder.info_path} does not say which engine and budget the run has; it cannot be resumed exactly."
-        ) from error
-
-
-def _paced(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | None:
-    """How often the members are looked at, where that was found before."""
-    try:
-        if (paced := info.get("watch")) is not None:
-            Cadence.of("auto", paced)
-        return paced
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."
-        ) from error
-
-
-def _check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
-    own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
-    found = {name: tuple(value.shape) for name, value in resumed.state.items() if not name.startswith("watch.")}
-    if own != found:
-        different = sorted(set(own.items()) ^ set(found.items()))[0]
-        raise UserError(f"{resumed.path} does not fit its recipe: {different[0]} has another shape.")
-
-
-def _check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
-    """Its sha256 says that state.json is whole, not that ganherd wrote it."""
-    facts = resumed.facts
-    try:
-        last_good, best = facts["last_good"], facts["best"]
-        whole = [facts["recorded"], *facts["repairs"], *facts["bytes"].values(), last_good or 0, best[1] if best else 0]
-        numbers = [*(v for row in facts["sums"] for v in row), facts["seconds"], best[0] if best else 0.0]
-        sizes = [len(facts["repairs"]), *(len(row) for row in facts["sums"])]
-        fits = all(type(v) is int and v >= 0 for v in whole) and all(isinstance(float(v), float) for v in numbers)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
-        fits = False
-    if not fits or sizes != [size] * (1 + len(SUMS)):
-        raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")
-
-
-def _versions() -> dict[str, str]:
-    import numpy
-
-    from ganherd import __version__
-
-    return {
-        "ganherd": __version__,
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _git() -> str | None:
-    """The commit of the folder that the command runs in, where there is one."""
-    try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=os.getcwd())
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None
 
 
 def _teller(quiet: bool) -> Any:

@@ -4,7 +4,7 @@ Members are looked at as they train (their own weights, not the running average;
 them is changed, and what is remembered between looks lies in tensors [N, …] that are part of every checkpoint.
 
 - `spread`: standard deviation of the samples' pixels by that of the member's data; 1 is as varied as the data.
-- `returns`: how near the samples on the same noise came back to where they were after going away; 0 is the same again.
+- `returns`: how near the samples on the same noise came back, twice, to where they were; 0 is the same again.
 - `tells`: how often the discriminator ranks a real image above a sample (ties half); 0.5 is a coin.
 - `differs`: how often the nearest neighbour of an image or sample is of its own kind; 0.5 where nothing can tell them.
 - `copies`: the share of samples that lie as near to ONE training image as only 5 % of held-out images do.
@@ -35,7 +35,8 @@ IMAGES = 64  # samples, and real images, of each member
 KEPT = 32  # snapshots of each member
 _FEATURES = 64  # numbers that stand for an image; smaller images stand for themselves
 _SKETCH = 64  # numbers that stand for all samples of a member at one look
-_AWAY = 0.15  # a move counts where it is this part of the distance between two sets of the member's data
+_AWAY = 0.15  # it moves where its typical distance is this part of that between two sets of its data
+_GONE = 0.8  # it is away from here at this part of its typical distance
 _FEW = 10  # held-out images below which copies cannot be told
 _AT_ONCE = 16  # members
 
@@ -225,22 +226,34 @@ def recall(state: State, remembered: State | None) -> None:
 
 
 def returns(kept: Tensor) -> Tensor:
-    """[N] from snapshots [N, K, sketch], the newest first: its distance to one where it was before, by the typical
-    distance to those between. 1 where it has not moved, or never came back.
+    """[N] from snapshots [N, K, sketch], the newest first: how near it came, for the second time, to where it is now,
+    after it had been away in between; by its typical distance. 1 where it hardly moved, or was not here twice before.
 
-    >>> turn = torch.arange(16) * 0.7
+    >>> turn = torch.arange(24) * 0.7
     >>> circle, line = torch.stack([turn.cos(), turn.sin()], 1), torch.stack([turn, turn], 1)
-    >>> [round(v, 2) for v in returns(torch.stack([circle, line])).tolist()]
-    [0.05, 1.0]
+    >>> there_and_back = torch.stack([(turn - 8).abs(), turn * 0], 1)
+    >>> [round(v, 2) for v in returns(torch.stack([circle, line, there_and_back])).tolist()]
+    [0.03, 1.0, 1.0]
     """
-    distance = (kept[:, 1:] - kept[:, :1]).norm(dim=2)  # [N, K - 1], by lag
-    found = torch.ones(len(kept), dtype=torch.float64)
-    for lag in range(1, distance.shape[1]):
-        between = distance[:, :lag].nanmedian(1).values  # the median: one stray look between is no journey
-        ratio = distance[:, lag] / between
-        back = (between >= _AWAY) & torch.isfinite(ratio)
-        found = torch.where(back, torch.minimum(found, ratio.double()), found)
-    return torch.where(torch.isfinite(kept[:, 0]).all(1), found, torch.nan)
+    distance = (kept[:, 1:] - kept[:, :1]).norm(dim=2).double().cpu().numpy()  # [N, K - 1], by lag
+    known = np.isfinite(distance)
+    here = torch.isfinite(kept[:, 0]).all(1)
+    ordered = np.sort(np.where(known, distance, np.inf), 1)
+    middle = np.maximum(known.sum(1) - 1, 0) // 2  # the median: a few stray looks are no journey
+    typical = np.take_along_axis(ordered, middle[:, None], 1)[:, 0]
+    moves = (typical >= _AWAY) & np.isfinite(typical)
+    ratio = np.where(known, distance, np.inf) / np.where(moves, typical, 1.0)[:, None]
+    # a visit lasts until it is away again; the one that it is in now, from lag 0 on, does not count
+    away, visit = np.zeros(len(ratio), bool), np.full(len(ratio), np.inf)
+    best = np.full((len(ratio), 2), np.inf)  # the two nearest visits
+    for lag in range(ratio.shape[1]):
+        gone = ratio[:, lag] >= _GONE
+        best = np.sort(np.column_stack([best, np.where(gone, visit, np.inf)]), 1)[:, :2]
+        away |= gone
+        visit = np.where(gone, np.inf, np.where(away, np.minimum(visit, ratio[:, lag]), np.inf))
+    second = np.sort(np.column_stack([best, visit]), 1)[:, 1]
+    found = torch.from_numpy(np.where(moves, np.minimum(second, 1.0), 1.0))
+    return torch.where(here, found, torch.nan)
 
 
 def below(a: Tensor, b: Tensor) -> Tensor:

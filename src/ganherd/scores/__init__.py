@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from ganherd.scores.clock import Progress
 from ganherd.scores.groups import refuse_impossible
-from ganherd.scores.material import LeftOut, Material, Progress
+from ganherd.scores.material import LeftOut, Material, Neighbourhood
 from ganherd.scores.of_run import score_run
+from ganherd.scores.of_runs import score_runs
 from ganherd.scores.of_sets import score_sets
 from ganherd.scores.registry import METRICS, Metric, known_metrics
+from ganherd.scores.seeds import together
 from ganherd.scores.table import side_by_side, table
 
 if TYPE_CHECKING:
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 __all__ = [
     "METRICS",
     "Metric",
+    "Neighbourhood",
     "known_metrics",
     "score",
     "score_run",
+    "score_runs",
     "score_seeds",
     "score_sets",
     "side_by_side",
@@ -43,14 +46,17 @@ def score(
     *,
     reference: Reference | None = None,
     per: str | None = None,
+    neighbourhoods: Sequence[Neighbourhood] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Every metric by name: {"value", "samples", "network", "seed", "replica", …}; `skipped`: what was not, and why.
 
     Without names: what `ganherd train` measures at its end. `reference` (real features and their network) is by
-    default the cheap one: the data's own classifier, or pixels. `per`: "class" or "member", values for each beside.
+    default the cheap one: the data's own classifier, or pixels. `per`: "class", "member" or "neighbourhood" (then
+    `neighbourhoods` lists the members of each), values for each beside.
     """
-    names = known_metrics(metrics)
-    material = Material(mixture, dataset, samples, seed, replica, progress, reference, per)
+    names = known_metrics(metrics, "train", dataset)
+    mixture = _on_best_device(mixture)
+    material = Material(mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods)
     refuse_impossible(per, material)
     out: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
@@ -81,40 +87,35 @@ def score_seeds(
     *,
     reference: Reference | None = None,
     per: str | None = None,
+    neighbourhoods: Sequence[Neighbourhood] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The scores of every replica: with several, the value is their mean, and what each seed has stands beside it."""
     if reference is None:
         from ganherd.scores.reference import Reference
 
         reference = Reference(dataset, progress=progress)  # one for all replicas
-    each = [
-        score(mixture, dataset, metrics, samples, seed, r, progress, reference=reference, per=per)
-        for r in range(mixture.replicas)
-    ]
+    mixture = _on_best_device(mixture)
+    settings: Any = {"reference": reference, "per": per, "neighbourhoods": neighbourhoods}
+    each = []
+    for r in range(mixture.replicas):
+        if progress and mixture.replicas > 1:
+            progress(f"seed {r + 1} of {mixture.replicas}")
+        each.append(score(mixture, dataset, metrics, samples, seed, r, progress, **settings))
     if len(each) == 1:
         return each[0]
-    out = dict(each[0])
-    for name in (name for name in out if name != "skipped"):
-        entries = [one[name] for one in each if name in one]
-        values = [entry["value"] for entry in entries]
-        # an interval is of one replica's samples: beside a mean of replicas stands their own spread
-        entry = {key: found for key, found in entries[0].items() if key not in ("replica", "interval")}
-        entry |= {key: _mean([one[key] for one in entries]) for key in ("value", "mean") if key in entry}
-        for group in ("per_class", "per_member"):
-            if group in entry:
-                entry[group] = {k: _mean([one[group].get(k) for one in entries]) for k in entry[group]}
-        for count in ("samples", "fewest"):
-            if count in entry:
-                entry[count] = min(one[count] for one in entries)
-        known = [value for value in values if value is not None]
-        deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
-        out[name] = {**entry, "std": deviation, "per_seed": values, "seeds": list(mixture.seeds)}
-    return out
+    names = dict.fromkeys(name for one in each for name in one if name != "skipped")
+    out = {name: together([one[name] for one in each if name in one], mixture.seeds) for name in names}
+    skipped = {name: why for one in each for name, why in one.get("skipped", {}).items()}
+    return out | ({"skipped": skipped} if skipped else {})
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+def _on_best_device(mixture: Mixture) -> Mixture:
+    """A mixture of generators draws where that is quickest; a set of samples, or a stand-in, where it is."""
+    if not hasattr(mixture, "to"):
+        return mixture
+    from ganherd.scores.features import best_device
+
+    return mixture.to(best_device())
 
 
 def _missing(metric: Metric, material: Material) -> str:

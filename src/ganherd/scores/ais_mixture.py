@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ganherd.scores import ais
+from ganherd.scores.groups import in_groups
 from ganherd.scores.material import LeftOut
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ VARIANCE = 0.025  # of the decoder, for pixels in [0, 1]: what the paper takes f
 POINTS = {"cuda": 100, "cpu": 16}  # held-out images
 SIMULATED = 16  # points of the gap
 KDE_SAMPLES = 10_000
+FEW = 16  # images
 WIDE = 10.0  # nats of gap from which an estimate is warned of
 
 
@@ -63,6 +65,7 @@ def measure(
         "temperatures": settings.temperatures,
         "chains": settings.chains,
         "per_member": {str(m): float(found.mean()) for m, found in enumerate(per_member)},
+        "per_member_samples": {str(m): count for m in range(mixture.members)},
         "per_member_gap": {str(m): found for m, found in enumerate(gaps)},
     }
     if count > 1:
@@ -70,4 +73,21 @@ def measure(
         out["interval"] = {"low": low, "high": high, "level": 0.95, "how": "normal, over the images"}
     if gap > WIDE:
         out["warning"] = f"the bounds on simulated images are {gap:.1f} nats apart: take more temperatures"
-    return out
+    elif count < FEW:
+        out["warning"] = f"{count} images are few: the interval is wide"
+    return out | _in_groups(material, np.stack(per_member), log_p, data.y_test[rows])
+
+
+def _in_groups(material: Material, per_member: np.ndarray, log_p: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+    """Of the images of every class, or under every neighbourhood alone; those under the members are there already."""
+    if material.per == "class":
+        images = {name: log_p[y == k] for k, name in enumerate(material.dataset.labels) if (y == k).any()}
+        values = {name: float(own.mean()) for name, own in images.items()}
+        return in_groups("class", values, {name: len(own) for name, own in images.items()})
+    if material.per != "neighbourhood":
+        return {}
+    values = {}
+    for number, one in enumerate(material.neighbourhoods or ()):
+        weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
+        values[str(number)] = float(ais.mixture_log_p(per_member[list(one.members)], weights / weights.sum()).mean())
+    return in_groups("neighbourhood", values, dict.fromkeys(values, len(log_p)))

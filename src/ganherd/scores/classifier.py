@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ganherd.errors import UserError
 from ganherd.scores import store
+from ganherd.scores.clock import timed
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
@@ -93,7 +94,7 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
     if facts is None:
         if progress:
             progress(f"training the classifier on {int((dataset.y >= 0).sum()):,} real samples")
-        _fit(net, dataset, seed)
+        _fit(net, dataset, seed, progress)
         facts = _held_out(net, dataset)
         store.write(path, key, net.state_dict(), facts)
     kind = "mlp" if isinstance(net, PointNet) else "cnn"
@@ -118,7 +119,7 @@ def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
         return ImageNet(shape, classes) if len(shape) == 3 else PointNet(shape, classes)
 
 
-def _fit(net: nn.Module, dataset: Dataset, seed: int) -> None:
+def _fit(net: nn.Module, dataset: Dataset, seed: int, progress: Callable[[str], None] | None = None) -> None:
     rows = np.flatnonzero(dataset.y >= 0)
     if len(rows) == 0:
         raise UserError(f"a classifier needs labels, and no sample of {dataset.name} has one")
@@ -128,7 +129,7 @@ def _fit(net: nn.Module, dataset: Dataset, seed: int) -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-3, total_steps=len(order))
     net.train()
     with torch.enable_grad():
-        for batch in order:
+        for batch in timed(list(order), progress, "classifier, steps"):
             x = _model_units(dataset.x[rows[batch]], dataset.offset, dataset.scale)  # [B, …]
             loss = F.cross_entropy(net(x), y[batch])
             optimiser.zero_grad()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ganherd.scores.groups import in_groups, wanted_rows
 from ganherd.scores.material import Material
 
 FEW = 50  # a spread of fewer samples than this gets a warning
@@ -53,4 +54,21 @@ def measure(material: Material) -> dict[str, Any]:
         out["warning"] = "no class has two samples and data that vary: ask for more samples"
     elif fewest < FEW:
         out["warning"] = f"a class has only {fewest} samples: ask for more"
-    return out
+    return out | _in_groups(material)
+
+
+def _in_groups(material: Material) -> dict[str, Any]:
+    """Of every member or neighbourhood against the classes it stands for; those of the classes are there already."""
+    if material.per is None:
+        return {}
+    if material.per == "class":
+        y, labels = material.asked.y, material.dataset.labels
+        counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
+        return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
+    data = material.dataset
+    drawn, rows = wanted_rows(material)
+    values = {
+        one.name: ratio(drawn.x[one.index], data.x[np.isin(data.y, one.classes)] if one.classes else data.x)
+        for one in rows
+    }
+    return in_groups(material.per, values, {one.name: len(one.index) for one in rows})

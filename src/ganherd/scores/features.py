@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +12,9 @@ import torch
 from torch import Tensor
 
 from ganherd.errors import UserError
-from ganherd.scores.material import Progress
+from ganherd.scores.clock import Clock, Progress
 from ganherd.scores.moments import Moments, moments
 from ganherd.scores.networks import Network
-
-SECONDS_BETWEEN_LINES = 5.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,9 @@ def extract(
     """(features [n, d], logits [n, k] or None); `fast` allows TF32 on a GPU. `name_row` names a row that came out NaN."""
     device = device or best_device()
     module = network.module.to(device)
-    tell = _Clock(progress, what, len(x), network.name)
+    tell = Clock(progress, f"features of {what}", len(x))
+    if progress and len(x):
+        progress(f"features of {len(x):,} {what} ({network.name})")
     parts: list[tuple[Tensor, Tensor | None]] = []
     with torch.inference_mode(), _tf32(fast):
         for start in range(0, len(x), network.batch):
@@ -90,26 +89,6 @@ def extract(
         whose = name_row(row) if name_row else f"number {row} of the {what}"
         raise UserError(f"the network {network.name} says NaN of {whose}: there is no score of that.")
     return features.clone(), None if logits is None else logits.clone()  # out of inference mode
-
-
-class _Clock:
-    """Says now and then how far it is, and how long it will take."""
-
-    def __init__(self, progress: Progress | None, what: str, total: int, name: str) -> None:
-        self.progress, self.what, self.total = progress, what, total
-        self.start = self.said = time.monotonic()
-        if progress and total:
-            progress(f"features of {total:,} {what} ({name})")
-
-    def at(self, done: int) -> None:
-        now = time.monotonic()
-        if self.progress is None or done == self.total or now - self.said < SECONDS_BETWEEN_LINES:
-            return
-        from ganherd.run.progress import duration
-
-        self.said = now
-        left = (now - self.start) / done * (self.total - done)
-        self.progress(f"features of {done:,} of {self.total:,} {self.what}, {duration(left)} left")
 
 
 @contextmanager

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ganherd.scores.clock import Progress, timed
 from ganherd.scores.features import Features
 from ganherd.scores.groups import Group, by_class, entries, wanted_groups
 from ganherd.scores.material import Material
 from ganherd.scores.moments import Moments, moments
 
 SURE = 10_000  # FID of fewer samples than this is known to come out too high
+ENOUGH = 10  # samples for each feature: with fewer a covariance is so rough that it shows in the distance
 
 
 def distance(a: Moments, b: Moments) -> Tensor:
@@ -72,10 +74,10 @@ def _root(cov: Tensor) -> Tensor:
     return (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
 
 
-def of_groups(groups: list[Group]) -> list[tuple[float, float | None]]:
+def of_groups(groups: list[Group], progress: Progress | None = None) -> list[tuple[float, float | None]]:
     """(distance, standard error) of each group; no error where a covariance is singular."""
     found: list[tuple[float, float | None]] = []
-    for group in groups:
+    for group in timed(groups, progress, "Fréchet distances"):
         if len(group.fake) > group.fake.dimension:
             found.append(distance_and_error(group.fake.x, group.real.moments))
         else:
@@ -97,7 +99,7 @@ def measure_fid(material: Material) -> dict[str, Any]:
     out = {"value": value, **reference.beside(fake), **interval(value, error)}
     if material.per:
         groups = wanted_groups(material)
-        out |= entries(material.per, groups, [d for d, _ in of_groups(groups)])
+        out |= entries(material.per, groups, [d for d, _ in of_groups(groups, material.progress)])
     if warning := _too_few(fake, real):
         out["warning"] = warning
     return out
@@ -110,23 +112,28 @@ def measure_ifid(material: Material) -> dict[str, Any]:
     if short := [group.name for group in groups if min(len(group.fake), len(group.real)) < 2]:
         named = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
         return {**out, "warning": f"no value, as these classes have fewer than two samples: {named}; ask for more"}
-    each = of_groups(groups)
+    each = of_groups(groups, material.progress)
     value = sum(d for d, _ in each) / len(each)
     errors = [e for _, e in each if e is not None]
     error = math.sqrt(sum(e**2 for e in errors)) / len(each) if len(errors) == len(each) else None
     out |= {"value": value, **entries("class", groups, [d for d, _ in each]), **interval(value, error)}
+    from ganherd.scores.kid import within
+
+    kids = within(groups, material.seed, material.progress)
+    out["kid"] = {
+        "value": sum(kids) / len(kids),
+        "per_class": {group.name: kid for group, kid in zip(groups, kids, strict=True)},
+    }
     fewest = min(min(len(group.fake), len(group.real)) for group in groups)
     if fewest <= fake.dimension:
-        from ganherd.scores.kid import of_group
-
-        kids = [of_group(group, material.seed, subsets=20)[0] for group in groups]
-        out["kid"] = {
-            "value": sum(kids) / len(kids),
-            "per_class": {group.name: kid for group, kid in zip(groups, kids, strict=True)},
-        }
         out["warning"] = (
             f"a class has only {fewest:,} samples for {fake.dimension:,} features, so that its covariance is singular "
             f"and the distance too high: read the mean KID within the classes, {out['kid']['value']:.5f}, beside it"
+        )
+    elif fewest < ENOUGH * fake.dimension:
+        out["warning"] = (
+            f"a class has only {fewest:,} samples for {fake.dimension:,} features, and the distance comes out too high: "
+            "compare it only at the same number, or read the KID beside it"
         )
     return out
 
@@ -138,6 +145,7 @@ def _too_few(fake: Features, real: Features) -> str:
             f"{fewest:,} samples for {d:,} features give a singular covariance and too high a distance: "
             "ask for more, or read KID beside it"
         )
-    if d >= 1000 and fewest < SURE:
-        return f"FID of fewer than {SURE:,} samples comes out too high: compare it only at the same number"
+    wanted = SURE if d >= 1000 else ENOUGH * d
+    if fewest < wanted:
+        return f"FID of fewer than {wanted:,} samples comes out too high: compare it only at the same number"
     return ""

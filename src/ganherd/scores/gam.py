@@ -101,7 +101,7 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
 
     `other_runs`: every discriminator of its own run, as in the paper's tables, so that all members of a run face the
     same judges. Otherwise: the one of its slot, and where the strategy lets members meet (`swaps`), all of its herd.
-    Members that stand for different classes never judge each other: a judge of 7s calls every 3 a fake.
+    Nor do members of different classes judge each other.
     """
     out = np.zeros((len(players), len(players)), bool)
     for j, judge in enumerate(players):
@@ -109,7 +109,7 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
             same_run = judge.group == one.group
             same_herd = same_run and judge.herd == one.herd
             met = same_run if other_runs else j == m or (same_herd and swaps[m])
-            out[j, m] = met or (judge.label != one.label and judge.label >= 0 and one.label >= 0)
+            out[j, m] = met or not comparable(judge, one)
     return out
 
 
@@ -158,7 +158,7 @@ def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
     out = []
     for j, real in enumerate(real_errors):
         fakes = verdict.errors[j][verdict.allowed[j]]
-        seen = float(fakes.mean()) if len(fakes) else float(verdict.errors[j].mean())
+        seen = float(fakes.mean()) if len(fakes) else float(np.nanmean(verdict.errors[j]))
         if real < 0.02 and seen > 0.98:
             out.append("calls everything real, and praises all")
         elif real > 0.98 and seen < 0.02:
@@ -212,18 +212,66 @@ def _span(values: np.ndarray) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray) -> dict[str, Any]:
-    """What scores.json keeps of one run: its best average, every member's, and its judges' errors on real data."""
+def standings(errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player]) -> dict[str, dict[str, Any]]:
+    """GAM by run: every generator battles those of the other runs that stand for the same class, or for none."""
+    out: dict[str, dict[str, Any]] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
+    for i, one in enumerate(players):
+        for j in range(i + 1, len(players)):
+            other = players[j]
+            if one.group == other.group or not comparable(one, other):
+                continue
+            winner = gam(errors, real_errors, i, j).winner
+            for mine, group in ((0, one.group), (1, other.group)):
+                out[group]["tied" if winner is None else "won" if winner == mine else "lost"] += 1
+    for found in out.values():
+        fought = found["won"] + found["tied"] + found["lost"]
+        found["value"] = (found["won"] + found["tied"] / 2) / fought if fought else None
+    return out
+
+
+def comparable(one: Player, other: Player) -> bool:
+    """Members that stand for different classes never judge each other: a judge of 7s calls every 3 a fake."""
+    return one.label == other.label or min(one.label, other.label) < 0
+
+
+def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> dict[str, Any] | None:
+    """Of the mean of GAM-II over generators [M], from error rates [J, M]; judges of the same samples err together, so
+    their errors are taken as one: the interval is rather too wide."""
+    judged = allowed.any(0)
+    if not judged.any():
+        return None
+    known = np.where(allowed, errors, np.nan)[:, judged]
+    each = np.nanmean(np.sqrt(known * (1 - known) / samples), 0)  # standard error of each generator's average
+    reach = 1.96 * float(np.sqrt((each**2).sum()) / len(each))
+    value = float(np.nanmean(np.nanmean(known, 0)))
+    low, high = max(0.0, value - reach), min(1.0, value + reach)
+    return {"low": low, "high": high, "level": 0.95, "how": "binomial over the samples"}
+
+
+def entry(
+    players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray, samples: int
+) -> dict[str, Any]:
+    """What scores.json keeps of one run: the mean of its averages, every member's, and its judges' errors on real data."""
     rows = [i for i, player in enumerate(players) if player.group == group]
     average = verdict.average[rows]
-    return {
-        "value": float(np.nanmean(average)) if (~np.isnan(average)).any() else None,
-        "average": _numbers(average),
+    known = not np.isnan(average).all()
+    best = players[rows[int(np.nanargmax(average))]] if known else None
+    several = len({players[i].herd for i in rows}) > 1
+    names = [f"{players[i].member} of seed {players[i].herd}" if several else str(players[i].member) for i in rows]
+    found = {
+        "value": float(np.nanmean(average)) if known else None,
+        "per_member": dict(zip(names, _numbers(average), strict=True)),
+        "per_member_samples": dict.fromkeys(names, samples),
         "worst": _numbers(verdict.worst[rows]),
         "judges": verdict.judges[rows].tolist(),
         "real_errors": _numbers(real_errors[rows]),
-        "winner": rows.index(verdict.winner) if verdict.winner in rows else None,
+        "best_member": best.member if best else None,
+        "best_replica": best.herd if best else None,
+        "best_value": float(np.nanmax(average)) if known else None,
+        "best_of_all": verdict.winner in rows,
     }
+    span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)
+    return found | ({"interval": span} if span else {})
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:

@@ -5,8 +5,7 @@ Nothing of a run is executed: recipes and checkpoints are data, and nets that ar
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +22,13 @@ from ganherd.herd.state import Blueprint, buffers_of, takes_label
 from ganherd.run import checkpoint
 from ganherd.run.folder import RunFolder
 from ganherd.scores import gam
+from ganherd.scores.clock import Clock, Progress
+from ganherd.scores.features import best_device
+from ganherd.scores.material import LeftOut, Material
 
 if TYPE_CHECKING:
     from ganherd.recipe import Recipe
 
-Progress = Callable[[str], None]
 _BLOCK = 1000  # pictures that a judge looks at together; in evaluation mode none sees its neighbours
 
 
@@ -79,19 +80,43 @@ class Contest:
             [text, f"judged by {self.judged_by}; called real above: {rules}; seed {self.seed}", *self.notes]
         )
 
+    @property
+    def groups(self) -> list[str]:
+        """The runs by name, in the order in which they were given."""
+        return list(dict.fromkeys(player.group for player in self.players))
+
     def entry(self, group: str) -> dict[str, Any]:
-        """What scores.json keeps of one of the runs."""
-        found = gam.entry(self.players, self.verdict, group, self.real_errors)
+        """What scores.json keeps of GAM-II of one of the runs."""
+        found = gam.entry(self.players, self.verdict, group, self.real_errors, self.samples)
         rows = [i for i, player in enumerate(self.players) if player.group == group]
+        weak = [why for i, why in enumerate(gam.weak_judges(self.real_errors, self.verdict)) if i in rows and why]
         return {
+            **self._facts(found.pop("value")),
             **found,
-            "samples": self.samples,
-            "held_out": self.held_out,
-            "network": f"discriminators of {', '.join(dict.fromkeys(player.group for player in self.players))}",
             "thresholds": [self.thresholds[i][0] for i in rows],
             "threshold_rule": ", ".join(dict.fromkeys(self.thresholds[i][1] for i in rows)),
             "judged_by": self.judged_by,
+            **self._warning(f"{len(weak)} of its own judges decide nothing ({weak[0]})" if weak else ""),
         }
+
+    def battles(self, group: str) -> dict[str, Any]:
+        """What it keeps of GAM: the battles of its generators against those of the other runs."""
+        found = gam.standings(self.verdict.errors, self.real_errors, self.players)[group]
+        fought = found["won"] + found["tied"] + found["lost"]
+        ties = "most battles are ties: the judges' errors on real data are not alike"
+        few = "nobody to battle with: name another run with members of the same classes"
+        words = few if not fought else ties if found["tied"] > fought / 2 else ""
+        return {**self._facts(found.pop("value")), **found, "tie": gam.TIE, **self._warning(words)}
+
+    def _facts(self, value: float | None) -> dict[str, Any]:
+        network = f"discriminators of {', '.join(self.groups)}"
+        facts = {"value": value, "samples": self.samples, "network": network, "seed": self.seed}
+        return facts | {"held_out": self.held_out}
+
+    def _warning(self, words: str) -> dict[str, str]:
+        if not words and self.samples < gam.SAMPLES:
+            words = f"of {self.samples:,} samples an error rate is known to ± {0.5 / self.samples**0.5:.3f}; take {gam.SAMPLES:,}"
+        return {"warning": words} if words else {}
 
 
 def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_code: bool = False) -> Judges:
@@ -110,11 +135,12 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
     del damaged  # an older whole one judges as well; its step is told
     size = len(found.state["d.params"])
     offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
+    device = best_device()
     params = blueprints["d"].views(found.state["d.params"])
     return Judges(
-        d.to(found.state["d.params"].dtype).eval(),
-        dict(params),
-        buffers_of(found.state, "d"),
+        d.to(device, found.state["d.params"].dtype).eval(),
+        {name: value.to(device) for name, value in params.items()},
+        {name: value.to(device) for name, value in buffers_of(found.state, "d").items()},
         _losses(recipe, size),
         offset,
         scale,
@@ -136,7 +162,7 @@ def contest(
         raise UserError("GAM-II needs runs that are all different, and at least one.")
     other_runs = len(runs) > 1 if other_runs is None else other_runs
     recipes = [RunFolder.open(run).recipe for run in runs]
-    made = [mixtures.load(run, trust_code) for run in runs]
+    made = [mixtures.load(run, trust_code).to(best_device()) for run in runs]
     data = [source.load(recipe.data) for recipe in recipes]
     names = _names(runs)
     for name, one in zip(names[1:], data[1:], strict=True):
@@ -149,22 +175,28 @@ def contest(
     judges = [load_judges(run, made[0].shape, len(data[0].labels), trust_code) for run in runs]
     players, swaps, seats = _seat(names, made, judges, recipes)
     fakes = []  # the samples of each generator, drawn once
+    tell(f"drawing {samples:,} samples of each of {len(seats):,} generators")
+    clock = Clock(progress, "generators", len(seats))
     for number, (run, replica, member) in enumerate(seats):
-        tell(f"drawing {samples:,} samples of generator {number + 1} of {len(seats)}")
-        alone = dataclasses.replace(made[run], weights=np.eye(made[run].members)[member])
-        fakes.append(alone.sample(samples, seed=seed, replica=replica))
-    errors, real_errors, thresholds = np.zeros((len(seats), len(seats))), np.zeros(len(seats)), []
+        clock.at(number)
+        fakes.append(made[run].alone(member).sample(samples, seed=seed, replica=replica))
+    errors, real_errors, thresholds = np.full((len(seats), len(seats)), np.nan), np.zeros(len(seats)), []
+    tell(f"{len(seats):,} judges look at them")
+    clock = Clock(progress, "judges", len(seats))
     for j, (run, replica, member) in enumerate(seats):
-        tell(f"judge {j + 1} of {len(seats)}")
+        clock.at(j)
         row = replica * made[run].members + member
         own = held_y == players[j].label if players[j].label >= 0 else np.ones(len(held), bool)
         real = judges[run].logits(row, held[own], held_y[own])
-        on_fakes = np.stack([judges[run].logits(row, fake.x, fake.y) for fake in fakes])  # [M, n]
+        if not len(real):
+            raise UserError(f"no held-out real data is of the class of {players[j].name}: set data.holdout.")
+        seen = np.array([m for m, other in enumerate(players) if gam.comparable(players[j], other)])  # j among them
+        on_fakes = np.stack([judges[run].logits(row, fakes[m].x, fakes[m].y) for m in seen])  # [seen, n]
         if not np.isfinite(on_fakes).all() or not np.isfinite(real).all():
             raise UserError(f"the discriminator of {players[j].name} answers what is no number: leave that run out.")
-        at, words = gam.threshold(judges[run].losses[row], real, on_fakes[j])
+        at, words = gam.threshold(judges[run].losses[row], real, on_fakes[int(np.flatnonzero(seen == j)[0])])
         thresholds.append((at, words))
-        errors[j] = gam.called_real(on_fakes[None], np.array([at]))[0]
+        errors[j, seen] = gam.called_real(on_fakes[None], np.array([at]))[0]
         real_errors[j] = 1 - gam.called_real(real[None], np.array([at]))[0]
     verdict = gam.gam2(errors, gam.met_matrix(players, other_runs, swaps))
     notes = []
@@ -184,6 +216,11 @@ def contest(
         notes.append(f"the runs' data differ in content; real errors are on the held-out rows of {names[0]}")
     words = "the discriminators of the other runs" if other_runs else "the discriminators that a generator did not meet"
     return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, tuple(notes))
+
+
+def alone(material: Material) -> dict[str, Any]:
+    """What there is to say of one mixture: nothing."""
+    raise LeftOut("it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`")
 
 
 def _seat(

@@ -1,56 +1,123 @@
-"""Scores within each class and of each member: which samples are held against which of the data."""
+"""Scores within each class, of each member and of each neighbourhood: which samples are held against which of the data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ganherd.errors import UserError
-from ganherd.scores.material import Material
+from ganherd.scores.material import Drawn, Material
 
 if TYPE_CHECKING:
     from ganherd.scores.features import Features
 
+KINDS = ("class", "member", "neighbourhood")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some of the drawn samples, and the classes of the data that they are held against; none: all of the data."""
+
+    name: str
+    index: np.ndarray  # int64 [n]
+    classes: tuple[int, ...] = ()
+
 
 @dataclass(frozen=True)
 class Group:
+    """The same as features."""
+
     name: str
     fake: Features
     real: Features
+
+
+def refuse_impossible(per: str | None, material: Material) -> None:
+    """One sentence before anything is measured, where --per asks for what is not there."""
+    if per not in (None, *KINDS):
+        raise UserError(f"--per {per}: choose class or member.")
+    if per in ("member", "neighbourhood") and not material.has_generators:
+        raise UserError(f"--per {per} needs a run: samples alone do not say which member made them.")
+    if per == "class" and not material.has_labels:
+        raise UserError("--per class needs samples with labels, and these have none of the data's.")
+    if per == "neighbourhood":
+        _refuse_neighbourhoods(material)
+
+
+def _refuse_neighbourhoods(material: Material) -> None:
+    members = len(material.mixture.label_of)
+    if not material.neighbourhoods:
+        raise UserError("scores of neighbourhoods need the lists of their members.")
+    for number, one in enumerate(material.neighbourhoods):
+        listed = list(one.members)
+        if not listed or len(set(listed)) < len(listed) or not all(0 <= m < members for m in listed):
+            raise UserError(
+                f"neighbourhood {number} lists {listed}: wanted are members from 0 to {members - 1}, each once."
+            )
+        if one.weights is not None and (
+            len(one.weights) != len(listed) or min(one.weights) < 0 or not sum(one.weights) > 0
+        ):
+            raise UserError(f"neighbourhood {number} needs a weight of at least 0 for each member, and not all 0.")
+
+
+def rows_by_member(material: Material, drawn: Drawn) -> list[Rows]:
+    """Every member with its samples, against the data of the class it stands for, or all of it."""
+    label_of = [int(k) for k in material.mixture.label_of]
+    return [Rows(str(m), np.flatnonzero(drawn.member == m), _classes([k])) for m, k in enumerate(label_of)]
+
+
+def rows_by_neighbourhood(material: Material, drawn: Drawn) -> list[Rows]:
+    """Every neighbourhood as the mixture of its members, by their weights; as many samples as that allows."""
+    label_of = np.asarray(material.mixture.label_of)
+    out = []
+    for number, one in enumerate(material.neighbourhoods or ()):
+        weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
+        weights = weights / weights.sum()
+        own = [np.flatnonzero(drawn.member == m) for m in one.members]
+        # so many that the member with the scarcest samples has just enough
+        total = min(int(len(rows) / w + 1e-9) for rows, w in zip(own, weights, strict=True) if w > 0)
+        parts = [rows[: round(w * total)] for rows, w in zip(own, weights, strict=True)]
+        out.append(Rows(str(number), np.sort(np.concatenate(parts)), _classes(label_of[list(one.members)].tolist())))
+    return out
+
+
+def _classes(labels: list[int]) -> tuple[int, ...]:
+    """The classes that members stand for; none where one of them stands for no single class."""
+    return () if min(labels) < 0 else tuple(sorted(set(labels)))
+
+
+def wanted_rows(material: Material) -> tuple[Drawn, list[Rows]]:
+    """The samples and their groups that scores of members or neighbourhoods ask for: of every member equally many."""
+    drawn = material.by_member
+    find = rows_by_member if material.per == "member" else rows_by_neighbourhood
+    return drawn, [rows for rows in find(material, drawn) if len(rows.index)]
 
 
 def by_class(material: Material, fake: Features) -> list[Group]:
     """Every class of the data with the samples that carry its label, maybe none."""
     reference, labels = material.reference, material.dataset.labels
     present = [k for k in range(len(labels)) if (reference.real.y == k).any()]
-    return [Group(labels[k], fake.rows(fake.y == k), reference.real_of(k)) for k in present]
-
-
-def by_member(material: Material) -> list[Group]:
-    """Every member with its samples, against the data of the class it stands for, or all of it."""
-    fake, reference = material.member_features, material.reference
-    label_of = [int(k) for k in material.mixture.label_of]
-    return [Group(str(m), fake.rows(fake.member == m), reference.real_of(k)) for m, k in enumerate(label_of)]
-
-
-def refuse_impossible(per: str | None, material: Material) -> None:
-    """One sentence before anything is measured, where --per asks for what is not there."""
-    if per not in (None, "class", "member"):
-        raise UserError(f"--per {per}: choose class or member.")
-    if per == "member" and not material.has_generators:
-        raise UserError("--per member needs a run: samples alone do not say which member made them.")
-    if per == "class" and not material.has_labels:
-        raise UserError("--per class needs samples with labels, and these have none of the data's.")
+    return [Group(labels[k], fake.rows(fake.y == k), reference.real_of((k,))) for k in present]
 
 
 def wanted_groups(material: Material) -> list[Group]:
     """The groups that --per asks for, each with at least two samples on both sides."""
-    groups = by_member(material) if material.per == "member" else by_class(material, material.features)
+    if material.per == "class":
+        groups = by_class(material, material.features)
+    else:
+        fake, (_, rows) = material.member_features, wanted_rows(material)
+        groups = [Group(one.name, fake.rows(one.index), material.reference.real_of(one.classes)) for one in rows]
     return [group for group in groups if min(len(group.fake), len(group.real)) >= 2]
 
 
 def entries(per: str, groups: list[Group], values: list[float]) -> dict[str, Any]:
     """Values by name, how many samples each had, and the fewest of them."""
-    counts = {group.name: len(group.fake) for group in groups}
-    by_name = {group.name: value for group, value in zip(groups, values, strict=True)}
-    return {f"per_{per}": by_name, f"per_{per}_samples": counts, "fewest": min(counts.values(), default=0)}
+    return in_groups(
+        per, {g.name: v for g, v in zip(groups, values, strict=True)}, {g.name: len(g.fake) for g in groups}
+    )
+
+
+def in_groups(per: str, values: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
+    return {f"per_{per}": values, f"per_{per}_samples": counts, "fewest": min(counts.values(), default=0)}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ganherd.scores.groups import in_groups, wanted_rows
 from ganherd.scores.material import Material
 
 
@@ -37,7 +38,7 @@ def measure(material: Material) -> dict[str, Any]:
     samples = material.free
     seen = class_histogram(judge.predict(samples.x), len(labels))
     wanted, reference = material.class_weights
-    return {
+    out = {
         "value": total_variation(seen, wanted),
         "by_chance": expected_by_chance(wanted, len(samples.x)),
         "per_class": dict(zip(labels, seen.tolist(), strict=True)),
@@ -47,3 +48,18 @@ def measure(material: Material) -> dict[str, Any]:
         "network": judge.name,
         "held_out_accuracy": judge.held_out_accuracy,
     }
+    return out | _in_groups(material, wanted)
+
+
+def _in_groups(material: Material, wanted: np.ndarray) -> dict[str, Any]:
+    """The distance of every member or neighbourhood from p(y) among the classes that it stands for."""
+    if material.per in (None, "class"):
+        return {}
+    drawn, rows = wanted_rows(material)
+    predicted = material.classifier.predict(drawn.x)
+    values = {}
+    for one in rows:
+        own = np.where(np.isin(np.arange(len(wanted)), one.classes), wanted, 0.0) if one.classes else wanted
+        own = own / own.sum() if own.sum() > 0 else np.isin(np.arange(len(wanted)), one.classes) / len(one.classes)
+        values[one.name] = total_variation(class_histogram(predicted[one.index], len(wanted)), own)
+    return in_groups(str(material.per), values, {one.name: len(one.index) for one in rows})

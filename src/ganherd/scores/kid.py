@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
+from ganherd.scores.clock import Clock, Progress, timed
 from ganherd.scores.groups import Group, entries, wanted_groups
 from ganherd.scores.material import Material
 
 SUBSETS = 100
 SIZE = 1000  # of a subset, as in the paper; smaller where there are fewer than five such
 PARTS = 5
+WITHIN = 250  # of a subset within a class or of a member: there are many of those
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:
@@ -36,13 +38,19 @@ def _kernel(x: Tensor, y: Tensor) -> Tensor:
 
 
 def kid(
-    x: Tensor, y: Tensor, seed: int = 0, subsets: int = SUBSETS, size: int | None = None
+    x: Tensor,
+    y: Tensor,
+    seed: int = 0,
+    subsets: int = SUBSETS,
+    size: int | None = None,
+    progress: Progress | None = None,
 ) -> tuple[float, float, int]:
     """(mean, standard deviation, size) over random subsets of features [n, d] and [m, d]."""
     fewest = min(len(x), len(y))
     size = size or max(2, min(SIZE, fewest // PARTS))
-    found = []
+    found, clock = [], Clock(progress, "KID of subsets", subsets)
     for subset in range(subsets):
+        clock.at(subset)
         rows = (
             torch.from_numpy(shuffle(len(f), name, seed, subset)[:size]) for f, name in ((x, "kid x"), (y, "kid y"))
         )
@@ -52,8 +60,13 @@ def kid(
     return float(values.mean()), float(values.std()) if subsets > 1 else math.nan, size
 
 
-def of_group(group: Group, seed: int, subsets: int = SUBSETS) -> tuple[float, float, int]:
-    return kid(group.fake.x, group.real.x, seed, subsets)
+def within(groups: list[Group], seed: int, progress: Progress | None = None) -> list[float]:
+    """KID of every group, from fewer and smaller subsets than that of the whole."""
+    out = []
+    for group in timed(groups, progress, "KID of groups"):
+        size = max(2, min(WITHIN, min(len(group.fake), len(group.real)) // PARTS))
+        out.append(kid(group.fake.x, group.real.x, seed, subsets=20, size=size)[0])
+    return out
 
 
 def measure(material: Material) -> dict[str, Any]:
@@ -62,7 +75,7 @@ def measure(material: Material) -> dict[str, Any]:
     out = {"value": None, **reference.beside(fake)}
     if (fewest := min(len(fake), len(real))) < 2:
         return {**out, "warning": "KID needs at least two samples: ask for more"}
-    value, std, size = of_group(Group("all", fake, real), material.seed)
+    value, std, size = kid(fake.x, real.x, material.seed, progress=material.progress)
     disjoint = max(1, fewest // size)  # subsets overlap: no more of them than this are independent
     error = 1.96 * std / math.sqrt(min(SUBSETS, disjoint))
     how = f"{SUBSETS} subsets of {size:,}"
@@ -70,7 +83,7 @@ def measure(material: Material) -> dict[str, Any]:
     out["interval"] = {"low": value - error, "high": value + error, "level": 0.95, "how": how}
     if material.per:
         groups = wanted_groups(material)
-        out |= entries(material.per, groups, [of_group(group, material.seed, subsets=20)[0] for group in groups])
+        out |= entries(material.per, groups, within(groups, material.seed, material.progress))
     if fewest < 100:
         out["warning"] = f"{fewest} samples are few: the interval is wide"
     return out

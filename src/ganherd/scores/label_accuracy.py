@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ganherd.scores.material import Material
+from ganherd.scores.groups import in_groups, wanted_rows
+from ganherd.scores.material import LeftOut, Material
 
 TRUSTED = 0.95  # a classifier that is right less often than this on real data gets a warning
+FEW = 100  # samples in all
 
 
 def label_accuracy(predicted: np.ndarray, asked: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
@@ -23,10 +26,26 @@ def label_accuracy(predicted: np.ndarray, asked: np.ndarray, labels: Sequence[st
     return {"value": float(right.mean()), "per_class": per_class}
 
 
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share of n: never beyond 0 or 1, and of some width also where all or none were right.
+
+    >>> [round(end, 3) for end in wilson(1.0, 100)]
+    [0.963, 1.0]
+    """
+    z2 = 1.96**2
+    middle, half = (share + z2 / (2 * n)), 1.96 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
+
+
 def measure(material: Material) -> dict[str, Any]:
     samples, judge = material.asked, material.classifier
+    if not len(samples.x):
+        raise LeftOut("no sample carries a label")
+    found = label_accuracy(judge.predict(samples.x), samples.y, material.dataset.labels)
+    low, high = wilson(found["value"], len(samples.x))
     out = {
-        **label_accuracy(judge.predict(samples.x), samples.y, material.dataset.labels),
+        **found,
+        "interval": {"low": low, "high": high, "level": 0.95, "how": "Wilson's, over the samples"},
         "samples": len(samples.x),
         "network": judge.name,
         "held_out_accuracy": judge.held_out_accuracy,
@@ -39,4 +58,21 @@ def measure(material: Material) -> dict[str, Any]:
             f"the classifier itself is right on only {judge.held_out_accuracy:.1%} of held-out real samples: "
             "read the score beside that"
         )
-    return out
+    elif len(samples.x) < FEW:
+        out["warning"] = f"{len(samples.x)} samples are few: the interval is wide"
+    return out | _in_groups(material)
+
+
+def _in_groups(material: Material) -> dict[str, Any]:
+    """Of every class that was asked for, or of every member or neighbourhood that stands for classes."""
+    if material.per is None:
+        return {}
+    if material.per == "class":
+        y, labels = material.asked.y, material.dataset.labels
+        counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
+        return {"per_class_samples": counts, "fewest": min(counts.values())}
+    drawn, rows = wanted_rows(material)
+    right = material.classifier.predict(drawn.x) == drawn.y
+    known = [one for one in rows if (drawn.y[one.index] >= 0).all()]
+    values = {one.name: float(right[one.index].mean()) for one in known}
+    return in_groups(material.per, values, {one.name: len(one.index) for one in known})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.errors import UserError
+from ganherd.scores.clock import Clock, Progress
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ganherd.scores.features import Features
     from ganherd.scores.reference import Reference
 
-Progress = Callable[[str], None]
+EACH = 256  # samples of every member, at least, where members are scored one by one
 
 
 class LeftOut(Exception):
@@ -36,6 +37,14 @@ class Drawn:
 
 
 @dataclass(frozen=True)
+class Neighbourhood:
+    """Members that are one mixture together, as a cell of a grid and its neighbours; without weights: equally."""
+
+    members: Sequence[int]
+    weights: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
 class Material:
     mixture: Mixture
     dataset: Dataset
@@ -44,7 +53,8 @@ class Material:
     replica: int = 0
     progress: Progress | None = None
     against: Reference | None = None  # the real features; None: those of the network that is cheap everywhere
-    per: str | None = None  # "class" or "member": scores of each besides
+    per: str | None = None  # "class", "member" or "neighbourhood": scores of each besides
+    neighbourhoods: Sequence[Neighbourhood] | None = None
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -73,7 +83,8 @@ class Material:
     def asked(self) -> Drawn:
         """Samples with every label asked for equally often (the first labels once more, where it does not divide)."""
         if not self.has_generators:
-            return self.free  # the set is what it is
+            known = self.free.y >= 0  # the set is what it is; what has no label was not asked for
+            return Drawn(self.free.x[known], self.free.y[known], self.free.member[known])
         label_of = np.asarray(self.mixture.label_of)
         asked = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
         share, rest = divmod(self.samples, len(asked))
@@ -107,13 +118,27 @@ class Material:
         return self.reference.of(self.free)
 
     @cached_property
-    def member_features(self) -> Features:
-        """What it says of samples that come from all members equally: one pass for all of them."""
+    def by_member(self) -> Drawn:
+        """Samples of every member, equally many: the free ones where those are enough, or drawn for it."""
+        members = len(self.mixture.label_of)
         weights = np.asarray(self.mixture.weights, np.float64)
-        if np.ptp(weights) < 1e-12:
-            return self.features
-        equal = dataclasses.replace(self.mixture, weights=np.full(len(weights), 1 / len(weights)))
-        return self.reference.of(dataclasses.replace(self, mixture=equal).free)
+        counts = np.bincount(self.free.member, minlength=members) if np.ptp(weights) < 1e-12 else np.zeros(members)
+        if counts.min() >= min(EACH, self.samples):
+            return self.free
+        each = max(-(-self.samples // members), min(EACH, self.samples))
+        clock = Clock(self.progress, f"drawing {each:,} samples of each member", members)
+        self.tell(f"drawing {each:,} samples of each of {members:,} members")
+        parts = []
+        for m in range(members):
+            clock.at(m)
+            alone = dataclasses.replace(self, mixture=dataclasses.replace(self.mixture, weights=np.eye(members)[m]))
+            parts.append(alone._draw(each, None, quiet=True))
+        return Drawn(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+
+    @cached_property
+    def member_features(self) -> Features:
+        """What the network says of those: one pass for all members."""
+        return self.features if self.by_member is self.free else self.reference.of(self.by_member)
 
     @property
     def has_generators(self) -> bool:
@@ -143,8 +168,14 @@ class Material:
         if self.progress:
             self.progress(line)
 
-    def _draw(self, n: int, label: int | None) -> Drawn:
-        drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica)
+    def _draw(self, n: int, label: int | None, quiet: bool = False) -> Drawn:
+        if self.has_generators:
+            clock = Clock(None if quiet else self.progress, "drawing samples", n)
+            drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
+            if len(drawn.x) != n:
+                raise RuntimeError(f"{n} samples were asked for and {len(drawn.x)} came")
+        else:
+            drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica)
         x, member = np.asarray(drawn.x), np.asarray(drawn.member)
         if np.issubdtype(x.dtype, np.floating):
             bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)

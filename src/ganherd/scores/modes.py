@@ -1,4 +1,4 @@
-"""Mode coverage where the modes are known: 2-D mixtures of Gaussians by distance, stacked MNIST by a classifier.
+"""Mode coverage where the modes are known: 2-D mixtures of Gaussians, by distance.
 
 The protocol of VEEGAN and PacGAN: 2,500 points; a point is of high quality within 3 standard deviations of its nearest
 mode (each axis by its own); a mode is captured by one such point; the reverse KL is that of the modes' shares among the
@@ -8,7 +8,7 @@ points of high quality from the modes' weights.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ganherd.data.toys import TOYS
 from ganherd.errors import UserError
+from ganherd.scores.clock import Progress, timed
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
     from ganherd.scores.material import Material
 
 POINTS = 2500  # of the protocol; fewer points capture fewer modes by chance alone
-STACKED_TRAIN, STACKED_SAMPLES = 128_000, 26_000  # of VEEGAN's setting
 WITHIN = 3.0  # standard deviations
 THIN = 0.2  # of its share of the samples: a mode with less is captured by the protocol, but hardly represented
-Classify = Callable[[np.ndarray], np.ndarray]  # uint8 [n, 1, H, W] to int64 [n] in 0 … 9
 
 
 @dataclass(frozen=True)
@@ -140,13 +139,19 @@ def coverage_by_member(x: np.ndarray, member: np.ndarray, modes: Modes) -> dict[
 
 
 def mixture_coverage(
-    mixture: Mixture, modes: Modes, samples: int = POINTS, seed: int = 0, replica: int = 0
+    mixture: Mixture,
+    modes: Modes,
+    samples: int = POINTS,
+    seed: int = 0,
+    replica: int = 0,
+    progress: Progress | None = None,
 ) -> tuple[Coverage, dict[int, Coverage]]:
     """The mixture's coverage, and each member's, every one from as many samples of its own."""
     whole = coverage(mixture.sample(samples, seed=seed, replica=replica).x, modes)
     each = {}
-    for m in range(mixture.members):
-        alone = dataclasses.replace(mixture, weights=np.eye(mixture.members)[m])
+    members = len(mixture.label_of)
+    for m in timed(range(members), progress, "coverage of members"):
+        alone = dataclasses.replace(mixture, weights=np.eye(members)[m])
         each[m] = coverage(alone.sample(samples, seed=seed, replica=replica).x, modes)
     return whole, each
 
@@ -160,60 +165,6 @@ def reverse_kl(counts: np.ndarray, weights: np.ndarray) -> float:
     p = counts / counts.sum()
     seen = p > 0
     return max(0.0, float((p[seen] * np.log(p[seen] / weights[seen])).sum()))
-
-
-# -- stacked MNIST ------------------------------------------------------------------------------------------------
-
-
-def stack_digits(
-    x: np.ndarray, y: np.ndarray, count: int = STACKED_TRAIN, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Stacked MNIST from digits: three at random as the red, green and blue of one image, uint8 [count, 3, H, W].
-
-    Its mode, int64 [count], has the three digits as its decimals: 407 is a red 4, a green 0 and a blue 7.
-    VEEGAN's setting draws from the 70,000 digits of both splits together.
-    """
-    if x.ndim != 4 or x.shape[1] != 1:
-        raise UserError(f"digits to stack must be grey images [n, 1, H, W], not {list(x.shape)}.")
-    if len(y) != len(x) or not len(x) or y.min() < 0 or y.max() > 9:
-        raise UserError("digits to stack need a label from 0 to 9 for each.")
-    rows = np.random.default_rng([seed, 3]).integers(0, len(x), (count, 3))
-    return np.ascontiguousarray(x[rows, 0]), (y[rows] @ np.array([100, 10, 1])).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class StackedCoverage:
-    """Modes of 1,000 that were seen, and the KL of their shares from equal ones."""
-
-    captured: int
-    kl: float  # nats
-    by_chance: float  # about the KL that so many perfect draws show
-    samples: int
-    counts: np.ndarray  # int64 [1000]
-
-
-def stacked_coverage(x: np.ndarray, classify: Classify, block: int = 4096) -> StackedCoverage:
-    """Coverage of stacked images uint8 [n, 3, H, W]; each channel is read by a classifier of grey digits."""
-    if x.ndim != 4 or x.shape[1] != 3 or not len(x):
-        raise UserError(f"stacked digits are images [n, 3, H, W], not {list(x.shape)}.")
-    modes = np.concatenate([_triple(x[i : i + block], classify) for i in range(0, len(x), block)])
-    return stacked_counts(np.bincount(modes, minlength=1000))
-
-
-def stacked_counts(counts: np.ndarray) -> StackedCoverage:
-    """
-    >>> stacked_counts(np.full(1000, 26)).captured, round(stacked_counts(np.eye(1000)[0] * 26).kl, 3)
-    (1000, 6.908)
-    """
-    n, weights = int(counts.sum()), np.full(len(counts), 1 / len(counts))
-    # a plug-in KL of n draws is too large by about (modes - 1) / 2n
-    return StackedCoverage(int((counts > 0).sum()), reverse_kl(counts, weights), (len(counts) - 1) / (2 * n), n, counts)
-
-
-def _triple(x: np.ndarray, classify: Classify) -> np.ndarray:
-    n, _, height, width = x.shape
-    digits = np.asarray(classify(x.reshape(n * 3, 1, height, width))).reshape(n, 3)
-    return np.asarray(digits @ np.array([100, 10, 1]))
 
 
 def table(rows: Sequence[tuple[str, Coverage]]) -> str:
@@ -259,8 +210,15 @@ def measure(material: Material) -> dict[str, Any]:
     except UserError as why:
         raise LeftOut(str(why)) from why
     if not material.has_generators:
-        return entry(coverage(material.free.x, modes), modes)
-    whole, each = mixture_coverage(material.mixture, modes, POINTS, material.seed, material.replica)
+        out = entry(coverage(material.free.x, modes), modes)
+        if out["samples"] < POINTS:
+            out["warning"] = (
+                f"the protocol has {POINTS:,} points; {out['samples']:,} capture fewer modes by chance alone"
+            )
+        return out
+    whole, each = mixture_coverage(
+        material.mixture, modes, POINTS, material.seed, material.replica, progress=material.progress
+    )
     best = max(each, key=lambda m: (each[m].captured, each[m].high_quality))
     return entry(whole, modes) | {
         "per_member": {str(m): found.captured for m, found in each.items()},
@@ -268,4 +226,21 @@ def measure(material: Material) -> dict[str, Any]:
         "per_member_high_quality": {str(m): found.high_quality for m, found in each.items()},
         "mean_member": float(np.mean([found.captured for found in each.values()])),
         "best_member": best,
+        **_of_neighbourhoods(material, modes),
     }
+
+
+def _of_neighbourhoods(material: Material, modes: Modes) -> dict[str, Any]:
+    """The coverage of every neighbourhood's own mixture, from as many points again."""
+    from ganherd.scores.groups import in_groups
+
+    if material.per != "neighbourhood":
+        return {}
+    values, counts = {}, {}
+    for number, one in enumerate(material.neighbourhoods or ()):
+        weights = np.zeros(len(material.mixture.label_of))
+        weights[list(one.members)] = 1.0 if one.weights is None else np.asarray(one.weights)
+        mixture = dataclasses.replace(material.mixture, weights=weights / weights.sum())
+        found = coverage(mixture.sample(POINTS, seed=material.seed, replica=material.replica).x, modes)
+        values[str(number)], counts[str(number)] = found.captured, found.samples
+    return in_groups("neighbourhood", values, counts)

@@ -19,6 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.errors import UserError
 from ganherd.pictures import FRAME, INK, draw_grid
+from ganherd.scores.clock import Clock, Progress
 
 if TYPE_CHECKING:
     from ganherd.scores.material import Material
@@ -27,6 +28,7 @@ NEXT = 5  # neighbours after the first that a distance is compared with
 BY_CHANCE = 0.05
 MOST_HELD_OUT = 2000  # rows that calibrate; more cost time and move the line little
 FEW = 200  # held-out rows below which the quantile is a guess
+FEW_SAMPLES = 100  # below which a share of 5 % is a handful
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,13 @@ class Memorisation:
         return max(0.0, (self.copies - BY_CHANCE) / (1 - BY_CHANCE))
 
 
-def nearest(x: np.ndarray, training: np.ndarray, k: int = 1 + NEXT, budget: int = 1 << 27) -> Nearest:
+def nearest(
+    x: np.ndarray,
+    training: np.ndarray,
+    k: int = 1 + NEXT,
+    budget: int = 1 << 27,
+    progress: Progress | None = None,
+) -> Nearest:
     """The k nearest training rows of every row, by Euclidean distance on the flattened rows; never more than `budget`
     bytes of distances at once.
 
@@ -80,7 +88,9 @@ def nearest(x: np.ndarray, training: np.ndarray, k: int = 1 + NEXT, budget: int 
     take = min(2 * k, len(b))  # some more than wanted: the rough order may err among equals
     at_once = max(1, budget // max(4 * len(b), 16 * take * a.shape[1]))
     distances, indices = [], []
+    clock = Clock(progress, "nearest training rows", len(a))
     for i in range(0, len(a), at_once):
+        clock.at(i)
         part = a[i : i + at_once]
         rough = b2 - 2 * (part @ b.T)  # [rows, training], up to each row's own a²
         if take < len(b):
@@ -108,6 +118,8 @@ def memorisation(samples: Nearest, held_out: Nearest, training: int) -> Memorisa
     # where the line lies is known from m rows only, and moves the share that chance brings
     error = math.sqrt(copies * (1 - copies) / n + BY_CHANCE * (1 - BY_CHANCE) / m)
     warning = f"the line that copies lie below is known from only {m} held-out rows" if m < FEW else ""
+    if n < FEW_SAMPLES:
+        warning = f"{n} samples are few to find copies among: ask for more"
     if line == 0:
         warning = "held-out rows are copies of training rows already: the data has duplicates"
     return Memorisation(
@@ -148,13 +160,20 @@ def _auc_error(auc: float, n: int, m: int) -> float:
 
 def entry(found: Memorisation, network: str) -> dict[str, Any]:
     """What scores.json keeps."""
+    reach = 1.96 * found.copies_error
     out: dict[str, Any] = {
         "value": found.copies,
         "by_chance": BY_CHANCE,
         "error": found.copies_error,
+        "interval": {
+            "low": max(0.0, found.copies - reach),
+            "high": min(1.0, found.copies + reach),
+            "level": 0.95,
+            "how": "normal, with the line's own error",
+        },
         "nearer": found.nearer,
         "nearer_error": found.nearer_error,
-        "ratio": found.ratio,
+        "ratio": None if math.isnan(found.ratio) else found.ratio,
         "samples": found.samples,
         "held_out": found.held_out,
         "training": found.training,
@@ -171,8 +190,28 @@ def measure(material: Material) -> dict[str, Any]:
     if len(data.x_test) < 2 or len(data.x) < 2:
         raise LeftOut("memorisation is measured against held-out real data, and there is none")
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
-    found, _ = measure_arrays(material.free.x, data.x, data.x_test[rows])
-    return entry(found, "pixels" if data.is_image else "coordinates")
+    held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
+    found = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
+    return entry(found, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
+
+
+def _in_groups(material: Material, held_out: Nearest) -> dict[str, Any]:
+    """The same of every class, member or neighbourhood, where those are asked for."""
+    from ganherd.scores.groups import in_groups, wanted_rows
+
+    if material.per is None:
+        return {}
+    if material.per == "class":
+        drawn, names = material.free, material.dataset.labels
+        index = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names) if (drawn.y == k).any()}
+    else:
+        drawn, rows = wanted_rows(material)
+        index = {one.name: one.index for one in rows}
+    near = nearest(drawn.x, material.dataset.x, progress=material.progress)
+    n = len(material.dataset.x)
+    each = {name: memorisation(Nearest(near.distance[i], near.index[i]), held_out, n) for name, i in index.items()}
+    counts = {name: one.samples for name, one in each.items()}
+    return in_groups(material.per, {name: one.copies for name, one in each.items()}, counts)
 
 
 def draw_neighbours(

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.errors import UserError
-from ganherd.scores.material import LeftOut, Progress
+from ganherd.scores.clock import Progress
+from ganherd.scores.material import LeftOut
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset

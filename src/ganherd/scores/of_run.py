@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd.scores.material import LeftOut, Progress
+from ganherd.scores.clock import Progress
+from ganherd.scores.material import LeftOut
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
@@ -33,22 +34,41 @@ def score_run(
     `package.module:Class`; `head`: a classifier for inception; `per`: "class" or "member".
     """
     from ganherd.data.source import load
-    from ganherd.run.folder import RunFolder, write_aside
+    from ganherd.run.folder import RunFolder
     from ganherd.scores import known_metrics, score_seeds
 
-    names = known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
+    known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
     folder = RunFolder.open(run)
     from ganherd import mixture
 
     made = mixture.load(run, trust_code)  # first: what must not be read is told before any data is
     data = load(folder.recipe.data)
+    names = known_metrics(metrics, "score", data)
     samples = samples or default_samples(data, network)
     reference = reference_for(data, network, samples, head, trust_code, progress)
     found = score_seeds(made, data, names, samples, seed, progress, reference=reference, per=per)
-    kept = {name: entry for name, entry in _read(folder.scores_path).items() if name not in (*names, "skipped")}
-    with suppress(OSError):  # a run on a read-only disk can be scored too
-        write_aside(folder.scores_path, json.dumps({"scores": {**kept, **found}}, indent=1) + "\n")
+    keep(run, found, names)
+    if metrics is None:  # all that is usual: its pictures too
+        from ganherd.scores import gallery
+
+        gallery.make(folder.path, made, data, reference, seed, progress)
     return found
+
+
+def keep(run: str | Path, found: dict[str, Any], names: Sequence[str] = ()) -> None:
+    """Puts scores into the run's scores.json, in place of those of the same names, and leaves the others there."""
+    from ganherd.run.folder import RunFolder, write_aside
+    from ganherd.run.record import plain
+
+    path = RunFolder.open(run).scores_path
+    old = _read(path)
+    kept = {name: entry for name, entry in old.items() if name not in (*names, *found, "skipped")}
+    before: Any = old.get("skipped")
+    before = before if isinstance(before, dict) else {}
+    skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get("skipped", {})
+    out = {**kept, **{n: e for n, e in found.items() if n != "skipped"}} | ({"skipped": skipped} if skipped else {})
+    with suppress(OSError):  # a run on a read-only disk can be scored too
+        write_aside(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
 
 
 def default_samples(data: Dataset, network: str | None) -> int:

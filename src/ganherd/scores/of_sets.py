@@ -12,7 +12,8 @@ import numpy as np
 
 from ganherd.data.keyed import shuffle
 from ganherd.errors import UserError
-from ganherd.scores.material import Drawn, Progress
+from ganherd.scores.clock import Progress
+from ganherd.scores.material import Drawn
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
@@ -75,9 +76,10 @@ def score_sets(
     from ganherd.scores import known_metrics, score_seeds
     from ganherd.scores.of_run import default_samples, reference_for
 
-    names = known_metrics(metrics, "score")
+    known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
     made = _mixture(fake, trust_code)
     data = _dataset(real, samples or DRAWN, seed, trust_code)
+    names = known_metrics(metrics, "score", data)
     if made is None:
         given = _rows(fake)
         if given.x.shape[1:] != data.x.shape[1:]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
+from ganherd.scores.clock import Clock, Progress, timed
 from ganherd.scores.features import Features
 from ganherd.scores.groups import Group, entries, wanted_groups
 from ganherd.scores.material import LeftOut, Material
@@ -25,7 +26,7 @@ FEW = 1000
 NAMES = ("precision", "recall", "density", "coverage")
 
 
-def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS) -> dict[str, Tensor]:
+def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | None = None) -> dict[str, Tensor]:
     """For each score the value of every point that it is the mean of, float64: fakes [n] or reals [m].
 
     >>> x = torch.arange(20.0)[:, None]
@@ -33,7 +34,11 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS) -> dict[str, Tensor]:
     1.0
     """
     real, fake = real.double(), fake.double()
-    real_radius, fake_radius = _radius(real, k), _radius(fake, k)
+    clock = Clock(progress, "neighbourhoods", 3)  # three passes that take about as long
+    real_radius = _radius(real, k)
+    clock.at(1)
+    fake_radius = _radius(fake, k)
+    clock.at(2)
     inside, nearest = torch.zeros(len(fake), device=fake.device).double(), []
     recalled = []
     for chunk, radius in zip(real.split(CHUNK), real_radius.split(CHUNK), strict=True):
@@ -78,7 +83,10 @@ def _measured(material: Material) -> tuple[Features, dict[str, np.ndarray]]:
         fake, real = equally_many(material.features, material.reference.real, material.seed)
         if len(fake) <= NEIGHBOURS:
             raise LeftOut(f"it needs more than {NEIGHBOURS} samples and data: ask for more")
-        kept["prdc"] = fake, {name: each.cpu().numpy() for name, each in prdc(real.x, fake.x).items()}
+        kept["prdc"] = (
+            fake,
+            {name: each.cpu().numpy() for name, each in prdc(real.x, fake.x, progress=material.progress).items()},
+        )
     found: tuple[Features, dict[str, np.ndarray]] = kept["prdc"]
     return found
 
@@ -89,7 +97,7 @@ def _in_groups(material: Material) -> dict[str, Any]:
     if "prdc groups" not in kept:
         pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
         groups = [Group(name, fake, real) for name, (fake, real) in pairs.items() if len(fake) > NEIGHBOURS]
-        found = [prdc(group.real.x, group.fake.x) for group in groups]
+        found = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
         means = {name: [float(one[name].mean()) for one in found] for name in NAMES}
         kept["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
     out: dict[str, Any] = kept["prdc groups"]

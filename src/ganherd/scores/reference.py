@@ -12,8 +12,9 @@ import torch
 
 from ganherd.data.keyed import shuffle
 from ganherd.scores import networks, store
+from ganherd.scores.clock import Progress
 from ganherd.scores.features import Features, best_device, extract, precision
-from ganherd.scores.material import Drawn, Progress
+from ganherd.scores.material import Drawn
 from ganherd.scores.networks import Network
 
 if TYPE_CHECKING:
@@ -76,16 +77,16 @@ class Reference:
             store.write(path, key, tensors, {**facts, "samples": len(x)})
         return Features(features, logits, y, nobody)
 
-    def real_of(self, k: int) -> Features:
-        """The features of class k alone; of all classes for -1."""
-        if k < 0:
+    def real_of(self, classes: tuple[int, ...]) -> Features:
+        """The features of some classes; of all the data where none is named."""
+        if not classes:
             return self.real
-        if k not in self._by_class:
-            self._by_class[k] = self.real.rows(self.real.y == k)
-        return self._by_class[k]
+        if classes not in self._by_class:
+            self._by_class[classes] = self.real.rows(np.isin(self.real.y, classes))
+        return self._by_class[classes]
 
     @cached_property
-    def _by_class(self) -> dict[int, Features]:
+    def _by_class(self) -> dict[tuple[int, ...], Features]:
         return {}
 
     def of(self, drawn: Drawn, what: str = "samples") -> Features:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ganherd.data.stacked import STACKED
 from ganherd.errors import UserError
 from ganherd.scores import diversity, histogram, label_accuracy
 from ganherd.scores.material import Material
@@ -25,6 +26,8 @@ class Metric:
     needs_asking: bool = False  # members that stand for classes
     needs_generators: bool = False  # a mixture, not only its samples
     when: Literal["train", "score", "asked"] = "asked"  # at the end of a training too; by `ganherd score`; only by name
+    fits: Callable[[Any], bool] | None = None  # the data that it is for; on other data it comes only by name
+    contest: bool = False  # of runs against each other, by their discriminators
 
 
 def late(where: str) -> Callable[[Material], dict[str, Any]]:
@@ -110,7 +113,18 @@ METRICS: dict[str, Metric] = {
         best=math.inf,
     ),
     "modes": Metric(
-        late("modes:measure"), "modes captured of 2-D data whose modes are known: ring8, grid25, R15", best=math.inf
+        late("modes:measure"),
+        "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
+        best=math.inf,
+        when="train",
+        fits=lambda data: not data.is_image and bool(data.labels),
+    ),
+    "stacked_modes": Metric(
+        late("stacked:measure"),
+        "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
+        best=math.inf,
+        when="score",
+        fits=lambda data: data.name in STACKED,
     ),
     "memorisation": Metric(
         late("neighbours:measure"), "samples that look like copies of one training image; 0.05 is chance", best=0.05
@@ -121,20 +135,36 @@ METRICS: dict[str, Metric] = {
         best=math.inf,
         needs_generators=True,
     ),
+    "gam2": Metric(
+        late("gam_runs:alone"),
+        "samples that discriminators call real which their generator did not meet (GAM-II)",
+        best=math.inf,
+        contest=True,
+    ),
+    "gam": Metric(
+        late("gam_runs:alone"),
+        "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
+        best=math.inf,
+        contest=True,
+    ),
 }  # fmt: skip
 
-GROUPS = {"prdc": ("precision", "recall", "density", "coverage")}  # names that stand for several
+GROUPS = {"prdc": ("precision", "recall", "density", "coverage"), "gam_ii": ("gam2",)}  # names that stand for others
 ORDER = {"train": 0, "score": 1, "asked": 2}
 
 
-def known_metrics(names: Sequence[str] | None, when: Literal["train", "score"] = "train") -> list[str]:
-    """Names of metrics as the registry has them, each once; None: those that are measured without being asked for.
+def known_metrics(
+    names: Sequence[str] | None, when: Literal["train", "score"] = "train", dataset: Any = None
+) -> list[str]:
+    """Names of metrics as the registry has them, each once; None: those that are measured without being asked for, those
+    for some data alone among them where that data is given.
 
     >>> known_metrics(["PRDC", "label-accuracy"])
     ['precision', 'recall', 'density', 'coverage', 'label_accuracy']
     """
     if names is None:
-        return [name for name, metric in METRICS.items() if ORDER[metric.when] <= ORDER[when]]
+        usual = {name: metric for name, metric in METRICS.items() if ORDER[metric.when] <= ORDER[when]}
+        return [n for n, m in usual.items() if m.fits is None or (dataset is not None and m.fits(dataset))]
     return list(dict.fromkeys(one for name in names for one in _known(name)))
 
 

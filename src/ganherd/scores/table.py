@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Scores = Mapping[str, Mapping[str, Any]]
+MOST = 30  # lines of a table of members or classes
 
 
 def table(scores: Scores) -> str:
@@ -22,7 +23,7 @@ def table(scores: Scores) -> str:
         lines.append(
             (
                 name.replace("_", " "),
-                value(name, entry.get("value")),
+                shown(name, entry),
                 f"{entry['samples']:,}",
                 str(entry["network"]),
                 str(entry["seed"]),
@@ -48,13 +49,15 @@ def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float]) -> str:
         entries = [scores.get(name) for scores in runs.values()]
         cells = []
         for entry, mark in zip(entries, _marks(entries, best.get(name, math.nan)), strict=True):
-            cells.append("–" if entry is None else f"{value(name, entry.get('value'))} {mark}".rstrip())
+            cells.append("–" if entry is None else f"{shown(name, entry)} {mark}".rstrip() + _span(entry))
             marks.add(mark)
         facts = [entry for entry in entries if entry is not None]
         shared = (_shared(facts, key) for key in ("samples", "network", "seed"))
         lines.append((name.replace("_", " "), *cells, *shared))
     notes = [text for mark, text in LEGEND.items() if mark in marks]
     for run, scores in runs.items():
+        for name in (name for name in names if name in scores):
+            notes += [f"{run}: {name.replace('_', ' ')}: {words}." for words in _own(scores[name])]
         notes += [f"{run}: {note}" for note in _notes(scores)]
     return "\n".join([*_aligned(lines), *notes])
 
@@ -120,18 +123,36 @@ def _notes(scores: Scores) -> list[str]:
 
 
 def _parts(entries: Scores) -> list[str]:
-    """What --per asked for: a line for each class or member, with its samples."""
-    for per in ("class", "member"):
-        columns = {name: e for name, e in entries.items() if f"per_{per}_samples" in e}
+    """What --per asked for, and what is known of members anyway: a line for each, with its samples."""
+    out: list[str] = []
+    for per in ("class", "member", "neighbourhood"):
+        columns = {name: e for name, e in entries.items() if f"per_{per}_samples" in e and f"per_{per}" in e}
         if columns:
             rows = list(dict.fromkeys(key for e in columns.values() for key in e[f"per_{per}"]))
             lines = [(per, *(name.replace("_", " ") for name in columns), "samples")]
             for row in rows:
                 counts = {e[f"per_{per}_samples"].get(row) for e in columns.values()} - {None}
-                cells = (value(name, e[f"per_{per}"].get(row)) for name, e in columns.items())
+                cells = (shown(name, {**e, "value": e[f"per_{per}"].get(row)}) for name, e in columns.items())
                 lines.append((str(row), *cells, " / ".join(f"{count:,}" for count in sorted(counts))))
-            return ["", *_aligned(lines), ""]
-    return []
+            more = [f"… and {len(lines) - 1 - MOST:,} more in scores.json"] if len(lines) - 1 > MOST else []
+            out += ["", *_aligned(lines[: MOST + 1]), *more, ""]
+    return out
+
+
+def shown(name: str, entry: Mapping[str, Any]) -> str:
+    """The value of an entry as people write it.
+
+    >>> shown("modes", {"value": 8, "of": 8}), shown("ais", {"value": 328.77, "unit": "nats an image"})
+    ('8 of 8', '328.8 nats')
+    """
+    number = entry.get("value")
+    if not isinstance(number, (int, float)):
+        return "–"
+    if "of" in entry:
+        return f"{number:g} of {entry['of']:,}" if float(number).is_integer() else f"{number:.1f} of {entry['of']:,}"
+    if name == "ais":
+        return f"{number:.1f} nats"
+    return value(name, number)
 
 
 def value(name: str, number: float | None) -> str:
@@ -144,7 +165,7 @@ def value(name: str, number: float | None) -> str:
         return "–"
     if name == "kid":
         return f"{number:.5f}"
-    return f"{100 * number:.1f} %" if name.endswith("accuracy") else f"{number:.3f}"
+    return f"{100 * number:.1f} %" if name.endswith("accuracy") or name == "memorisation" else f"{number:.3f}"
 
 
 def remarks(entry: Mapping[str, Any]) -> list[str]:
@@ -153,18 +174,81 @@ def remarks(entry: Mapping[str, Any]) -> list[str]:
     if "per_seed" in entry:
         seeds = entry.get("seeds") or entry["per_seed"]
         out.append(f"mean of {len(seeds)} seeds, standard deviation {value('', entry.get('std'))}")
-    interval = entry.get("interval")
-    if isinstance(interval, Mapping) and all(isinstance(interval.get(k), (int, float)) for k in ("low", "high")):
-        digits = 5 if abs(interval["high"]) < 0.1 else 3
-        out.append(f"95 % {interval['low']:.{digits}f} to {interval['high']:.{digits}f} ({interval['how']})")
+    if span := _span(entry):
+        out.append(f"95 % {span.strip(' ()')} ({entry['interval'].get('how', '')})")
     if "real_samples" in entry:
         out.append(f"against {entry['real_samples']:,} of {entry.get('real', 'the data')}")
     elif "held_out_accuracy" in entry:
         known = value("accuracy", entry["held_out_accuracy"])
         out.append(f"the classifier on held-out real data: {known}")
-    if "by_chance" in entry:
+    out += _own(entry)
+    if "by_chance" in entry and "nearer" not in entry and "kl" not in entry:
         out.append(f"perfect draws would show about {value('', entry['by_chance'])}")
     if "mean" in entry:
         worst = [name for name, v in entry.get("per_class", {}).items() if v == entry.get("value")]
         out.append(f"mean over the classes {value('', entry['mean'])}" + (f", least in {worst[0]}" if worst else ""))
     return out
+
+
+def _span(entry: Mapping[str, Any]) -> str:
+    """Its interval, with as many digits as its size asks for; nothing where it has none.
+
+    >>> _span({"interval": {"low": 2.9, "high": 3.1}})
+    ' (2.900 to 3.100)'
+    """
+    interval = entry.get("interval")
+    if not isinstance(interval, Mapping) or not all(isinstance(interval.get(k), (int, float)) for k in ("low", "high")):
+        return ""
+    digits = 5 if abs(interval["high"]) < 0.1 else 1 if abs(interval["high"]) >= 100 else 3
+    return f" ({interval['low']:.{digits}f} to {interval['high']:.{digits}f})"
+
+
+def _own(entry: Mapping[str, Any]) -> list[str]:
+    """What belongs to one metric alone, told by what it keeps."""
+    out = []
+    if "high_quality" in entry:
+        kl = value("", entry.get("reverse_kl"))
+        out.append(
+            f"{value('accuracy', entry['high_quality'])} high quality, reverse KL {kl}, "
+            f"{_count(entry.get('represented'))} with their share; {entry.get('modes', '')}"
+        )
+    if "mean_member" in entry:
+        out.append(f"a member alone {_count(entry['mean_member'])} on average")
+    if "kl" in entry:
+        out.append(f"KL {value('', entry['kl'])}; perfect draws would show about {value('', entry.get('by_chance'))}")
+    if "nearer" in entry:
+        out.append(
+            f"{value('accuracy', entry.get('by_chance'))} is chance; nearer to the training data than held-out data is: "
+            f"{value('accuracy', entry['nearer'])} (50 % is chance); distance by that of held-out data "
+            f"{value('', entry.get('ratio'))}; {_count(entry.get('held_out'))} held out, {_count(entry.get('training'))} trained on"
+        )
+    if "gap" in entry:
+        out.append(
+            f"gap of the bounds {value('', entry['gap'])}; KDE of {_count(entry.get('kde_samples'))} samples "
+            f"{shown('ais', {'value': entry.get('kde')})}"
+        )
+    if isinstance(entry.get("kid"), Mapping):
+        out.append(f"mean KID within the classes {value('kid', entry['kid'].get('value'))}")
+    if "per_class" in entry and "fewest" in entry:
+        out.append(f"at least {_count(entry['fewest'])} samples of each class")
+    if "judged_by" in entry:
+        errors = [e for e in entry.get("real_errors", ()) if isinstance(e, (int, float))]
+        worst = [e for e in entry.get("worst", ()) if isinstance(e, (int, float))]
+        span = f", worst judge {min(worst):.3f} to {max(worst):.3f}" if worst else ""
+        best = f", best member {entry['best_member']}" if entry.get("best_member") is not None else ""
+        out.append(f"judged by {entry['judged_by']}{span}{best}")
+        if errors:
+            out.append(f"its own judges err on {min(errors):.3f} to {max(errors):.3f} of held-out real data")
+    if "won" in entry:
+        out.append(f"{_count(entry['won'])} battles won, {_count(entry['tied'])} tied, {_count(entry['lost'])} lost")
+    return out
+
+
+def _count(number: Any) -> str:
+    """
+    >>> _count(1200), _count(7.25), _count(None)
+    ('1,200', '7.2', '–')
+    """
+    if not isinstance(number, (int, float)):
+        return "–"
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}" if number.is_integer() else f"{number:,.1f}"
