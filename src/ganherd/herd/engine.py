@@ -75,8 +75,7 @@ class Engine:
     ) -> int:
         """Trains every member from `start` up to `stop`, or to the first step after it is asked to stop; says where it is."""
         base = bases(self.herd.state)
-        resident = self.herd.state["g.params"].device.type == self.herd.device.type
-        if resident:  # everything is where it is computed: step by step, so that a stop takes effect at once
+        if self.is_resident:  # everything is where it is computed: step by step, so that a stop takes effect at once
             blocks = [(block, members_of(self.herd.state, block), sums[:, block]) for block in self._blocks]
             for step in range(start, stop):
                 for block, state, block_sums in blocks:
@@ -101,6 +100,11 @@ class Engine:
                 value.copy_(state[name])
             sums[:, block] = block_sums.to(sums.device)
         return stop
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether the state lies on the device; otherwise it lives with the host, and blocks of it visit the device."""
+        return self.herd.state["g.params"].device.type == self.herd.device.type
 
     def _one(self, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
         feed, first = self.herd.feed, step * self.herd.rules.n_critic
@@ -144,23 +148,19 @@ def memory_per_member(herd: Herd) -> int:
     Measured on one step of one member, on copies: nothing has to run out to find it.
     """
     state = {name: value[:1].clone().to(herd.device) for name, value in herd.state.items()}
-    saved = 0
-    seen: set[int] = set()
+    kept: dict[int, Tensor] = {}  # by where they lie; held on to, so that no place is used twice
 
-    def count(tensor: Tensor) -> Tensor:
-        nonlocal saved
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            saved += tensor.numel() * tensor.element_size()
+    def keep(tensor: Tensor) -> Tensor:
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
     step = Step(herd.g, herd.d, herd.rules, mapped=False)  # works for nets that cannot be fused, too
     own = bases(state)
     sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         step(state, lambda number: herd.feed.batch_at(slice(0, 1), own, number), on_device(own, herd.device), sums, 0)
     gradients = 2 * (herd.g.size + herd.d.size) * state["g.params"].element_size()
-    return bytes_per_member(state) + saved + gradients
+    return bytes_per_member(state) + sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + gradients
 
 
 def members_that_fit(herd: Herd, limit: int) -> int:
