@@ -104,14 +104,14 @@ KINDS = {
         "dead_critic",
         "digits-nonsat",
         _with(_ONE, {"optim": {"lr_d": 0.0}}),
-        400,
+        500,
     ),
     "dead critic, Wasserstein": Kind(
         "a critic whose rectifiers never open",
         "dead_critic",
         "digits-wcgan",
-        _with(_ONE, {"nets": {"discriminator": {"name": "failing_gans:DeadCritic"}}}),
-        400,
+        _with(_ONE, {"nets": {"discriminator": {"name": "failing_gans:DeadCritic"}}, "train": {"n_critic": 1}}),
+        500,
     ),
     "memorising": Kind(
         f"{IMAGES} images of one digit, four times the learning rates",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ganherd.scores import known_metrics
 from small import LABELS, small_recipe
 
 METRICS = {"label_accuracy", "histogram", "diversity"}
@@ -42,7 +43,7 @@ def test_train_json_and_quiet(cli, mine) -> None:
     assert answer.err == ""
     assert {"run", "state", "step", "scores"} <= set(found)
     assert (found["run"], found["state"], found["step"]) == ("new", "finished", 4)
-    assert set(found["scores"]) >= METRICS
+    assert set(found["scores"]) == set(known_metrics(None, "train"))
     files = {str(p.relative_to("new")) for p in Path("new").rglob("*") if p.is_file()}
     assert files >= {"recipe.yaml", "run.json", "metrics.jsonl", "events.jsonl", "report.html", "scores.json",
                      "mixture/mixture.json", "mixture/generators.safetensors", "samples/final.png"}  # fmt: skip
@@ -94,7 +95,10 @@ def test_seeds_are_stacked_and_scored_apart(cli, seeds_run) -> None:
             assert len(entry["per_seed"]) == 2 and entry["seeds"] == [0, 1]
             assert entry["value"] == pytest.approx(sum(entry["per_seed"]) / 2)
             assert entry["std"] is not None and "replica" not in entry
-    assert kept.items() <= json.loads((seeds_run / "scores.json").read_text())["scores"].items()  # again the same
+    # what the end of the training measured comes out the same again, and beside it stands what `score` adds to that
+    again = json.loads((seeds_run / "scores.json").read_text())["scores"]
+    assert set(kept) == set(known_metrics(None, "train")) and set(again) == set(known_metrics(None, "score"))
+    assert {name: again[name] for name in kept} == kept
     assert "mean of 2 seeds" in cli("score", seeds_run, "--quiet").out
     alone = only_json(cli("sample", seeds_run, "-o", "x.npz", "--json"))
     assert alone["samples"] == 64
@@ -104,17 +108,22 @@ def test_score(cli, run) -> None:
     copy = Path(shutil.copytree(run, "copy"))
     answer = cli("score", copy, "-n", 90, "--seed", 3, "--json")
     found = only_json(answer)["scores"]
-    assert set(found) >= METRICS and answer.err != ""
+    assert set(found) == set(known_metrics(None, "score")) and answer.err != ""
     for entry in (found[name] for name in METRICS):
         assert {"value", "samples", "network", "seed"} <= set(entry) and (entry["samples"], entry["seed"]) == (90, 3)
     assert 0 <= found["label_accuracy"]["held_out_accuracy"] <= 1
     some = cli("score", copy, "--metrics", "diversity", "--json", "--quiet")
     assert set(only_json(some)["scores"]) == {"diversity"} and some.err == ""
-    assert set(json.loads((copy / "scores.json").read_text())["scores"]) >= METRICS  # the others are kept
+    assert set(json.loads((copy / "scores.json").read_text())["scores"]) == set(found)  # the others are kept
     text = cli("score", copy, "--quiet").out
     assert all(name.replace("_", " ") in text for name in METRICS) and "1,000" in text
     both = only_json(cli("score", copy, run, "--json", "--quiet", "-n", 30))["runs"]
-    assert set(both) == {"copy", str(run)} and set(both["copy"]["scores"]) >= METRICS
+    assert set(both) == {"copy", str(run)} and set(both["copy"]["scores"]) == set(found)
+    told = cli("score", copy, "--metrics", "diversity", "-q", "-o", "out/scores.json", "--json")
+    assert json.loads(Path("out/scores.json").read_text()) == only_json(told)
+    one = Path(shutil.copytree(run, "other"))
+    contest = only_json(cli("score", copy, one, "--metrics", "gam2", "-n", 20, "--json", "--quiet"))["runs"]
+    assert {entry["scores"]["gam2"]["samples"] for entry in contest.values()} == {20}
 
 
 def test_report_and_status(cli, run) -> None:
@@ -123,6 +132,7 @@ def test_report_and_status(cli, run) -> None:
     assert only_json(cli("report", copy, "--json")) == {"reports": ["copy/report.html"]}
     page = (copy / "report.html").read_text()
     assert all(label in page for label in LABELS) and "could not be read" not in page
+    assert "Nearest training images" in page and (copy / "pictures" / "map.svg").is_file()
     found = only_json(cli("status", copy, "--json"))
     assert (found["state"], found["step"], found["steps"], found["members"]) == ("finished", 6, 6, 3)
     assert {"rate", "seconds_left", "heartbeat", "losses", "alarms"} <= set(found)

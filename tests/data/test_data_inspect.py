@@ -114,7 +114,7 @@ def test_official_addresses_are_safe_and_checked() -> None:
         for item in items:
             assert item.url.startswith("https://") and len(item.md5) + len(item.points) in (32, 64)
             assert ".." not in item.path and not os.path.isabs(item.path)
-    assert set(DOWNLOADS) == {name for name, source in NAMED.items() if source.places}
+    assert set(DOWNLOADS) == {source.made_of or name for name, source in NAMED.items() if source.places}
 
 
 def test_builtin_sources_need_no_getting(home: Path) -> None:

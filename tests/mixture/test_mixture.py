@@ -17,7 +17,7 @@ from torch import nn
 
 import ganherd
 from ganherd import mixture as mixtures
-from ganherd import recipe_file
+from ganherd import mixture_file, recipe_file
 from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.engine import Engine, Plan
@@ -142,6 +142,51 @@ def test_a_broken_member_is_named_and_the_others_still_work(run) -> None:
     assert len(made.sample(5, label="zero")) == 5
 
 
+def test_one_member_alone(run) -> None:
+    made = ganherd.load(run)
+    drawn = made.alone(2).sample(70, seed=4)
+    assert set(drawn.member) == {2} and np.array_equal(drawn.x, made.sample(70, label="2", seed=4).x)
+    with pytest.raises(UserError, match="no member 3; this mixture has 3"):
+        made.alone(3)
+
+
+@pytest.mark.parametrize("label", [None, "one"])
+def test_larger_calls_make_the_same_images_for_every_n(run, label, monkeypatch) -> None:
+    """As on a GPU, where many images are made at once: of the same noise as on a CPU."""
+    made = ganherd.load(run)
+    before = made.sample(300, label, seed=3)
+    monkeypatch.setitem(mixtures._CALL, "cpu", 256)
+    longer, shorter = made.sample(300, label, seed=3), made.sample(70, label, seed=3)
+    assert np.array_equal(shorter.x, longer.x[:70])
+    assert np.array_equal(longer.member, before.member)
+    assert np.abs(longer.x.astype(int) - before.x).max() <= 1  # rounding
+
+
+def test_sampling_says_how_far_it_is(run) -> None:
+    made = ganherd.load(run)
+    told: list[int] = []
+    assert np.array_equal(made.sample(200, seed=1, watch=told.append).x, made.sample(200, seed=1).x)
+    assert told == sorted(told) and told[-1] == 200
+
+
+def test_a_mixture_is_where_it_is_put(run) -> None:
+    made = ganherd.load(run)
+    assert made.device.type == "cpu" and made.to("cpu") is made
+    assert np.array_equal(made.sample(5, device="cpu").x, made.sample(5).x)
+    elsewhere = made.to("meta")
+    assert elsewhere.device.type == "meta" and made.device.type == "cpu" and elsewhere.labels == made.labels
+
+
+@pytest.mark.gpu
+def test_a_gpu_makes_the_same_images_as_a_cpu_up_to_rounding(run) -> None:
+    made = ganherd.load(run)
+    here, there = made.sample(1500, seed=2), made.sample(1500, seed=2, device="cuda")
+    assert np.array_equal(here.member, there.member) and np.array_equal(here.y, there.y)
+    assert np.abs(here.x.astype(int) - there.x).max() <= 1
+    again = made.to("cuda").sample(40, seed=2)
+    assert np.array_equal(again.x, there.x[:40])
+
+
 # -- batch norm -------------------------------------------------------------------------------------------------------
 
 WITH_NORM = {"generator": {"name": "small", "width": 6, "batch_norm": True}, "discriminator": "small", "latent": 5}
@@ -218,6 +263,24 @@ def test_replicas_are_the_runs_that_they_stand_for(data) -> None:
     assert all(torch.equal(mine[name], value) for name, value in alone.params.items())
 
 
+def test_a_winner_is_marked_and_found_again(data, tmp_path) -> None:
+    made = make_mixture(assembled(data), 1)
+    made.save(tmp_path / "mixture")
+    assert ganherd.load(tmp_path).winner is None
+    tensors = (tmp_path / "mixture" / "generators.safetensors").read_bytes()
+    winner = mixture_file.Winner(member=1, value=0.25)
+    mixture_file.mark(tmp_path / "mixture", winner)
+    again = ganherd.load(tmp_path)
+    assert again.winner == winner and np.array_equal(again.sample(9).x, made.sample(9).x)
+    assert (tmp_path / "mixture" / "generators.safetensors").read_bytes() == tensors
+    again.save(tmp_path / "copy" / "mixture")
+    assert ganherd.load(tmp_path / "copy").winner == winner
+    mixture_file.mark(tmp_path / "mixture", None)
+    assert ganherd.load(tmp_path).winner is None and equal(made, ganherd.load(tmp_path))
+    with pytest.raises(ValueError):
+        mixture_file.mark(tmp_path / "mixture", mixture_file.Winner(member=9, value=0.25))
+
+
 def tamper(folder: Path, **changes: Any) -> Path:
     path = folder / "mixture" / "mixture.json"
     facts = json.loads(path.read_text())
@@ -268,6 +331,11 @@ def copied(run, tmp_path) -> Path:
         {"seeds": [0, 1]},
         {"seeds": [10**40]},
         {"step": 1.5},
+        {"winner": 1},
+        {"winner": {"member": 3, "value": 0.5}},
+        {"winner": {"member": 0, "replica": 1, "value": 0.5}},
+        {"winner": {"member": 0, "value": 0.5, "by": "luck"}},
+        {"winner": {"member": 0, "value": 0.5, "more": 1}},
         {"sha256": "0" * 64},
         {"sha256": None},
         {"step": "gone"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -83,6 +84,41 @@ def test_every_score_stands_beside_its_samples_network_and_seed(make_run: MakeRu
     text = outline.text
     assert "98.6 % 100.0 % 1,000 digits cnn 1a2b3c4d 0 the classifier on held-out real data: 99.2 %" in text
     assert "0.830 1 1,000 pixels 0" in text
+
+
+def with_pictures(folder: Path, step: int, captions: dict[str, str]) -> None:
+    (folder / "pictures").mkdir()
+    for name in captions:
+        pictures.save(pictures.draw_grid([np.zeros((2, 1, 8, 8), np.uint8)]), folder / "pictures" / f"{name}.png")
+    about = {"of": {"step": step}, "captions": captions}
+    (folder / "pictures" / "about.json").write_text(json.dumps(about))
+
+
+def test_maps_of_this_mixture_are_shown_with_what_they_are(make_run: MakeRun, fakes: Any) -> None:
+    data, run = fakes.images(), make_run()
+    with_pictures(run.path, 3000, {"map": "t-SNE of 5 <b>", "neighbours": "of 7", "classes": "bars"})
+    text, outline = page(run, data, fakes.mixture(data))
+    assert "Maps" in outline.text and "Data and samples" in outline.text and "Nearest training images" in outline.text
+    assert "t-SNE of 5 <b>" in outline.text and "<b>" not in text.split("Maps")[1].split("Losses")[0].replace(
+        "&lt;b&gt;", ""
+    )
+    assert outline.tags.count("img") == 22  # the strips of ten classes, twice, and two maps: bars have their own chart
+    later = fakes.mixture(data)
+    later.step = 4000
+    _, outline = page(run, data, later)
+    assert "Maps" not in outline.text  # those are of an older mixture
+
+
+def test_the_best_member_is_marked(make_run: MakeRun, fakes: Any) -> None:
+    from ganherd.mixture_file import Winner
+
+    data, run = fakes.images(), make_run()
+    mixture = fakes.mixture(data)
+    mixture.winner = Winner(member=4, value=0.5)
+    story = gather(run, mixture, data)
+    assert [m.number for m in story.members if m.winner] == [4]
+    _, outline = page(run, data, mixture)
+    assert "4 best" in outline.text
 
 
 def test_nothing_is_asked_of_the_network(make_run: MakeRun, fakes: Any) -> None:

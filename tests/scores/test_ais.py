@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -274,6 +275,23 @@ def test_the_score_of_a_mixture(digits: object) -> None:
     assert min(each) - 2 < found["value"] < max(each) + 1e-6
     assert found["samples"] == 3 and found["kde"] < found["value"] + 1 and found["gap"] > -1
     assert "σ² 0.025" in found["network"] and "60 temperatures" in found["network"]
+
+
+def test_the_score_of_classes_and_neighbourhoods(digits: Any) -> None:
+    from ganherd.scores.ais_mixture import measure
+    from ganherd.scores.material import Material, Neighbourhood
+
+    few: Any = {"settings": Settings(temperatures=30, chains=2), "points": 4}
+    cells = [Neighbourhood([0]), Neighbourhood([0, 1], [1.0, 3.0])]
+    found = measure(Material(_mixture("normal"), digits, 10, per="neighbourhood", neighbourhoods=cells), **few)
+    assert found["per_neighbourhood"]["0"] == pytest.approx(found["per_member"]["0"])
+    both = sorted(found["per_member"].values())
+    assert both[0] - 2 < found["per_neighbourhood"]["1"] < both[1] + 1e-6
+    assert found["per_neighbourhood_samples"] == {"0": 4, "1": 4} and "4 images are few" in found["warning"]
+    by_class = measure(Material(_mixture("normal"), digits, 10, per="class"), **few)
+    counts = by_class["per_class_samples"]
+    mean = sum(by_class["per_class"][name] * n for name, n in counts.items()) / 4
+    assert sum(counts.values()) == 4 and mean == pytest.approx(by_class["value"]) == pytest.approx(found["value"])
 
 
 def test_a_mixtures_log_p_is_the_log_of_the_weighted_mean() -> None:

@@ -19,7 +19,7 @@ from ganherd import nets
 from ganherd.data.source import load as load_data
 from ganherd.errors import UserError
 from ganherd.run.folder import RunFolder
-from ganherd.scores import gam
+from ganherd.scores import gam, score, score_runs
 from ganherd.scores.gam import Player, called_real, gam2, helps, met_matrix, threshold
 from ganherd.scores.gam_runs import contest, load_judges
 
@@ -185,7 +185,76 @@ def test_two_runs_judge_each_other_as_by_hand(runs: dict[str, Path]) -> None:
     assert "judges in evaluation mode" in text and "midpoint" in text and "take 10,000" in text and "seed 5" in text
     assert "critic " in text and "against plain (avg)" in text
     entry = found.entry("critic")
-    assert json.loads(json.dumps(entry)) == entry and entry["samples"] == 300 and len(entry["average"]) == 2
+    assert (
+        json.loads(json.dumps(entry)) == entry and entry["samples"] == 300 and list(entry["per_member"]) == ["0", "1"]
+    )
+    assert entry["interval"]["low"] <= entry["value"] <= entry["interval"]["high"]
+
+
+def test_the_command_marks_the_best_member_of_each_run(runs: dict[str, Path], tmp_path: Path) -> None:
+    copies = [Path(shutil.copytree(run, tmp_path / name)) for name, run in runs.items()]
+    told: list[str] = []
+    marked: list[str] = []
+    found = score_runs(copies, ["gam2", "diversity", "GAM"], samples=200, seed=5, progress=told.append)
+    by_hand = contest(list(runs.values()), samples=200, seed=5)
+    for copy, rows in zip(copies, ([0, 1], [2, 3]), strict=True):
+        kept = json.loads((copy / "scores.json").read_text())["scores"]
+        assert kept == found.runs[str(copy)] and list(kept) == ["diversity", "gam2", "gam"]
+        entry = kept["gam2"]
+        assert list(entry["per_member"].values()) == pytest.approx(by_hand.verdict.average[rows].tolist())
+        assert (entry["samples"], entry["seed"], entry["per_member_samples"]) == (200, 5, {"0": 200, "1": 200})
+        winner = ganherd.load(copy).winner
+        first, second = entry["per_member"].values()
+        if first == second:  # of equals none is the best
+            assert winner is None
+        else:
+            assert winner is not None and (winner.replica, winner.by, winner.value) == (0, "gam2", max(first, second))
+            assert winner.member == (0 if first > second else 1)
+            marked.append(copy.name)
+        fights = kept["gam"]
+        assert fights["won"] + fights["tied"] + fights["lost"] == 4
+        assert fights["value"] == (fights["won"] + fights["tied"] / 2) / 4
+    assert marked and sum(found.runs[str(copy)]["gam"]["value"] for copy in copies) == 1
+    text = str(found)
+    assert "gam2" in text.splitlines()[2] and "GAM-II" in text and "battles won" in text and "*" in text
+    assert any("4 judges" in line for line in told)
+    assert set(found.facts()["runs"]) == {str(copy) for copy in copies}
+
+
+def test_gam_asks_for_another_run_and_gam2_does_not(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(runs["plain"], tmp_path / "copy"))
+    with pytest.raises(UserError, match="at least two"):
+        score_runs([copy], ["gam"], samples=16)
+    with pytest.raises(UserError, match="named twice"):
+        score_runs([copy, copy], ["gam2"], samples=16)
+    found = score_runs([copy], ["gam-ii"], samples=64)
+    assert found.runs[str(copy)]["gam2"]["judges"] == [1, 1] and "scores" in found.facts()
+
+
+def test_of_one_mixture_alone_it_is_left_out(runs: dict[str, Path]) -> None:
+    data = load_data(RunFolder.open(runs["plain"]).recipe.data)
+    found = score(ganherd.load(runs["plain"]), data, ["gam2"], samples=8)
+    assert "ganherd score --metrics gam2 RUN RUN" in found["skipped"]["gam2"]
+
+
+def test_of_equals_none_is_the_best() -> None:
+    verdict = gam2(np.full((2, 2), 0.3), np.eye(2, dtype=bool))
+    assert verdict.winner is None
+    entry = gam.entry([Player("a", 0), Player("a", 1)], verdict, "a", np.zeros(2), 50)
+    assert entry["best_member"] is None and entry["best_value"] is None and entry["value"] == pytest.approx(0.3)
+
+
+def test_the_interval_covers_what_was_simulated() -> None:
+    """Error rates of two judges that err on the same samples: the worst case that it is made for."""
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(300):
+        rate = (rng.random((2, 400)) < 0.3).mean(1)  # of two generators
+        errors = np.stack([rate, rate])
+        span = gam.interval(errors, np.ones((2, 2), bool), 400)
+        assert span is not None
+        inside += span["low"] <= 0.3 <= span["high"]
+    assert 0.92 <= inside / 300 <= 0.98
 
 
 def test_one_run_is_judged_by_its_own_members_that_never_met(runs: dict[str, Path]) -> None:

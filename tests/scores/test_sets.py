@@ -157,3 +157,78 @@ def test_the_command_prints_one_object(held_out: Path) -> None:
     assert set(found) == {"fid", "precision", "recall", "density", "coverage"} and "features of" in out.stderr
     alone = subprocess.run(command[:-2], capture_output=True, text=True, check=False)
     assert alone.returncode == 2 and "both --real and --fake" in alone.stderr
+
+
+def test_scores_of_sets_are_written_where_it_is_said(held_out: Path, tmp_path: Path) -> None:
+    from ganherd.scores import Scored
+
+    found = Scored({str(held_out): score_sets("digits", str(held_out), ["fid", "kid"], network="pixels")}, "digits")
+    found.write(tmp_path / "deep" / "scores.json")
+    kept = json.loads((tmp_path / "deep" / "scores.json").read_text())
+    assert (kept["real"], kept["fake"]) == ("digits", str(held_out)) and set(kept["scores"]) == {"fid", "kid"}
+    with pytest.raises(UserError, match="cannot be written"):
+        found.write(held_out / "scores.json")
+
+
+# -- the table ----------------------------------------------------------------------------------------------------
+
+FACTS = {"samples": 2500, "network": "somebody", "seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "says"),
+    [
+        (
+            "modes",
+            {"value": 7, "of": 8, "high_quality": 0.973, "reverse_kl": 0.04, "represented": 6, "modes": "a ring"},
+            ["7 of 8", "97.3 % high quality", "reverse KL 0.040", "6 represented", "a ring"],
+        ),
+        ("modes", {"value": 7.5, "of": 8, "per_seed": [7, 8], "std": 0.7071}, ["7.5 of 8", "mean of 2 seeds"]),
+        ("stacked_modes", {"value": 1000, "of": 1000, "kl": 0.06, "by_chance": 0.05}, ["1,000 of 1,000", "KL 0.060", "0.050"]),
+        (
+            "ais",
+            {"value": 328.77, "gap": 0.934, "kde": 259.67, "kde_samples": 10_000, "interval": {"low": 320.0, "high": 337.5}},
+            ["328.8 nats", "gap of the bounds 0.934", "KDE of 10,000 samples 259.7 nats", "95 % 320.0 nats to 337.5 nats"],
+        ),
+        (
+            "memorisation",
+            {"value": 0.12, "by_chance": 0.05, "nearer": 0.61, "ratio": 0.9, "held_out": 359, "training": 1438},
+            ["12.0 %", "5.0 % is chance", "61.0 % (50 % is chance)", "0.900", "359 held out, 1,438 trained on"],
+        ),
+        (
+            "label_accuracy",
+            {"value": 0.98, "interval": {"low": 0.97, "high": 0.99, "how": "Wilson's"}},
+            ["98.0 %", "95 % 97.0 % to 99.0 % (Wilson's)"],
+        ),
+        ("ifid", {"value": 9.0, "kid": {"value": 0.0123}, "per_class_samples": {"a": 70, "b": 50}}, ["0.01230", "at least 50"]),
+    ],
+)  # fmt: skip
+def test_what_stands_beside_each_number(name: str, entry: dict[str, Any], says: list[str]) -> None:
+    lines = table({name: {**FACTS, **entry}}).splitlines()
+    assert lines[1].startswith(name.replace("_", " ")) and "2,500" in lines[1] and "somebody" in lines[1]
+    for words in says:
+        assert words in lines[1], words
+
+
+def test_side_by_side_has_intervals_and_what_belongs_to_a_score() -> None:
+    ring = {"of": 8, "high_quality": 0.9, "reverse_kl": 0.1, "represented": 5, "modes": "a ring"}
+    spans = [{"low": 2.0, "high": 4.0}, {"low": 3.5, "high": 6.5}, {"low": 8.0, "high": 9.0}]
+    runs = {
+        run: {"modes": {**FACTS, **ring, "value": 8 - i}, "fid": {**FACTS, "value": v, "interval": spans[i]}}
+        for i, (run, v) in enumerate((("a", 3.0), ("b", 5.0), ("c", 8.5)))
+    }
+    text = side_by_side(runs, {"modes": math.inf, "fid": 0.0})
+    assert "8 of 8 *" in text and "7 of 8 " in text and "7 of 8 ~" not in text
+    assert (
+        "3.000 * (2.000 to 4.000)" in text and "5.000 ~ (3.500 to 6.500)" in text and "8.500 (8.000 to 9.000)" in text
+    )
+    assert "b: modes: 90.0 % high quality" in text
+
+
+def test_members_and_neighbourhoods_have_lines_of_their_own() -> None:
+    many = {str(m): m / 100 for m in range(40)}
+    entry = {**FACTS, "value": 0.2, "per_member": many, "per_member_samples": dict.fromkeys(many, 256)}
+    cells = {"per_neighbourhood": {"0": 0.5}, "per_neighbourhood_samples": {"0": 768}}
+    text = table({"fid": {**entry, **cells}})
+    assert "member  fid    samples" in text and "29      0.290  256" in text and "… and 10 more in scores.json" in text
+    assert "neighbourhood  fid    samples" in text and "0              0.500  768" in text

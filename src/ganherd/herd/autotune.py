@@ -19,6 +19,7 @@ from ganherd.recipe import Engine as Settings
 from ganherd.recipe import parse_bytes
 
 _SECONDS = 0.4  # for each candidate
+_WORTH = 0.8  # fewer threads are taken where they reach this part of the highest rate
 
 
 def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
@@ -47,11 +48,18 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
             return plan
     say(f"measuring {len(plans)} ways to run this herd on this machine, once…")
     rates = {plan: rate(herd, plan, _SECONDS) for plan in plans}
-    best = max(plans, key=lambda plan: rates[plan])
+    best = _best(rates)
     for plan in plans:
         say(f"  {plan.describe(herd.size)}: {rates[plan]:,.0f} member-steps/s{'  <- chosen' if plan is best else ''}")
     _write(memory, {**_read(memory), identity: [best.name, best.chunk, best.threads]})
     return best
+
+
+def _best(rates: dict[Plan, float]) -> Plan:
+    """The fastest, but with no more threads than pay: where another process wants a core, waiting for threads costs dearly."""
+    enough = _WORTH * max(rates.values())
+    fewest = min(plan.threads for plan, found in rates.items() if found >= enough)
+    return max((plan for plan in rates if plan.threads == fewest), key=lambda plan: rates[plan])
 
 
 def _cannot_be_fused(herd: Herd) -> str:
@@ -91,6 +99,7 @@ def _identity(herd: Herd, plans: list[Plan]) -> str:
         "game": herd.rules.game.names
     }
     parts = [
+        _WORTH,
         platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.size, list(herd.feed.x.shape[1:]),
         str(herd.g.module), str(herd.d.module), rules, [(plan.name, plan.chunk, plan.threads) for plan in plans],
     ]  # fmt: skip

@@ -9,12 +9,16 @@ from ganherd.report import charts
 from ganherd.report.gather import Story
 from ganherd.report.parts import Safe, figure, join, number, table, tag
 from ganherd.scores import METRICS
-from ganherd.scores.table import remarks, value
+from ganherd.scores.table import remarks, shown, value
 
 
 def scores(story: Story) -> Safe:
     head = tag("h2", "Scores")
-    entries = {k: v for k, v in story.scores.items() if isinstance(v, Mapping) and k != "skipped"}
+    names = [
+        *(name for name in METRICS if name in story.scores),
+        *(name for name in story.scores if name not in METRICS),
+    ]
+    entries = {k: story.scores[k] for k in names if isinstance(story.scores[k], Mapping) and k != "skipped"}
     if not entries:
         return tag("section", head, tag("p", "Not scored yet: ganherd score measures a run's mixture.", cls="soft"))
     rows, warnings = [], []
@@ -25,12 +29,12 @@ def scores(story: Story) -> Safe:
         rows.append(
             [
                 join(what),
-                tag("span", value(name, entry.get("value")), cls="value"),
+                tag("span", shown(name, entry), cls="value"),
                 "" if metric is None else _best(name, metric.best),
                 number(entry.get("samples")),
-                tag("span", entry.get("network", "–"), cls="nowrap"),
+                tag("span", entry.get("network", "–"), cls="network"),
                 number(entry.get("seed")),
-                "; ".join(remarks(entry)),
+                "; ".join(remarks(entry, name)),
             ]
         )
         if entry.get("warning"):
@@ -40,13 +44,13 @@ def scores(story: Story) -> Safe:
     warnings += [f"{name.replace('_', ' ')} is left out: {why}" for name, why in left_out]
     titles = ("score", "value", "perfect", "samples", "network", "seed", "beside it")
     notes = join(tag("p", note, cls="note") for note in warnings)
-    return tag("section", head, table(titles, rows, right=(1, 2, 3, 5)), notes)
+    return tag("section", head, table(titles, rows, right=(1, 2, 3, 5), cls="scores"), notes)
 
 
 def _best(name: str, best: float) -> str:
     if math.isinf(best):
         return "the higher"
-    return value(name, best) if name.endswith("accuracy") else f"{best:g}"
+    return value(name, best) if value(name, best).endswith("%") else f"{best:g}"
 
 
 def losses(story: Story) -> Safe:

@@ -39,14 +39,14 @@ def join(parts: Iterable[Any], between: str = "") -> Safe:
     return Safe(between.join(esc(part) for part in parts))
 
 
-def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], right: Sequence[int] = ()) -> Safe:
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], right: Sequence[int] = (), cls: str = "") -> Safe:
     """A table whose columns `right` hold numbers; wide ones scroll by themselves, not the page."""
 
     def line(kind: str, cells: Sequence[Any]) -> Safe:
         return tag("tr", join(tag(kind, cell, cls="num" if i in right else "") for i, cell in enumerate(cells)))
 
     body = tag("tbody", join(line("td", row) for row in rows))
-    return tag("div", tag("table", tag("thead", line("th", head)), body), cls="scroll")
+    return tag("div", tag("table", tag("thead", line("th", head)), body), cls=f"scroll {cls}".rstrip())
 
 
 def image(png: bytes, about: str) -> Safe:

@@ -49,15 +49,16 @@ def samples(story: Story) -> Safe:
 
 _TITLES = {
     "map": "Data and samples",
+    "neighbours": "Nearest training images",
     "map-classes": "By class",
     "coverage": "Modes",
-    "neighbours": "Nearest training images",
 }
 
 
 def maps(story: Story) -> Safe:
     """The pictures that lie in the run's folder; the class histogram has its place among the scores of the classes."""
-    shown = [one for one in story.pictures if one.name in _TITLES]
+    by_name = {one.name: one for one in story.pictures}
+    shown = [by_name[name] for name in _TITLES if name in by_name]
     if not shown:
         return Safe("")
     cards = [
@@ -66,7 +67,7 @@ def maps(story: Story) -> Safe:
             tag("h3", _TITLES[one.name]),
             tag("div", image(one.png, _TITLES[one.name]), cls="paper"),
             tag("p", one.caption, cls="small"),
-            cls=f"map {one.name}",
+            cls="map wide" if one.name in ("map-classes", "coverage") else "map",
         )
         for one in shown
     ]

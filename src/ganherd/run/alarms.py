@@ -44,7 +44,8 @@ class Limits:
 
     spread: float = 0.25  # collapse: below it
     lost: float = 0.5  # … and below this part of the widest spread that the member had,
-    slow_start: int = 1000  # … or after so many steps, however it began
+    slow_start: int = 1000  # … or after so many steps of its life, however it began
+    warm_up: int = 200  # steps of its life before any of the following can begin: a discriminator has to learn first
     returns: float = 0.5  # cycling: at or below it
     tells: float = 0.52  # dead critic: at or below it,
     differs: float = 0.75  # … while neighbours tell at least this well
@@ -56,15 +57,19 @@ class Limits:
 LIMITS = Limits()
 
 
-def judge(scores: dict[str, Tensor], peak: Tensor, step: int, limits: Limits = LIMITS) -> tuple[Tensor, Tensor]:
-    """(bad [N, 4], known [N, 4]) for the alarms that come from a look; a score that is NaN says nothing."""
+def judge(scores: dict[str, Tensor], peak: Tensor, age: Tensor, limits: Limits = LIMITS) -> tuple[Tensor, Tensor]:
+    """(bad [N, 4], known [N, 4]) for the alarms that come from a look; a score that is NaN says nothing.
+
+    `peak` [N]: the widest spread so far; `age` [N]: steps since its first step, or since it was repaired.
+    """
     spread, returns, tells, differs, copies = (scores[k] for k in ("spread", "returns", "tells", "differs", "copies"))
-    lost = (spread < limits.lost * peak) | (step >= limits.slow_start)
+    lost = (spread < limits.lost * peak) | (age >= limits.slow_start)
+    warm = age >= limits.warm_up
     bad = [
         (spread < limits.spread) & lost,
-        returns <= limits.returns,
-        (tells <= limits.tells) & (differs >= limits.differs),
-        copies >= limits.copies,
+        (returns <= limits.returns) & warm,
+        (tells <= limits.tells) & (differs >= limits.differs) & warm,
+        (copies >= limits.copies) & warm,
     ]
     known = [torch.isfinite(v) for v in (spread, returns, tells + differs, copies)]
     return torch.stack(bad, 1), torch.stack(known, 1)

@@ -32,7 +32,14 @@ def make_mixture(assembly: Assembly, step: int) -> Mixture:
         own = {name: value[member] for name, value in views.items()}
         kept = {name: value[member].cpu() for name, value in buffers_of(herd.state, "g").items()}
         found = recalibrated(
-            herd.g.module, own, kept, herd.rules.latent, herd.rules.prior, len(assembly.dataset.labels), key, herd.device
+            herd.g.module,
+            own,
+            kept,
+            herd.rules.latent,
+            herd.rules.prior,
+            len(assembly.dataset.labels),
+            key,
+            herd.device,
         )
         for name, value in found.items():
             buffers[name].append(value)

@@ -83,7 +83,7 @@ class Trainer:
             self.look()  # how varied fresh weights are is what a collapse is measured against
             self.save()  # so that a run can be resumed, and a member rolled back, from the first moment on
         while self.step < self.budget.steps:
-            began, start = time.perf_counter(), self.step
+            began, start = time.monotonic(), self.step
             self.step = self.engine.advance(self.step, self.next_stop(), self.sums, self.enough(stop), self.tick)
             if self.budget.is_over(self.seconds) and self.step < self.budget.steps:
                 self.end()
@@ -176,7 +176,7 @@ class Trainer:
         """Chooses, once, how often the members are looked at; from then on it is a matter of steps."""
         if self.herd.device.type == "cuda":
             torch.cuda.synchronize(self.herd.device)
-        self.stopwatch.add(self.step - start, time.perf_counter() - began)
+        self.stopwatch.add(self.step - start, time.monotonic() - began)
         if (step := self.stopwatch.step) is not None:
             every = cadence.choose(self.watch.cost(), step, self.settings.record_every)
             self.cadence = Cadence(every, self.step)
@@ -189,7 +189,7 @@ class Trainer:
     def judge(self) -> None:
         """Alarms from the last look; a member that was repaired since has no scores."""
         seen = {name: self.watch.state["watch.scores"][:, i] for i, name in enumerate(SCORES)}
-        bad, known = judge(seen, self.watch.state["watch.peak"], self.step)
+        bad, known = judge(seen, self.watch.state["watch.peak"], self.step - self.watch.state["watch.born"])
         self.raise_alarms(ALARMS.index("collapse"), bad, known)
 
     def heal(self) -> None:

@@ -45,7 +45,7 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
     trainer.herd.state["set.life"][member] = life
     trainer.sums[:, member] = 0.0
     trainer.repairs[member] += 1
-    trainer.watch.forget(member)
+    trainer.watch.forget(member, trainer.step)
     trainer.alarms.forget(member)
     trainer.event("repair", member=member, name=name, reason=WHY[what], policy=policy, **facts, life=life)
     trainer.progress.repaired(member)

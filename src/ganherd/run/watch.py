@@ -48,10 +48,11 @@ class Watch:
         self._herd, self._assembly = assembly.herd, assembly
         n = self._herd.size
         self.state: State = {
+            "watch.born": torch.zeros(n, dtype=torch.int64),  # the step of its first life, or of its last repair
             "watch.at": torch.full((n,), -1, dtype=torch.int64),  # the step of the last look
-            "watch.scores": torch.full((n, len(SCORES)), torch.nan, dtype=torch.float64),
+            "watch.scores": torch.full((n, len(SCORES)), torch.inf, dtype=torch.float64),  # inf: not known
             "watch.peak": torch.zeros(n, dtype=torch.float64),  # the widest spread so far
-            "watch.sketch": torch.full((n, KEPT, _SKETCH), torch.nan, dtype=torch.float32),  # the newest first
+            "watch.sketch": torch.full((n, KEPT, _SKETCH), torch.inf, dtype=torch.float32),  # the newest first
         }
         recall(self.state, remembered)
         self.seconds = 0.0  # spent with looking, by this process
@@ -60,12 +61,14 @@ class Watch:
 
     def scores(self) -> dict[str, list[float]]:
         """Of the last look, for each member; NaN where a score could not be told."""
-        return {name: self.state["watch.scores"][:, i].tolist() for i, name in enumerate(SCORES)}
+        known = torch.isfinite(self.state["watch.scores"])
+        found = torch.where(known, self.state["watch.scores"], torch.nan)
+        return {name: found[:, i].tolist() for i, name in enumerate(SCORES)}
 
-    def forget(self, member: int) -> None:
+    def forget(self, member: int, step: int) -> None:
         """It starts anew: what was seen of it before is another one's past."""
         for name, value in self.state.items():
-            value[member] = {"watch.at": -1, "watch.peak": 0.0}.get(name, torch.nan)
+            value[member] = {"watch.born": step, "watch.at": -1, "watch.peak": 0.0}.get(name, torch.inf)
 
     def cost(self) -> float:
         """Seconds that a look takes; nothing of it is remembered."""
@@ -82,12 +85,12 @@ class Watch:
         seen, sketch = self._seen()
         kept = self.state["watch.sketch"]
         kept[:, 1:] = kept[:, :-1].clone()
-        kept[:, 0] = sketch
+        kept[:, 0] = _or_inf(sketch)
         seen["returns"] = returns(kept)
-        self.state["watch.scores"].copy_(torch.stack([seen[name] for name in SCORES], 1))
+        self.state["watch.scores"].copy_(_or_inf(torch.stack([seen[name] for name in SCORES], 1)))
         self.state["watch.at"].fill_(step)
-        peak = self.state["watch.peak"]
-        peak.copy_(torch.fmax(peak, seen["spread"]))
+        peak, spread = self.state["watch.peak"], seen["spread"]
+        peak.copy_(torch.where(torch.isfinite(spread), torch.maximum(peak, spread), peak))
         self.seconds += time.perf_counter() - began
 
     # -- the look ---------------------------------------------------------------------------------------------------
@@ -97,7 +100,10 @@ class Watch:
         if not self._blocks:
             size = self._herd.size
             cuts = [slice(a, min(a + _AT_ONCE, size)) for a in range(0, size, _AT_ONCE)]
-            self._blocks = [_Fixed(self._assembly, cut) for cut in cuts]
+            pixels = int(np.prod(self._assembly.dataset.shape))
+            projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(self._herd.device)
+            mixing = _gaussian(IMAGES * min(pixels, _FEATURES), _SKETCH).to(self._herd.device)
+            self._blocks = [_Fixed(self._assembly, cut, projection, mixing) for cut in cuts]
         parts = [self._seen_of(block) for block in self._blocks]
         seen = {name: torch.cat([part[name] for part in parts]).double().cpu() for name in parts[0]}
         return seen, seen.pop("sketch").float()
@@ -146,8 +152,9 @@ class Watch:
 class _Fixed:
     """What never changes about a block of members: noise, data, and how far apart held-out images lie."""
 
-    def __init__(self, assembly: Assembly, members: slice) -> None:
+    def __init__(self, assembly: Assembly, members: slice, projection: Tensor | None, mixing: Tensor) -> None:
         herd, self.members = assembly.herd, members
+        self._projection, self.mixing = projection, mixing
         device, feed = herd.device, herd.feed
         seed, slot = (herd.state[f"set.{k}"].cpu().numpy()[members] for k in ("seed", "slot"))
         keys = streams.keys(np.zeros(len(seed), np.int64), seed, slot)  # without its life: the noise outlives a repair
@@ -156,9 +163,6 @@ class _Fixed:
         self.z = Streams(keys, 0).prior((streams.PREVIEW,), (IMAGES, herd.rules.latent), prior, dtype).to(device)
         inside = [torch.from_numpy(streams.keys(keys, streams.PREVIEW, streams.INSIDE, call)) for call in range(3)]
         self.keys = [each.to(device) for each in inside]
-        pixels = int(np.prod(assembly.dataset.shape))
-        self._projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(device)
-        self.mixing = _gaussian(IMAGES * min(pixels, _FEATURES), _SKETCH).to(device)
         # rows of the data that stand for each member's: all of them, or so many that they fit
         most = max(256, min(2000, 200_000 // herd.size))
         own = [_evenly(feed.own_rows(m), most) for m in range(members.start, members.stop)]
@@ -168,11 +172,14 @@ class _Fixed:
         shown = [np.resize(_evenly(np.arange(len(rows)), IMAGES), IMAGES) for rows in own]
         column = torch.from_numpy(np.stack(shown)).to(device)  # [n, 64]
         self.shown = (torch.arange(len(own), device=device)[:, None], column)
-        x = torch.stack([feed.gather(rows[None])[0][0].flatten(1).float() for rows in self.rows])  # [n, T, pixels]
-        parts = list(zip(x, self._count.tolist(), strict=True))
-        self.std = torch.stack([part[:n].std(0, unbiased=False).mean() for part, n in parts]).clamp(min=1e-12)
-        self._data = self.features(x)  # [n, T, features]
-        variance = [part[:n].var(0, unbiased=False).sum() for part, n in zip(self._data, self._count, strict=True)]
+        features, std, variance = [], [], []
+        for rows, count in zip(self.rows, self._count.tolist(), strict=True):
+            x = feed.gather(rows[None])[0][0].flatten(1).float()  # [T, pixels], of one member at a time
+            features.append(self.features(x))
+            std.append(x[:count].std(0, unbiased=False).mean())
+            variance.append(features[-1][:count].var(0, unbiased=False).sum())
+        self._data = torch.stack(features)  # [n, T, features]
+        self.std = torch.stack(std).clamp(min=1e-12)
         self.scale = (2 * IMAGES * torch.stack(variance)).sqrt().clamp(min=1e-12)  # between two sets of its data
         picked = self.rows[self.shown]
         self._same = picked[:, :, None] == picked[:, None, :]  # a row that is shown twice is no neighbour of itself
@@ -265,6 +272,11 @@ def below(a: Tensor, b: Tensor) -> Tensor:
     sign = torch.sign(b[:, :, None].double() - a[:, None, :].double())
     whole = torch.isfinite(a).all(1) & torch.isfinite(b).all(1)
     return torch.where(whole, (sign.mean((1, 2)) + 1) / 2, torch.nan)
+
+
+def _or_inf(values: Tensor) -> Tensor:
+    """What is not finite as infinity: the state has no NaN, so that two of it can be compared."""
+    return torch.where(torch.isfinite(values), values, torch.inf)
 
 
 def _evenly(rows: np.ndarray, most: int) -> np.ndarray:

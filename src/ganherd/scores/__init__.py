@@ -9,7 +9,7 @@ from ganherd.scores.clock import Progress
 from ganherd.scores.groups import refuse_impossible
 from ganherd.scores.material import LeftOut, Material, Neighbourhood
 from ganherd.scores.of_run import score_run
-from ganherd.scores.of_runs import score_runs
+from ganherd.scores.of_runs import Scored, score_runs
 from ganherd.scores.of_sets import score_sets
 from ganherd.scores.registry import METRICS, Metric, known_metrics
 from ganherd.scores.seeds import together
@@ -24,6 +24,7 @@ __all__ = [
     "METRICS",
     "Metric",
     "Neighbourhood",
+    "Scored",
     "known_metrics",
     "score",
     "score_run",

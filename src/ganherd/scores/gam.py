@@ -78,8 +78,11 @@ class Verdict:
 
     @property
     def winner(self) -> int | None:
-        """The generator with the largest average."""
-        return None if np.isnan(self.average).all() else int(np.nanargmax(self.average))
+        """The generator with the largest average; of equals none is the best."""
+        if np.isnan(self.average).all():
+            return None
+        top = np.flatnonzero(self.average == np.nanmax(self.average))
+        return int(top[0]) if len(top) == 1 else None
 
 
 def gam2(errors: np.ndarray, met: np.ndarray) -> Verdict:
@@ -191,9 +194,16 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
         f"least to largest over the generators; {samples:,} samples of each and {held_out:,} held-out real ones, "
         "judges in evaluation mode; larger is better"
     )
-    for j, why in enumerate(weak_judges(real_errors, verdict)):
+    weak: dict[tuple[str, str], list[Player]] = {}
+    for player, why in zip(players, weak_judges(real_errors, verdict), strict=True):
         if why:
-            text.append(f"the judge of {players[j].name} {'is ' if why.startswith('no ') else ''}{why}")
+            weak.setdefault((player.group, why), []).append(player)
+    for (group, why), those in weak.items():
+        is_ = "is " if why.startswith("no ") else ""
+        if len(those) > 3:
+            text.append(f"each of {len(those)} judges of {group} {is_}{why}")
+        else:
+            text += [f"the judge of {player.name} {is_}{why}" for player in those]
     for group in groups[1:]:
         first, other = (np.array([p.group == g for p in players]) for g in (groups[0], group))
         for word, values in (("avg", verdict.average), ("worst", verdict.worst)):
@@ -255,7 +265,8 @@ def entry(
     rows = [i for i, player in enumerate(players) if player.group == group]
     average = verdict.average[rows]
     known = not np.isnan(average).all()
-    best = players[rows[int(np.nanargmax(average))]] if known else None
+    top = np.flatnonzero(average == np.nanmax(average)) if known else np.zeros(0, int)
+    best = players[rows[int(top[0])]] if len(top) == 1 else None  # of equals none is the best
     several = len({players[i].herd for i in rows}) > 1
     names = [f"{players[i].member} of seed {players[i].herd}" if several else str(players[i].member) for i in rows]
     found = {
@@ -267,7 +278,7 @@ def entry(
         "real_errors": _numbers(real_errors[rows]),
         "best_member": best.member if best else None,
         "best_replica": best.herd if best else None,
-        "best_value": float(np.nanmax(average)) if known else None,
+        "best_value": float(np.nanmax(average)) if best else None,
         "best_of_all": verdict.winner in rows,
     }
     span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)

@@ -89,14 +89,19 @@ class Contest:
         """What scores.json keeps of GAM-II of one of the runs."""
         found = gam.entry(self.players, self.verdict, group, self.real_errors, self.samples)
         rows = [i for i, player in enumerate(self.players) if player.group == group]
-        weak = [why for i, why in enumerate(gam.weak_judges(self.real_errors, self.verdict)) if i in rows and why]
+        asked = np.atleast_1d(self.verdict.allowed[:, rows].any(1))  # the judges of this run's generators
+        weak = [
+            why
+            for why, mine in zip(gam.weak_judges(self.real_errors, self.verdict), asked, strict=True)
+            if why and mine
+        ]
         return {
             **self._facts(found.pop("value")),
             **found,
             "thresholds": [self.thresholds[i][0] for i in rows],
             "threshold_rule": ", ".join(dict.fromkeys(self.thresholds[i][1] for i in rows)),
             "judged_by": self.judged_by,
-            **self._warning(f"{len(weak)} of its own judges decide nothing ({weak[0]})" if weak else ""),
+            **self._warning(f"{len(weak)} of its {asked.sum()} judges decide nothing ({weak[0]})" if weak else ""),
         }
 
     def battles(self, group: str) -> dict[str, Any]:

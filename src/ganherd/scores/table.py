@@ -27,7 +27,7 @@ def table(scores: Scores) -> str:
                 f"{entry['samples']:,}",
                 str(entry["network"]),
                 str(entry["seed"]),
-                "; ".join(remarks(entry)),
+                "; ".join(remarks(entry, name)),
             )
         )
     return "\n".join([*_aligned(lines), *_parts(entries), *_notes(scores)])
@@ -49,7 +49,7 @@ def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float]) -> str:
         entries = [scores.get(name) for scores in runs.values()]
         cells = []
         for entry, mark in zip(entries, _marks(entries, best.get(name, math.nan)), strict=True):
-            cells.append("–" if entry is None else f"{shown(name, entry)} {mark}".rstrip() + _span(entry))
+            cells.append("–" if entry is None else f"{shown(name, entry)} {mark}".rstrip() + _span(name, entry))
             marks.add(mark)
         facts = [entry for entry in entries if entry is not None]
         shared = (_shared(facts, key) for key in ("samples", "network", "seed"))
@@ -149,7 +149,7 @@ def shown(name: str, entry: Mapping[str, Any]) -> str:
     if not isinstance(number, (int, float)):
         return "–"
     if "of" in entry:
-        return f"{number:g} of {entry['of']:,}" if float(number).is_integer() else f"{number:.1f} of {entry['of']:,}"
+        return f"{_count(number)} of {entry['of']:,}"
     if name == "ais":
         return f"{number:.1f} nats"
     return value(name, number)
@@ -168,13 +168,13 @@ def value(name: str, number: float | None) -> str:
     return f"{100 * number:.1f} %" if name.endswith("accuracy") or name == "memorisation" else f"{number:.3f}"
 
 
-def remarks(entry: Mapping[str, Any]) -> list[str]:
+def remarks(entry: Mapping[str, Any], name: str = "") -> list[str]:
     """What has to stand beside a score so that it can be read."""
     out = []
     if "per_seed" in entry:
         seeds = entry.get("seeds") or entry["per_seed"]
         out.append(f"mean of {len(seeds)} seeds, standard deviation {value('', entry.get('std'))}")
-    if span := _span(entry):
+    if span := _span(name, entry):
         out.append(f"95 % {span.strip(' ()')} ({entry['interval'].get('how', '')})")
     if "real_samples" in entry:
         out.append(f"against {entry['real_samples']:,} of {entry.get('real', 'the data')}")
@@ -184,23 +184,23 @@ def remarks(entry: Mapping[str, Any]) -> list[str]:
     out += _own(entry)
     if "by_chance" in entry and "nearer" not in entry and "kl" not in entry:
         out.append(f"perfect draws would show about {value('', entry['by_chance'])}")
-    if "mean" in entry:
+    if "mean" in entry and list(entry.get("per_class", ())) != ["all"]:
         worst = [name for name, v in entry.get("per_class", {}).items() if v == entry.get("value")]
         out.append(f"mean over the classes {value('', entry['mean'])}" + (f", least in {worst[0]}" if worst else ""))
     return out
 
 
-def _span(entry: Mapping[str, Any]) -> str:
-    """Its interval, with as many digits as its size asks for; nothing where it has none.
+def _span(name: str, entry: Mapping[str, Any]) -> str:
+    """Its interval, written as its value is; nothing where it has none.
 
-    >>> _span({"interval": {"low": 2.9, "high": 3.1}})
+    >>> _span("fid", {"interval": {"low": 2.9, "high": 3.1}})
     ' (2.900 to 3.100)'
     """
     interval = entry.get("interval")
     if not isinstance(interval, Mapping) or not all(isinstance(interval.get(k), (int, float)) for k in ("low", "high")):
         return ""
-    digits = 5 if abs(interval["high"]) < 0.1 else 1 if abs(interval["high"]) >= 100 else 3
-    return f" ({interval['low']:.{digits}f} to {interval['high']:.{digits}f})"
+    low, high = (shown(name, {"value": interval[end]}) for end in ("low", "high"))
+    return f" ({low} to {high})"
 
 
 def _own(entry: Mapping[str, Any]) -> list[str]:
@@ -210,7 +210,7 @@ def _own(entry: Mapping[str, Any]) -> list[str]:
         kl = value("", entry.get("reverse_kl"))
         out.append(
             f"{value('accuracy', entry['high_quality'])} high quality, reverse KL {kl}, "
-            f"{_count(entry.get('represented'))} with their share; {entry.get('modes', '')}"
+            f"{_count(entry.get('represented'))} represented; {entry.get('modes', '')}"
         )
     if "mean_member" in entry:
         out.append(f"a member alone {_count(entry['mean_member'])} on average")
@@ -229,8 +229,8 @@ def _own(entry: Mapping[str, Any]) -> list[str]:
         )
     if isinstance(entry.get("kid"), Mapping):
         out.append(f"mean KID within the classes {value('kid', entry['kid'].get('value'))}")
-    if "per_class" in entry and "fewest" in entry:
-        out.append(f"at least {_count(entry['fewest'])} samples of each class")
+    if isinstance(counts := entry.get("per_class_samples"), Mapping) and counts:
+        out.append(f"at least {_count(min(counts.values()))} samples of each class")
     if "judged_by" in entry:
         errors = [e for e in entry.get("real_errors", ()) if isinstance(e, (int, float))]
         worst = [e for e in entry.get("worst", ()) if isinstance(e, (int, float))]

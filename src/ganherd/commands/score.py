@@ -1,0 +1,66 @@
+"""`ganherd score`: runs against their data, or any samples against any data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ganherd.commands.options import Json, Quiet, Trust, print_json, printable, say
+from ganherd.errors import UserError
+
+
+def score(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, side by side.")] = None,
+    real: Annotated[
+        str | None, typer.Option(help="Instead of runs: a run, a folder, an .npz, or data as cifar10.")
+    ] = None,
+    fake: Annotated[
+        str | None, typer.Option(help="What is scored against --real: the same kinds; cifar10:test too.")
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="Names with commas between (gam2 compares runs); default: all that fit the data and are quick."
+        ),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            help="inception, classifier, lipizzaner-mnist, pixels, FILE.pt, FILE.npz, or package.module:Class."
+        ),
+    ] = None,
+    head: Annotated[
+        Path | None, typer.Option(help="Classifier of Inception for its score: .npz with weight, bias.")
+    ] = None,
+    per: Annotated[str | None, typer.Option(help="Also of each: member or class.")] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option("-n", min=1, help="Samples for each score; default: 1,000; 10,000 for Inception on a GPU."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write them to this file too, as JSON.")] = None,
+    trust_code: Trust = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Score trained mixtures against their data, or any samples against any data."""
+    from ganherd import scores
+
+    names = metrics.split(",") if metrics else None
+    settings: Any = {"network": network, "head": head, "per": per, "progress": None if quiet else say}
+    if (real is None) != (fake is None) or (real is None) != bool(runs):
+        raise UserError("name runs to score, or give both --real and --fake.")
+    if real and fake:
+        scored = scores.Scored(
+            {fake: scores.score_sets(real, fake, names, samples, seed, trust_code, **settings)}, real
+        )
+    else:
+        scored = scores.score_runs(runs or [], names, samples, seed, trust_code, **settings)
+    if output:
+        scored.write(output)
+    if as_json:
+        print_json(scored.facts())
+    else:
+        print(printable(str(scored)))

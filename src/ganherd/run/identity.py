@@ -1,0 +1,122 @@
+"""What makes a run this run: the facts that run.json records of it, and what a resume holds against them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from ganherd import recipe_file
+from ganherd.errors import UserError
+from ganherd.herd.engine import Plan
+from ganherd.herd.step import SUMS
+from ganherd.recipe import Recipe
+from ganherd.run import checkpoint
+from ganherd.run.assemble import Assembly
+from ganherd.run.budget import Budget
+from ganherd.run.cadence import Cadence
+from ganherd.run.folder import RunFolder
+
+
+def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
+    """What run.json says from the first moment on."""
+    return {
+        "versions": versions(),
+        "seed": assembly.recipe.run.seed,
+        "git": _git(),
+        "host": platform.node(),
+        "command": shlex.join(sys.argv),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": vars(plan),
+        "threads": plan.threads,
+        "budget": vars(budget),
+        "members": assembly.herd.size,
+        "data": assembly.dataset.digest,
+    }
+
+
+def recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
+    """The engine and the budget with which the run was started: it goes on with these."""
+    try:
+        plan, deadline = Plan(**info["engine"]), info["budget"]["deadline"]
+        if plan.name not in ("loop", "fused", "graph") or not (int(plan.chunk) > 0 and 0 < int(plan.threads) <= 4096):
+            raise ValueError(plan)
+        return plan, Budget(int(info["budget"]["steps"]), None if deadline is None else float(deadline))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder.info_path} does not say which engine and budget the run has; it cannot be resumed exactly."
+        ) from error
+
+
+def recorded_pace(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | None:
+    """How often the members are looked at, where that was found before."""
+    try:
+        if (paced := info.get("watch")) is not None:
+            Cadence.of("auto", paced)
+        return paced
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."
+        ) from error
+
+
+def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
+    """Of a recipe that is resumed, only the budget may be another one."""
+    changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith("train.budget:")]
+    if changes:
+        raise UserError(
+            f"{folder.path} was started with another recipe, so it cannot be resumed with this one ({'; '.join(changes)}); "
+            "leave the changes out, or start a new run."
+        )
+
+
+def check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
+    """The checkpoint holds this herd: the same tensors of the same shapes."""
+    own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
+    found = {name: tuple(value.shape) for name, value in resumed.state.items() if not name.startswith("watch.")}
+    if own != found:
+        different = sorted(set(own.items()) ^ set(found.items()))[0]
+        raise UserError(f"{resumed.path} does not fit its recipe: {different[0]} has another shape.")
+
+
+def check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
+    """Its sha256 says that state.json is whole, not that ganherd wrote it."""
+    facts = resumed.facts
+    try:
+        last_good, best = facts["last_good"], facts["best"]
+        whole = [facts["recorded"], *facts["repairs"], *facts["bytes"].values(), last_good or 0, best[1] if best else 0]
+        numbers = [*(v for row in facts["sums"] for v in row), facts["seconds"], best[0] if best else 0.0]
+        sizes = [len(facts["repairs"]), *(len(row) for row in facts["sums"])]
+        fits = all(type(v) is int and v >= 0 for v in whole) and all(isinstance(float(v), float) for v in numbers)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+        fits = False
+    if not fits or sizes != [size] * (1 + len(SUMS)):
+        raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")
+
+
+def versions() -> dict[str, str]:
+    import numpy
+
+    from ganherd import __version__
+
+    return {
+        "ganherd": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _git() -> str | None:
+    """The commit of the folder that the command runs in, where there is one."""
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=os.getcwd())
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

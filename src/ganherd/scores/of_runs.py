@@ -1,0 +1,105 @@
+"""Scores of several runs side by side: each by itself, then their contest, judged by their discriminators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ganherd.errors import UserError
+from ganherd.scores.clock import Progress
+from ganherd.scores.of_run import keep, score_run
+from ganherd.scores.registry import METRICS, known_metrics
+from ganherd.scores.table import side_by_side, table
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of each run (or of one set), by its path as it was given; print it for people."""
+
+    runs: Mapping[str, dict[str, dict[str, Any]]]
+    real: str = ""  # what a set was scored against, where that is not a run's own data
+    contest: str = ""  # the table of GAM-II
+
+    def __str__(self) -> str:
+        if len(self.runs) == 1:
+            text = table(next(iter(self.runs.values())))
+        else:
+            text = side_by_side(self.runs, {name: metric.best for name, metric in METRICS.items()})
+        return f"{text}\n\n{self.contest}" if self.contest else text
+
+    def facts(self) -> dict[str, Any]:
+        """As `--json` prints them: `scores`, or with several runs those of each under `runs`."""
+        if len(self.runs) == 1:
+            return {"scores": next(iter(self.runs.values()))}
+        return {"runs": {run: {"scores": found} for run, found in self.runs.items()}}
+
+    def write(self, path: Path) -> None:
+        """The same as a file, with the names of what was compared."""
+        from ganherd.run.folder import write_aside
+        from ganherd.run.record import plain
+
+        of = {"real": self.real, "fake": next(iter(self.runs))} if self.real else {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_aside(path, json.dumps(plain({**of, **self.facts()}), indent=1, allow_nan=False) + "\n")
+        except OSError as error:
+            raise UserError(f"-o {path} cannot be written: {error.strerror}.") from error
+
+
+def score_runs(
+    runs: Sequence[str | Path],
+    metrics: Sequence[str] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Scored:
+    """What `score_run` measures of each, and GAM or GAM-II of all together where that is asked for.
+
+    The member of each run that GAM-II finds best is marked in its mixture.
+    """
+    names = None if metrics is None else known_metrics(metrics, "score")
+    contests = [name for name in names or () if METRICS[name].contest]
+    others = None if names is None else [name for name in names if name not in contests]
+    if len({str(run) for run in runs}) < len(runs):
+        raise UserError("a run is named twice: compare runs that are different.")
+    found: dict[str, dict[str, dict[str, Any]]] = {str(run): {} for run in runs}
+    for number, run in enumerate(runs):
+        if progress and len(runs) > 1 and others != []:
+            progress(f"{run} ({number + 1} of {len(runs)})")
+        if others != []:
+            found[str(run)] |= score_run(run, others, samples, seed, trust_code, progress, **settings)
+    if not contests:
+        return Scored(found)
+    if "gam" in contests and len(runs) < 2:
+        raise UserError("GAM is a battle between runs: name at least two.")
+    from ganherd.scores import gam, gam_runs
+
+    held = gam_runs.contest(runs, samples or gam.SAMPLES, seed, trust_code=trust_code, progress=progress)
+    for run, group in zip(runs, held.groups, strict=True):
+        ask = {"gam2": held.entry, "gam": held.battles}
+        entries = {name: ask[name](group) for name in contests}
+        keep(run, entries)
+        found[str(run)] |= entries
+        if "gam2" in entries:
+            _mark(run, entries["gam2"])
+    return Scored(found, contest=f"GAM-II\n{held}" if "gam2" in contests else "")
+
+
+def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
+    """The best member of the run, where anybody could judge it."""
+    from ganherd import mixture_file
+    from ganherd.run.folder import mixture_of
+
+    winner = None
+    if entry["best_member"] is not None:
+        winner = mixture_file.Winner(
+            member=entry["best_member"], replica=entry["best_replica"], value=entry["best_value"]
+        )
+    with suppress(OSError):  # a run on a read-only disk can be scored too
+        mixture_file.mark(mixture_of(run), winner)
