@@ -125,10 +125,6 @@ def _mpi() -> Iterator[Row]:
 def _extras() -> Iterator[Row]:
     """extras: packages that single commands need."""
     for package, extra, use in (
-        ("onnx", "export", "ganherd export --format onnx"),
-        ("onnxruntime", "export", "checking an exported ONNX file"),
-        ("fastapi", "ui", "ganherd ui"),
-        ("uvicorn", "ui", "ganherd ui"),
         ("tensorboard", "tensorboard", "run.tensorboard"),
         ("wandb", "wandb", "run.wandb"),
     ):

@@ -21,7 +21,7 @@ def rows() -> dict[str, doctor.Row]:
 
 def test_this_machine_is_described() -> None:
     found = rows()
-    for what in ("Python", "PyTorch", "GPU", "processor", "memory", "Triton", "mpi4py", "onnx", "fastapi", "wandb"):
+    for what in ("Python", "PyTorch", "GPU", "processor", "memory", "Triton", "mpi4py", "tensorboard", "wandb"):
         assert what in found
     assert found["Python"]["found"] and found["PyTorch"]["found"] and found["processor"]["found"]
     assert found["data digits"]["found"], "comes with the installation"
@@ -63,5 +63,5 @@ def test_a_bare_or_broken_machine_is_still_described(error: Exception, monkeypat
     monkeypatch.setenv("PATH", "")
     found = rows()
     assert found["Python"]["found"]
-    for what in ("PyTorch", "mpi4py", "mpiexec", "C++ compiler", "onnx"):
+    for what in ("PyTorch", "mpi4py", "mpiexec", "C++ compiler", "wandb"):
         assert found[what]["found"] is None and found[what]["how_to_get"]

@@ -225,6 +225,20 @@ def test_a_member_that_starts_anew_has_the_weights_of_its_next_life(tmp_path: Pa
     trainer.close()
 
 
+def test_a_member_with_two_alarms_at_once_is_repaired_once_for_the_first(tmp_path: Path) -> None:
+    recipe = recipe_file.load(little.recipe(tmp_path, watch={"every": 1, "cycling": "rollback", "collapse": "reseed"}))
+    folder = RunFolder.create(tmp_path / "run")
+    plan = Plan("fused", 3, 1, "cpu")
+    trainer = loop.Trainer(assemble(recipe), plan, folder, loop.Budget(5), Progress([], quiet=True))
+    bad, known = torch.zeros(3, 4, dtype=torch.bool), torch.ones(3, 4, dtype=torch.bool)
+    bad[2] = True
+    trainer.alarms.state["watch.bad"][2] = max(LIMITS.patience)  # they were all bad long enough
+    trainer.raise_alarms(2, bad, known)
+    trainer.close()
+    told = [(e["event"], e.get("what"), e.get("policy")) for e in folder.events()]
+    assert told == [("alarm", what, None) for what in ALARMS[2:]] + [("repair", None, "reseed")]
+
+
 def test_policy_stop_ends_the_run_and_says_what_to_try(tmp_path: Path) -> None:
     with pytest.raises(loop.RunFailed, match=r"member 1 cannot go on: its samples are hardly varied.*; try a lower"):
         sick(shared(tmp_path, "stop"), tmp_path / "run")

@@ -23,7 +23,10 @@ def data_list(as_json: Json = False) -> None:
         print(json.dumps({"sources": rows}, default=str))
         return
     for row in rows:
-        print(f"{'✓' if row['present'] else '–'} {row['name']:<13} {row['about']}  [{row['where']}]")
+        print(
+            f"{'✓' if row['present'] else '–'} {row['name']:<13} {row['about']}"
+            + (f"  [{row['where']}]" if row["where"] else "")
+        )
 
 
 @data_app.command("get")

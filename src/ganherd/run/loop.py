@@ -198,7 +198,7 @@ class Trainer:
         good = finite(self.herd.state).cpu() & torch.isfinite(loss).cpu()
         calm = (loss.cpu() <= self.settings.repair.diverged) | ~good
         bad = ~torch.stack([good, calm], 1)
-        self.raise_alarms(0, bad, torch.ones_like(bad))
+        self.raise_alarms(0, bad, torch.stack([torch.ones_like(good), good], 1))
 
     def raise_alarms(self, first: int, bad: torch.Tensor, known: torch.Tensor) -> None:
         """Tells what began and what is over, and does what the recipe says about the former."""
@@ -216,12 +216,12 @@ class Trainer:
                 self.event("alarm", what=what, member=member, name=name, **seen)
             self.progress.alarm(member, what)
         self.progress.say_alarms(self.step, begun)
-        for member, what in self.to_repair(begun).items():
+        for member, what in sorted(self.to_repair(begun).items()):
             repair(self, member, what, self.policy(what))
 
     def to_repair(self, begun: list[tuple[int, str]]) -> dict[int, str]:
         """Each member once, for the first of its alarms that asks for it."""
-        return dict(sorted((m, w) for m, w in reversed(begun) if self.policy(w) != "tell"))
+        return {m: w for m, w in reversed(begun) if self.policy(w) != "tell"}
 
     def policy(self, what: str) -> str:
         watch = self.settings.watch

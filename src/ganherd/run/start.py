@@ -178,7 +178,8 @@ def _finish(trainer: Trainer, progress: Progress) -> Run:
     finish.write_picture(folder, made, assembly)
     found = finish.write_scores(folder, made, assembly, progress)
     trainer.event("finish", seconds=seconds)
-    watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / max(trainer.seconds, 1e-9), 5)}
+    here = max(trainer.seconds - trainer.seconds_before, 1e-9)  # by this process, as the seconds of its looks
+    watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / here, 5)}
     folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
     report.write(folder, mixture=made, dataset=assembly.dataset)
     return Run(folder.path, found)

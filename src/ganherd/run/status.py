@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.errors import UserError
+from ganherd.run import checkpoint
 from ganherd.run.folder import RunFolder
 from ganherd.run.progress import duration, words
 
@@ -25,7 +26,8 @@ def describe(path: str | Path) -> dict[str, Any]:
 def _describe(folder: RunFolder) -> dict[str, Any]:
     info, metrics, events = folder.info, folder.metrics(), folder.events()
     last = metrics[-1] if metrics else {}
-    step, steps = int(last.get("step", info.get("step", 0))), int(info["budget"]["steps"])
+    saved = checkpoint.steps(folder.checkpoints)  # a stop between two records is saved, but not recorded
+    step, steps = max([int(last.get("step", 0)), *saved]), int(info["budget"]["steps"])
     state = str(info["state"])
     alive = _is_locked(folder)
     if state == "running" and not alive:
