@@ -1,7 +1,9 @@
 """Which alarms are raised for GANs that are made to fail, and for healthy ones; and what watching costs. Writes JSON.
 
-python benchmarks/alarms.py                        seeds 0 to 9, which the limits were not tuned on
-python benchmarks/alarms.py --seed 100 --seeds 5   those that they were tuned on
+python benchmarks/alarms.py                        seeds 10 to 19, which neither limits nor rules were tuned on
+python benchmarks/alarms.py --seed 0               seeds 0 to 9: after them the rule of collapse was changed, since it had
+                                                   missed one in ten (it took a spread just above half for a recovery)
+python benchmarks/alarms.py --seed 100 --seeds 5   those that the limits were tuned on
 python benchmarks/alarms.py --only cycling
 """
 
@@ -73,7 +75,7 @@ def cost(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", choices=list(KINDS), action="append")
     parser.add_argument("-o", type=Path, help="where the JSON goes, as benchmarks/results/alarms.json")

@@ -40,7 +40,7 @@ TRY = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Where alarms begin; tuned on seeds 100 to 104 of the GANs of benchmarks/alarms.py, shown on others."""
+    """Where alarms begin; tuned on seeds 100 to 104 of the GANs of benchmarks/alarms.py, which shows them on others."""
 
     spread: float = 0.25  # collapse: below it
     lost: float = 0.5  # … and below this part of the widest spread that the member had,
@@ -57,13 +57,16 @@ class Limits:
 LIMITS = Limits()
 
 
-def judge(scores: dict[str, Tensor], peak: Tensor, age: Tensor, limits: Limits = LIMITS) -> tuple[Tensor, Tensor]:
+def judge(
+    scores: dict[str, Tensor], peak: Tensor, age: Tensor, falling: Tensor, limits: Limits = LIMITS
+) -> tuple[Tensor, Tensor]:
     """(bad [N, 4], known [N, 4]) for the alarms that come from a look; a score that is NaN says nothing.
 
-    `peak` [N]: the widest spread so far; `age` [N]: steps since its first step, or since it was repaired.
+    `peak` [N]: the widest spread so far; `age` [N]: steps since its first step, or since it was repaired; `falling` [N]:
+    whose spread was bad at the last look. It stays so until it is wide again, not until it is a little above half.
     """
     spread, returns, tells, differs, copies = (scores[k] for k in ("spread", "returns", "tells", "differs", "copies"))
-    lost = (spread < limits.lost * peak) | (age >= limits.slow_start)
+    lost = (spread < limits.lost * peak) | falling | (age >= limits.slow_start)
     warm = age >= limits.warm_up
     bad = [
         (spread < limits.spread) & lost,

@@ -19,10 +19,10 @@ from safetensors import SafetensorError
 
 from ganherd.errors import UserError
 from ganherd.herd.state import Blueprint, State, named, unnamed
+from ganherd.run.folder import steps
 from ganherd.run.record import plain
 
 _BLOCK = 64  # members in a file
-_FOLDER = re.compile(r"step-(\d{8,})")
 _FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
 
 
@@ -115,13 +115,6 @@ def read_facts(path: Path) -> dict[str, Any]:
     if check != _check(facts) or not fits:
         raise Damaged(f"{path.name}/state.json is not what was written (its sha256 differs)")
     return dict(facts)
-
-
-def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted(int(m[1]) for p in folder.iterdir() if p.is_dir() and (m := _FOLDER.fullmatch(p.name)))
 
 
 def path_of(folder: Path, step: int) -> Path:

@@ -171,3 +171,13 @@ def next_path(parent: Path, name: str) -> Path:
     found = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
     numbers = [int(match[1]) for match in found if match]
     return parent / f"{max(numbers, default=0) + 1:05d}-{name}"
+
+
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+
+
+def steps(checkpoints: Path) -> list[int]:
+    """The steps that have a checkpoint in that folder, oldest first."""
+    if not checkpoints.is_dir():
+        return []
+    return sorted(int(m[1]) for p in checkpoints.iterdir() if p.is_dir() and (m := _CHECKPOINT.fullmatch(p.name)))

@@ -189,8 +189,10 @@ class Trainer:
     def judge(self) -> None:
         """Alarms from the last look; a member that was repaired since has no scores."""
         seen = {name: self.watch.state["watch.scores"][:, i] for i, name in enumerate(SCORES)}
-        bad, known = judge(seen, self.watch.state["watch.peak"], self.step - self.watch.state["watch.born"])
-        self.raise_alarms(ALARMS.index("collapse"), bad, known)
+        first = ALARMS.index("collapse")
+        peak, age = self.watch.state["watch.peak"], self.step - self.watch.state["watch.born"]
+        bad, known = judge(seen, peak, age, self.alarms.state["watch.bad"][:, first] > 0)
+        self.raise_alarms(first, bad, known)
 
     def heal(self) -> None:
         """Notices members that turned NaN or diverged, names them, and repairs them as the recipe says."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.errors import UserError
-from ganherd.run import checkpoint
 from ganherd.run.folder import RunFolder
+from ganherd.run.folder import steps as saved_steps
 from ganherd.run.progress import duration, words
 
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
@@ -26,7 +26,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 def _describe(folder: RunFolder) -> dict[str, Any]:
     info, metrics, events = folder.info, folder.metrics(), folder.events()
     last = metrics[-1] if metrics else {}
-    saved = checkpoint.steps(folder.checkpoints)  # a stop between two records is saved, but not recorded
+    saved = saved_steps(folder.checkpoints)  # a stop between two records is saved, but not recorded
     step, steps = max([int(last.get("step", 0)), *saved]), int(info["budget"]["steps"])
     state = str(info["state"])
     alive = _is_locked(folder)
