@@ -52,11 +52,12 @@ def _gather(
     known = b < B
     x += n * B * H * W * CI
     w += n * WN
+    STEP: tl.constexpr = 1 if TRANSPOSED else STRIDE  # of the input from one q to the next
     acc = tl.zeros((BM, BN), tl.float32)
     for step in range(KB if FLAT else J * J * KB):
         if FLAT:
             k = step * BK + tl.arange(0, BK)
-            tap = (k // CI)[None, :]
+            tap = k // CI
             c = k % CI
             used = k < J * J * CI
         else:
@@ -68,27 +69,27 @@ def _gather(
             kx = 2 * (tap % J) + first_x
             dy = (py + PAD - ky) // 2  # the parity makes it even: the division is exact
             dx = (px + PAD - kx) // 2
-            iy = qy[:, None] + dy
-            ix = qx[:, None] + dx
-            there = (ky < K) & (kx < K)
         else:
             ky = tap // J
             kx = tap % J
-            iy = qy[:, None] * STRIDE - PAD + ky
-            ix = qx[:, None] * STRIDE - PAD + kx
-            there = ky < K
-        inside = known[:, None] & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W) & there
+            dy = ky - PAD
+            dx = kx - PAD
+        valid = used
+        if TRANSPOSED:  # an odd number of taps leaves one parity with fewer
+            valid = used & (ky < K) & (kx < K)
+        if FLAT:  # every column of the product has a tap of its own
+            iy = qy[:, None] * STEP + dy[None, :]
+            ix = qx[:, None] * STEP + dx[None, :]
+        else:
+            iy = (qy * STEP + dy)[:, None]
+            ix = (qx * STEP + dx)[:, None]
+        inside = known[:, None] & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
         place = (b[:, None] * H + iy) * W + ix
-        left = tl.load(x + place * CI + c[None, :], mask=inside & used[None, :], other=0.0)
+        left = tl.load(x + place * CI + c[None, :], mask=inside & valid[None, :], other=0.0)
         number = ky * K + kx
         if FLIP:
             number = K * K - 1 - number
-        if FLAT:
-            row = tl.reshape(number, (BK,)) * WT + c * WC
-            valid = used & tl.reshape(there, (BK,))
-        else:
-            row = number * WT + c * WC
-            valid = used & there
+        row = number * WT + c * WC
         right = tl.load(w + row[:, None] + co[None, :] * WO, mask=valid[:, None] & (co < CO)[None, :], other=0.0)
         acc = tl.dot(left, right, acc, input_precision=PRECISION)
     if HAS_BIAS:
