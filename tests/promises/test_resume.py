@@ -213,34 +213,42 @@ def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[little.Stable]:
     processes.close()
 
 
-def kill_at_random_moments(stable: little.Stable, folder: Path, kills: int, seed: int, **settings: Any) -> int:
-    """Trains once in peace and once with so many SIGKILLs; says how many of them hit while the run was in its folder."""
+def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed: int, **settings: Any) -> None:
+    """Trains once in peace and once with so many SIGKILLs that hit while the run was in its folder; both end the same.
+
+    When a kill hits depends on the machine's mood, so it goes on until enough have: a run that ends before is begun anew.
+    """
     chance = random.Random(seed)
     file = little.write_recipe(folder, **settings)
-    run, hits = folder / "run", 0
+    run, hit = folder / "run", 0
     began = time.monotonic()
     stable.start("train", file, "--run", folder / "whole", "-q")
     assert stable.wait()[0] == 0
     took = time.monotonic() - began
-    for _ in range(kills):
-        if not (run / "run.json").exists():
+    for _ in range(20 * hits):
+        there = (run / "run.json").exists()
+        if not there:
             shutil.rmtree(run, ignore_errors=True)
-        there = run.exists()
         words = ("--resume", run) if there else (file, "--run", run)
         stable.start("train", *words, "-q", seconds=chance.uniform(0, took / 3))
         code, said = stable.wait()
         assert code in (-signal.SIGKILL, 0), said
-        hits += there and code != 0
+        hit += there and code != 0
+        if code == 0:
+            little.assert_same(run, folder / "whole")
+            shutil.rmtree(run)
+        if hit >= hits and run.exists():
+            break
+    assert hit >= hits
     stable.start("train", "--resume", run)
     code, said = stable.wait()
     assert code == 0, said
     little.assert_same(run, folder / "whole")
-    return hits
 
 
 @pytest.mark.parametrize(("net", "engine"), [("small", "fused"), ("wcgan", "loop")])
 def test_sigkill_at_random_moments(stable: little.Stable, tmp_path: Path, net: str, engine: str) -> None:
-    assert kill_at_random_moments(stable, tmp_path, 8, seed=1, budget="40steps", net=net, engine=engine) >= 2
+    kill_at_random_moments(stable, tmp_path, 4, seed=1, budget="40steps", net=net, engine=engine)
 
 
 @pytest.mark.long
@@ -249,7 +257,7 @@ def test_sigkill_at_random_moments(stable: little.Stable, tmp_path: Path, net: s
 def test_sigkill_at_many_random_moments(
     stable: little.Stable, tmp_path: Path, net: str, engine: str, seed: int
 ) -> None:
-    assert kill_at_random_moments(stable, tmp_path, 25, seed=seed, budget="150steps", net=net, engine=engine) >= 5
+    kill_at_random_moments(stable, tmp_path, 15, seed=seed, budget="150steps", net=net, engine=engine)
 
 
 def test_the_command_is_interrupted_killed_and_resumed(tmp_path: Path) -> None:
