@@ -6,6 +6,7 @@ The module is traced once with `torch.fx`. What is known (linear, convolution, b
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ _SHAPES = {
 
 class _Tracer(fx.Tracer):
     """Every module with parameters, buffers or behaviour of its own is a leaf; containers are opened."""
+
+    proxy_buffer_attributes = True  # so that a change of a buffer is seen
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return m.__module__.startswith("torch.nn") and not isinstance(m, (nn.Sequential, nn.ModuleList))
@@ -141,8 +144,10 @@ class Lowered:
                 )
             return self._mapped_module(name, child, args, kwargs, params, moved, draws)
         function: Any = node.target if node.op == "call_function" else _method(str(node.target))
-        if function in _ARITHMETIC or not _has_tensor((args, kwargs)):
+        if not _has_tensor((args, kwargs)):
             return function(*args, **kwargs)
+        if function in _ARITHMETIC:
+            return function(*_aligned(args), **kwargs)
         if (asked := _shape_of(node, args)) is not None:
             return asked
         if (reshaped := _reshaped(node, args, kwargs)) is not None:
@@ -173,8 +178,15 @@ def lower(module: nn.Module, kernels: bool = False) -> Lowered | None:
     library: Any = ops
     if kernels:
         from ganherd.herd import fast as library
+    known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     try:
-        return Lowered(module, _Tracer().trace(module), library)
+        graph = _Tracer().trace(copy.deepcopy(module))  # a copy: what a module keeps while it is traced is not a tensor
+        for node in graph.nodes:
+            if node.op == "get_attr" and node.target not in known:
+                return None  # a tensor that no state holds
+            if node.op == "call_method" and str(node.target).endswith("_"):
+                return None  # it changes a tensor in place, perhaps a buffer
+        return Lowered(module, graph, library)
     except Exception:  # tracing runs the user's code on stand-ins: whatever it raises means that it cannot be traced
         return None
 
@@ -194,6 +206,17 @@ class _Buffers:
 
 def _has_tensor(values: Any) -> bool:
     return any(isinstance(value, Tensor) for value in torch.utils._pytree.tree_leaves(values))
+
+
+def _aligned(args: Any) -> Any:
+    """Tensors of unlike rank as one member would broadcast them: from the last axis on, with the member axis kept first."""
+    most = max(value.dim() for value in args if isinstance(value, Tensor))
+    return [
+        value.reshape(value.shape[0], *(1,) * (most - value.dim()), *value.shape[1:])
+        if isinstance(value, Tensor)
+        else value
+        for value in args
+    ]
 
 
 def _shape_of(node: fx.Node, args: Any) -> Any:

@@ -63,7 +63,7 @@ class Trackers:
             project="ganherd",
             name=folder.path.name,
             dir=str(folder.path),
-            mode=recipe.run.wandb,
+            mode="online" if recipe.run.wandb == "online" else "offline",
             config=recipe.model_dump(),
         )
         self._write.append(lambda step, values: run.log(values, step=step))

@@ -1,0 +1,92 @@
+"""Whatever a user's module does in its forward, all members at once give what each of them gives alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from ganherd.herd.lower import lower
+from ganherd.herd.state import Blueprint
+
+
+class Scaled(nn.Module):
+    """A number and a row of its own, of lower rank than the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(()))
+        self.shift = nn.Parameter(torch.randn(3))
+
+    def forward(self, x):
+        return self.scale * x + self.shift - x.mean(1, keepdim=True)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        h = torch.relu(self.one(x))
+        return torch.cat([x + self.two(h), h], dim=1)[:, 1:]
+
+
+class Shapes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3, padding=1)
+        self.norm = nn.BatchNorm2d(2)
+
+    def forward(self, x):
+        x = x.view(x.size(0), 1, 1, -1)
+        x = self.norm(self.conv(x))
+        return x.permute(0, 2, 3, 1).flatten(1).unsqueeze(1).squeeze(1) / x.shape[1]
+
+
+class Counts(nn.Module):
+    """Changes a buffer in place: cannot be lowered, and must not be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen.add_(1.0)
+        return x * self.seen
+
+
+class Branches(nn.Module):
+    """Its flow depends on its input: cannot be traced."""
+
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize("members", [2, 5])
+@pytest.mark.parametrize("make", [Scaled, Residual, Shapes])
+def test_all_members_at_once_are_each_alone(make, members):
+    torch.manual_seed(0)
+    modules = [make().double() for _ in range(members)]
+    blueprint = Blueprint(modules[0])
+    rows = torch.stack([blueprint.row(module) for module in modules])
+    buffers = {name: torch.stack([dict(m.named_buffers())[name] for m in modules]) for name in blueprint.buffers}
+    x = torch.randn(members, 5, 3, dtype=torch.float64)  # five members and five samples: axes that could be mixed up
+    lowered = lower(modules[0])
+    assert lowered is not None
+    keys = torch.zeros(members, dtype=torch.int64)
+    out, moved = lowered(blueprint.views(rows), buffers, lambda: keys, x)
+    for i, module in enumerate(modules):
+        state = {**dict(module.named_parameters()), **{k: v.clone() for k, v in module.named_buffers()}}
+        assert torch.allclose(out[i], functional_call(module, state, (x[i],)), atol=1e-12)
+        for name in buffers:
+            assert torch.allclose(moved[name][i].double(), state[name].double(), atol=1e-12), name
+
+
+@pytest.mark.parametrize("make", [Counts, Branches])
+def test_what_cannot_be_lowered_is_left_to_vmap_or_the_loop(make):
+    module = make()
+    before = dict(vars(module))
+    assert lower(module) is None
+    assert vars(module).keys() == before.keys()
