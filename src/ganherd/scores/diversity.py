@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.scores.groups import in_groups, wanted_rows
+from ganherd.scores.groups import asked_by_class, in_groups, wanted_rows
 from ganherd.scores.material import Material
 
 FEW = 50  # a spread of fewer samples than this gets a warning
@@ -62,9 +62,7 @@ def _in_groups(material: Material) -> dict[str, Any]:
     if material.per is None:
         return {}
     if material.per == "class":
-        y, labels = material.asked.y, material.dataset.labels
-        counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
-        return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
+        return asked_by_class(material)
     data = material.dataset
     drawn, rows = wanted_rows(material)
     values = {

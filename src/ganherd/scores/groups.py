@@ -88,6 +88,13 @@ def _classes(labels: list[int]) -> tuple[int, ...]:
     return () if min(labels) < 0 else tuple(sorted(set(labels)))
 
 
+def asked_by_class(material: Material) -> dict[str, Any]:
+    """How many samples each class was asked for; what a score by class says beside its values."""
+    y, labels = material.asked.y, material.dataset.labels
+    counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
+    return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
+
+
 def wanted_rows(material: Material) -> tuple[Drawn, list[Rows]]:
     """The samples and their groups that scores of members or neighbourhoods ask for: of every member equally many."""
     drawn = material.by_member

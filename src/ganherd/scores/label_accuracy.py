@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.scores.groups import in_groups, wanted_rows
+from ganherd.scores.groups import asked_by_class, in_groups, wanted_rows
 from ganherd.scores.material import LeftOut, Material
 
 TRUSTED = 0.95  # a classifier that is right less often than this on real data gets a warning
@@ -68,9 +68,7 @@ def _in_groups(material: Material) -> dict[str, Any]:
     if material.per is None:
         return {}
     if material.per == "class":
-        y, labels = material.asked.y, material.dataset.labels
-        counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
-        return {"per_class_samples": counts, "fewest": min(counts.values())}
+        return asked_by_class(material)
     drawn, rows = wanted_rows(material)
     right = material.classifier.predict(drawn.x) == drawn.y
     known = [one for one in rows if (drawn.y[one.index] >= 0).all()]
