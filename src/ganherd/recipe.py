@@ -4,142 +4,31 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+
+from ganherd.recipe_base import (
+    ALSO_CALLED,
+    LOSSES,
+    Budget,
+    Bytes,
+    DecayPerMember,
+    Device,
+    LossName,
+    PerMember,
+    Positive,
+    Section,
+    Steps,
+    nearest,
+    parse_budget,
+    parse_bytes,
+    refuse,
+    steps_of,
 )
-from pydantic_core import PydanticCustomError
+from ganherd.recipe_strategy import Strategy
 
-LOSSES = ("minimax", "non-saturating", "least-squares", "wasserstein", "wasserstein-gp", "hinge")
-ALSO_CALLED = {  # what papers and other trainers call them; only ever suggested
-    "gan": "minimax",
-    "bce": "minimax",
-    "heuristic": "non-saturating",
-    "lsgan": "least-squares",
-    "mse": "least-squares",
-    "wgan": "wasserstein",
-    "wgan-clip": "wasserstein",
-    "wgan-gp": "wasserstein-gp",
-}
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known word is near.
-
-    >>> nearest("hing", LOSSES)
-    "; did you mean 'hinge'?"
-    """
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def refuse(keys: str, sentence: str) -> PydanticCustomError:
-    """An error that is a whole sentence already; `keys` are the dotted keys (with spaces between) that are to blame."""
-    return PydanticCustomError("recipe", "{sentence}", {"sentence": sentence, "keys": keys})
-
-
-_UNITS: dict[str, tuple[Literal["steps", "epochs", "seconds"], float]] = {
-    **dict.fromkeys(("", "step", "steps"), ("steps", 1.0)),
-    **dict.fromkeys(("epoch", "epochs"), ("epochs", 1.0)),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), ("seconds", 1.0)),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), ("seconds", 60.0)),
-    **dict.fromkeys(("h", "hour", "hours"), ("seconds", 3600.0)),
-}
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
-
-
-def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], float]:
-    """How long a run may go on: a kind and an amount. A ValueError says what it must be.
-
-    >>> parse_budget("5000steps"), parse_budget("20epochs"), parse_budget("1.5h")
-    (('steps', 5000.0), ('epochs', 20.0), ('seconds', 5400.0))
-    """
-    match = _QUANTITY.fullmatch(text)
-    if match and match[2].lower() in _UNITS:
-        kind, unit = _UNITS[match[2].lower()]
-        amount = float(match[1]) * unit
-        if 0 < amount < math.inf and (kind != "steps" or amount.is_integer()):
-            return kind, amount
-    raise ValueError("must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s, 10m or 2h")
-
-
-def parse_bytes(text: str) -> int:
-    """A size of memory in bytes; K, M, G and T alone count in powers of 1024. A ValueError says what it must be.
-
-    >>> parse_bytes("4GiB"), parse_bytes("500MB"), parse_bytes("2g")
-    (4294967296, 500000000, 2147483648)
-    """
-    match = _QUANTITY.fullmatch(text)
-    unit = re.fullmatch(r"([kmgt]?)(i?b)?", match[2].lower()) if match else None
-    if match and unit and unit.group() != "ib":
-        size = float(match[1]) * (1000 if unit[2] == "b" else 1024) ** ("kmgt".index(unit[1]) + 1 if unit[1] else 0)
-        if 1 <= size < math.inf:
-            return int(size)
-    raise ValueError("must be a size of memory, as 4GiB or 500MB")
-
-
-def _steps(value: Any) -> Any:
-    """`50` and `50steps` are the same number of steps."""
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*(?:steps?)?\s*", value, re.ASCII)):
-        return int(match[1])
-    return value
-
-
-def _budget(value: str) -> str:
-    parse_budget(value)
-    return value
-
-
-def _bytes(value: str) -> str:
-    parse_bytes(value)
-    return value
-
-
-def _device(value: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value, re.ASCII):
-        raise ValueError("must be auto, cpu, cuda or one GPU as cuda:1")
-    return value
-
-
-def _loss(value: str) -> str:
-    if value not in LOSSES:
-        known = ALSO_CALLED.get(value.lower().replace("_", "-"), value)
-        raise refuse("loss.name", f"there is no loss {value!r} (there are {', '.join(LOSSES)}){nearest(known, LOSSES)}")
-    return value
-
-
-Steps = Annotated[int, BeforeValidator(_steps), Field(ge=0)]
-LossName = Annotated[str, AfterValidator(_loss)]
-Positive = Annotated[float, Field(ge=0)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
-# one value for all, or one for each member of the herd
-PerMember = Positive | Annotated[list[Positive], Field(min_length=1)]
-DecayPerMember = Decay | Annotated[list[Decay], Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """A part of a recipe: unknown keys are errors, and nothing changes after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Python counts True as 1: `batch: yes` would train with a batch of one."""
-        values = value if isinstance(value, list) else [value]
-        if any(isinstance(v, bool) for v in values) and cls.model_fields[info.field_name or ""].annotation is not bool:
-            raise ValueError
-        return value
+__all__ = ["ALSO_CALLED", "LOSSES", "Recipe", "Section", "nearest", "parse_budget", "parse_bytes", "refuse"]
 
 
 class Net(Section):
@@ -259,7 +148,7 @@ class Optim(Section):
 
 
 class Train(Section):
-    budget: Annotated[str, AfterValidator(_budget)] = "2000steps"  # 5000steps, 20epochs, 90s, 10m, 2h
+    budget: Budget = "2000steps"  # 5000steps, 20epochs, 90s, 10m, 2h
     batch: int = Field(64, ge=1)
     n_critic: int = Field(1, ge=1)  # discriminator updates for each generator update, on fresh batches
     skip_d: int = Field(0, ge=0)  # the discriminator learns only at every (skip_d + 1)-th step
@@ -270,16 +159,12 @@ class Train(Section):
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"
 
 
-class Strategy(Section):
-    name: Literal["independent"] = "independent"
-
-
 class Engine(Section):
     name: Literal["auto", "loop", "fused", "graph"] = "auto"
-    device: Annotated[str, AfterValidator(_device)] = "auto"  # auto, cpu, cuda, cuda:1
+    device: Device = "auto"  # auto, cpu, cuda, cuda:1
     chunk: int | None = Field(None, ge=1)  # members on the device at once; default: measured
     # what the state on the device may take, as 4GiB; default: most of what is free
-    memory: Annotated[str, AfterValidator(_bytes)] | None = None
+    memory: Bytes | None = None
     threads: int | None = Field(None, ge=1)  # default: measured
 
     @model_validator(mode="after")
@@ -317,7 +202,7 @@ class Watch(Section):
 
 class Run(Section):
     seed: int = Field(0, ge=0)
-    record_every: Annotated[int, BeforeValidator(_steps), Field(ge=1)] = 50
+    record_every: Annotated[int, BeforeValidator(steps_of), Field(ge=1)] = 50
     sample_every: Steps = 500  # 0: never
     checkpoint_every: Steps = 500  # 0: never
     keep: int = Field(3, ge=1)  # checkpoints kept, beside the best
@@ -359,9 +244,39 @@ class Recipe(Section):
                     f"{key} cannot be neighbour with data.partition by-class, where a neighbour makes images of another "
                     "class: set it to rollback or reseed",
                 )
-            if (self.herd.members or 1) < 2:
+            if (self.members or 1) < 2:
                 raise refuse(
                     f"{key} herd.members",
                     f"{key} cannot be neighbour in a herd of one member: set it to rollback or reseed",
                 )
         return self
+
+    @model_validator(mode="after")
+    def _can_meet(self) -> Recipe:
+        """Members that meet see data of one kind, and are as many as the strategy needs."""
+        name, members = self.strategy.name, self.herd.members
+        if name == "independent":
+            return self
+        if self.data.partition == "by-class":
+            raise refuse(
+                "strategy.name data.partition",
+                f"strategy.name {name} lets members meet, and with data.partition by-class each knows another class: "
+                "set data.partition to all or diet",
+            )
+        if name == "gap" and members == 1:
+            raise refuse("strategy.name herd.members", "strategy.name gap needs at least two members: set herd.members")
+        cells = self.strategy.cellular
+        if name == "cellular" and members not in (None, cells.cells * cells.population):
+            raise refuse(
+                "herd.members strategy.cellular.grid strategy.cellular.population",
+                f"herd.members {members} is not the {cells.cells} cells × {cells.population} individuals of "
+                "strategy.cellular: leave herd.members out",
+            )
+        return self
+
+    @property
+    def members(self) -> int | None:
+        """Members of one replica, where the recipe alone decides it; else the data does, or one is enough."""
+        if self.strategy.name == "cellular":
+            return self.strategy.cellular.cells * self.strategy.cellular.population
+        return self.herd.members or (4 if self.strategy.name == "gap" else None)

@@ -96,7 +96,7 @@ def _identity(herd: Herd, plans: list[Plan]) -> str:
     """What the choice depends on: the machine, the nets, the rules and the sizes."""
     gpu = torch.cuda.get_device_name(herd.device) if herd.device.type == "cuda" else ""
     rules = {name: value for name, value in vars(herd.rules).items() if name != "game"} | {
-        "game": herd.rules.game.names
+        "game": [herd.rules.game.names, herd.rules.game.d_name]
     }
     parts = [
         _WORTH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ganherd.data.feed import Feed
 from ganherd.herd import streams
+from ganherd.herd.rivals import Rivals
 from ganherd.herd.state import Blueprint, State, bases, bytes_per_member, members_of
 from ganherd.herd.step import SUMS, Rules, Step
 
@@ -26,6 +27,7 @@ class Herd:
     rules: Rules
     feed: Feed
     device: torch.device
+    rivals: Rivals | None = None  # whom the members meet instead of their own partner
 
     @property
     def size(self) -> int:
@@ -114,6 +116,7 @@ class Engine:
             on_device(base, self.herd.device),
             sums,
             step,
+            rivals=self.herd.rivals and self.herd.rivals.of(block),
         )
 
 
@@ -170,7 +173,7 @@ def members_that_fit(herd: Herd, limit: int) -> int:
 
 def rate(herd: Herd, plan: Plan, seconds: float) -> float:
     """Member-steps per second of that plan, measured for about so long on a copy of the state."""
-    trial = Herd(herd.g, herd.d, {k: v.clone() for k, v in herd.state.items()}, herd.rules, herd.feed, herd.device)
+    trial = replace(herd, state={k: v.clone() for k, v in herd.state.items()})
     place(trial, plan)
     before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)

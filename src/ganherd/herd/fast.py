@@ -97,7 +97,8 @@ def conv_transpose2d(
 def fits(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
     """Whether the kernels know this layer: square, stride 1 or 2, up to 5 taps, no groups or dilation, padded with zeros."""
     k, stride, pad = like.kernel_size, like.stride, like.padding
-    square = len({*k}) == 1 and len({*stride}) == 1 and not isinstance(pad, str) and len({*pad}) == 1
+    square = all(len({*pair}) == 1 for pair in (k, stride, like.output_padding))
+    square = square and not isinstance(pad, str) and len({*pad}) == 1
     plain = like.groups == 1 and set(like.dilation) == {1} and like.padding_mode == "zeros"
     return bool(square and plain and k[0] <= 5 and stride[0] in (1, 2) and int(pad[0]) < k[0])
 

@@ -107,6 +107,6 @@ class GraphEngine(Engine):
             def batch(update: int) -> tuple[Tensor, Tensor]:
                 return feed.gather(self._indices.index_select(0, (self._cursor + update)[None])[0])
 
-            self._step(self.herd.state, batch, self._base, self._sums, phase, at=self._at)
+            self._step(self.herd.state, batch, self._base, self._sums, phase, at=self._at, rivals=self.herd.rivals)
             self._at += 1
             self._cursor += n_critic

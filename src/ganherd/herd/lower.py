@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from ganherd.herd import ops
 from ganherd.herd.streams import Calls, MemberRandomness
+from ganherd.nets.spectral import Spectral, SpectralConv2d, SpectralLinear, divide
 
 Tensors = dict[str, Tensor]
 Library = Any  # `ops`, or `fast` with the same functions by kernels
@@ -49,7 +50,8 @@ class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # so that a change of a buffer is seen
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return m.__module__.startswith("torch.nn") and not isinstance(m, (nn.Sequential, nn.ModuleList))
+        own = m.__module__.startswith("torch.nn") or isinstance(m, Spectral)
+        return own and not isinstance(m, (nn.Sequential, nn.ModuleList))
 
 
 class Lowered:
@@ -364,11 +366,20 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
     return layer.library.conv2d(x, weight, bias, layer.module, layer.beside is not None, layer.normed)
 
 
+def _spectral(layer: Layer, x: Tensor) -> Tensor:
+    u = layer.buffers.get("u")
+    assert u is not None
+    weight, moved = divide(layer.own["weight"], u, layer.module.training)
+    layer.buffers.set("u", moved)
+    plain = _conv if isinstance(layer.module, nn.Conv2d) else _linear
+    return plain(replace(layer, own={**layer.own, "weight": weight}), x)
+
+
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
     return layer.library.conv_transpose2d(x, layer.own["weight"], layer.own.get("bias"), layer.module, layer.normed)
 
 
-def _upsample(layer: Layer, x: Tensor) -> Tensor:
+def _each_image(layer: Layer, x: Tensor) -> Tensor:
     out: Tensor = layer.module(x.flatten(0, 1))
     return out.unflatten(0, x.shape[:2])
 
@@ -382,6 +393,10 @@ _MODULES: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
     nn.BatchNorm2d: _batch_norm,
     nn.Conv2d: _conv,
     nn.ConvTranspose2d: _conv_transpose,
-    nn.Upsample: _upsample,
+    nn.Upsample: _each_image,
+    nn.AvgPool2d: _each_image,
+    nn.MaxPool2d: _each_image,
+    SpectralConv2d: _spectral,
+    SpectralLinear: _spectral,
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
 }

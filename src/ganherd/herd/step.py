@@ -14,6 +14,8 @@ from torch.func import functional_call, vmap
 from ganherd.herd import streams
 from ganherd.herd.adam import adam_
 from ganherd.herd.lower import lower
+from ganherd.herd.mutation import drawn_losses, smoothed, wandered
+from ganherd.herd.rivals import Rivals
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.streams import MemberRandomness, Streams
 from ganherd.losses import Game, gradient_penalty
@@ -43,6 +45,11 @@ class Rules:
     input_noise: bool = False
     input_noise_steps: int = 0
     precision: str = "float32"
+    smoothing: int = 0  # steps after a swap in which the learning rates are smoothed
+    wander: str = "off"  # how learning rates mutate before each update: reference, lognormal
+    wander_strength: float = 1e-4
+    wander_probability: float = 0.5
+    drawn_losses: int = 0  # the generator's loss is drawn at each step among so many of the game's, the first ones
 
     def d_updates(self, step: int) -> int:
         """How often the discriminator learns at this step."""
@@ -57,6 +64,14 @@ def member_call(
     with MemberRandomness(key):
         out = functional_call(blueprint.module, both, inputs)
     return out, {name: both[name] for name in buffers}
+
+
+@dataclass(frozen=True)
+class _Now:
+    """What the two updates of a step share."""
+
+    step: int | Tensor
+    rivals: Rivals | None
 
 
 class Step:
@@ -79,17 +94,25 @@ class Step:
         sums: Tensor,
         step: int,
         at: Tensor | None = None,
+        rivals: Rivals | None = None,
     ) -> None:
-        """`step` decides what is done; `at`, the same number on the device, keys the draws inside a captured graph."""
+        """`step` decides what is done; `at`, the same number on the device, keys the draws inside a captured graph.
+
+        `rivals`: whom the members meet instead of their own partner; without, always the partner.
+        """
         draws = Streams(base, step if at is None else at)
+        now = _Now(step if at is None else at, rivals)
+        if self.rules.drawn_losses:
+            u = draws.draw((streams.MUTATE_LOSS,), (), "uniform", torch.float64)
+            state["set.loss"].copy_(drawn_losses(u, self.rules.drawn_losses))
         noise_scale = self._noise_scale(state, step if at is None else at)
         updates = self.rules.d_updates(step)
         if self.rules.order == "g-d":
-            self._generator(state, batches, draws, noise_scale, sums)
+            self._generator(state, batches, draws, noise_scale, sums, now)
         for update in range(updates):
-            self._discriminator(state, batches(update), draws, update, noise_scale, sums)
+            self._discriminator(state, batches(update), draws, update, noise_scale, sums, now)
         if self.rules.order == "d-g":
-            self._generator(state, batches, draws, noise_scale, sums)
+            self._generator(state, batches, draws, noise_scale, sums, now)
 
     # -- the two updates ------------------------------------------------------------------------------------------
 
@@ -101,13 +124,14 @@ class Step:
         update: int,
         noise_scale: Tensor | None,
         sums: Tensor,
+        now: _Now,
     ) -> None:
         rules, choice = self.rules, state["set.loss"]
         x, y = batch
         z = draws.prior((streams.NOISE, update), (rules.batch, rules.latent), rules.prior, state["g.params"].dtype)
         passes = iter(range(8 * (update + 1), 8 * (update + 2)))  # every forward of a step has streams of its own
         with torch.no_grad():
-            fake = self._forward("g", state, self.g.views(state["g.params"]), (z,), y, draws, next(passes))
+            fake = self._opponent("g", state, now, (z,), y, draws, next(passes), update + 1)
             x = self._noisy(x, noise_scale, draws, update, 0)
             fake = self._noisy(fake, noise_scale, draws, update, 1)
         rows = state["d.params"].detach().requires_grad_()
@@ -124,7 +148,7 @@ class Step:
             penalty = rules.gp_weight * gradient_penalty(critic, x, fake, at)
             loss = loss + torch.where(rules.game.has("penalty", choice), penalty, torch.zeros_like(penalty))
         (grads,) = torch.autograd.grad(loss.sum(), rows)
-        self._update("d", state, grads)
+        self._update("d", state, grads, draws, update + 1, now)
         if rules.game.clip:
             self._clip(state, choice)
         sums[0] += loss.detach()
@@ -132,7 +156,13 @@ class Step:
         sums[3] += fake_logits.detach().mean(1)
 
     def _generator(
-        self, state: State, batches: Batches, draws: Streams, noise_scale: Tensor | None, sums: Tensor
+        self,
+        state: State,
+        batches: Batches,
+        draws: Streams,
+        noise_scale: Tensor | None,
+        sums: Tensor,
+        now: _Now,
     ) -> None:
         rules = self.rules
         last = rules.n_critic  # a number of its own for the draws of this update
@@ -141,15 +171,38 @@ class Step:
         rows = state["g.params"].detach().requires_grad_()
         fake = self._forward("g", state, self.g.views(rows), (z,), y, draws, 0)
         seen = self._noisy(fake, noise_scale, draws, last, 1)
-        logits = self._forward("d", state, self.d.views(state["d.params"]), (seen,), y, draws, 1)
+        logits = self._opponent("d", state, now, (seen,), y, draws, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)
         (grads,) = torch.autograd.grad(loss.sum(), rows)
-        self._update("g", state, grads)
+        self._update("g", state, grads, draws, 0, now)
         if rules.ema is not None:
             state["g.ema"].lerp_(state["g.params"], 1.0 - rules.ema)
         sums[1] += loss.detach()
 
     # -- what they are made of ------------------------------------------------------------------------------------
+
+    def _opponent(
+        self,
+        kind: str,
+        state: State,
+        now: _Now,
+        inputs: tuple[Tensor, ...],
+        y: Tensor | None,
+        draws: Streams,
+        call: int,
+        number: int,
+    ) -> Tensor:
+        """The nets that are met at this update, on inputs [N, B, …]; only the buffers of living ones move on."""
+        blueprint = self.g if kind == "g" else self.d
+        if now.rivals is None:
+            return self._forward(kind, state, blueprint.views(state[f"{kind}.params"]), inputs, y, draws, call)
+        u = draws.draw((streams.OPPONENT, number), (), "uniform", torch.float64)
+        rows, buffers, living = now.rivals.opponent(kind, state, u)
+        out = self._forward(kind, state, blueprint.views(rows), inputs, y, draws, call, buffers)
+        for name, own in buffers_of(state, kind).items():
+            alive = living.view(-1, *(1,) * (own.dim() - 1))
+            own.copy_(torch.where(alive, buffers[name], own))
+        return out
 
     def _forward(
         self,
@@ -160,10 +213,11 @@ class Step:
         y: Tensor | None,
         draws: Streams,
         call: int,
+        buffers: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """All members' modules on their own inputs [N, B, …]; their buffers move on in place."""
+        """All members' modules on their own inputs [N, B, …]; their buffers, or those given, move on in place."""
         blueprint = self.g if kind == "g" else self.d
-        buffers = buffers_of(state, kind)
+        buffers = buffers_of(state, kind) if buffers is None else buffers
         if blueprint.takes_label:
             assert y is not None
             inputs = (*inputs, y)
@@ -199,14 +253,28 @@ class Step:
         blueprint = self.g if kind == "g" else self.d
         return vmap(lambda p, b, k, i: member_call(blueprint, p, b, k, *i))(views, buffers, keys(), inputs)
 
-    def _update(self, kind: str, state: State, grads: Tensor) -> None:
+    def _update(self, kind: str, state: State, grads: Tensor, draws: Streams, number: int, now: _Now) -> None:
         """Clips the gradient of each member to its norm and takes one Adam step."""
         if self.rules.grad_clip is not None:
             norm = grads.norm(dim=1, keepdim=True)  # [N, 1]
             grads = grads * (self.rules.grad_clip / norm.clamp(min=self.rules.grad_clip))
         m, v, t = (state[f"{kind}.adam.{part}"] for part in ("m", "v", "t"))
-        lr, beta1, beta2 = (state[f"set.{name}"] for name in (f"lr_{kind}", "beta1", "beta2"))
+        lr, beta1, beta2 = self._rate(kind, state, draws, number, now), state["set.beta1"], state["set.beta2"]
         adam_(state[f"{kind}.params"], grads, m, v, t, lr, beta1, beta2, self.rules.eps)
+
+    def _rate(self, kind: str, state: State, draws: Streams, number: int, now: _Now) -> Tensor:
+        """[N] the learning rate of this update; a mutated one stays with its member."""
+        rules, lr = self.rules, state[f"set.lr_{kind}"]
+        if rules.wander != "off":
+            normal = draws.draw((streams.MUTATE, number, 0), (), "normal", torch.float64)
+            u = draws.draw((streams.MUTATE, number, 1), (), "uniform", torch.float64)
+            first = state[f"set.lr0_{kind}"]
+            p = rules.wander_probability
+            lr.copy_(wandered(lr, first, rules.wander, rules.wander_strength, normal, u, p))
+        if rules.smoothing:
+            since = torch.as_tensor(now.step, device=lr.device) - state["set.met"]
+            lr = lr * smoothed(since, rules.smoothing)[kind == "d"]
+        return lr
 
     def _clip(self, state: State, choice: Tensor) -> None:
         params, limit = state["d.params"], self.rules.clip

@@ -21,6 +21,7 @@ from ganherd.errors import UserError
 
 # What a draw is for. The numbers are part of every run's identity: never reuse or renumber one.
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
+OPPONENT, MUTATE, MUTATE_LOSS, PAIRING, FITNESS, TOURNAMENT, MIXING, AUGMENT = range(12, 20)
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 _GOLDEN = 0x9E3779B97F4A7C15

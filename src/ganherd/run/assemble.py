@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,10 @@ from ganherd.herd.step import Rules
 from ganherd.herd.streams import MemberRandomness
 from ganherd.losses import Game
 from ganherd.recipe import Recipe
+from ganherd.recipe_strategy import in_steps
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
+_LONG_AGO = -(2**40)
 
 
 @dataclass
@@ -63,7 +65,7 @@ def assemble(recipe: Recipe, trust_code: bool = False) -> Assembly:
     device = device_of(recipe)
     dtype = DTYPES[recipe.train.precision]
     seeds = [recipe.run.seed + r for r in range(recipe.herd.seeds)]
-    cuts = [parts.partition(dataset, recipe.data, recipe.herd.members, recipe.train.batch, seed) for seed in seeds]
+    cuts = [parts.partition(dataset, recipe.data, recipe.members, recipe.train.batch, seed) for seed in seeds]
     members = len(cuts[0].count)
     seats = [Seat(seed, slot) for seed in seeds for slot in range(members)]
     make_g, make_d = makers(recipe, dataset.shape, len(dataset.labels), trust_code)
@@ -84,7 +86,7 @@ def assemble(recipe: Recipe, trust_code: bool = False) -> Assembly:
         dtype,
     )
     herd = Herd(g, d, state, _rules(recipe, losses), feed, device)
-    return Assembly(
+    made = Assembly(
         recipe,
         dataset,
         np.concatenate([cut.label for cut in cuts]),
@@ -93,6 +95,9 @@ def assemble(recipe: Recipe, trust_code: bool = False) -> Assembly:
         herd,
         [*dataset.notes, *cuts[0].notes],
     )
+    if recipe.strategy.name == "gap" and (smoothing := recipe.strategy.gap.smoothing) != "0":
+        herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
+    return made
 
 
 def makers(
@@ -136,7 +141,8 @@ def _settings(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple
     """Per-member settings of one replica, and the distinct losses that `loss` counts into."""
     optim, loss = recipe.optim, recipe.loss.name
     chosen = _each("loss.name", loss, members)
-    distinct = tuple(dict.fromkeys(chosen))
+    mutation = recipe.strategy.cellular.mutation
+    distinct = tuple(dict.fromkeys([*mutation.losses, *chosen]))  # those that are drawn among come first
     floats = {
         "lr_g": _each("optim.lr_g", optim.lr_g, members),
         "lr_d": _each("optim.lr_d", optim.lr_d, members),
@@ -148,7 +154,14 @@ def _settings(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple
     settings: dict[str, list[Any]] = {
         name: [float(value) for value in values] * seeds for name, values in floats.items()
     }
+    if recipe.strategy.name == "cellular" and mutation.learning_rate != "off":
+        settings |= {
+            "lr0_g": settings["lr_g"],
+            "lr0_d": settings["lr_d"],
+        }  # what the reference's mutation is measured by
     settings["loss"] = [distinct.index(name) for name in chosen] * seeds
+    if recipe.strategy.name == "gap" and recipe.strategy.gap.smoothing != "0":
+        settings["met"] = [_LONG_AGO] * members * seeds  # the step of its last swap
     return settings, distinct
 
 
@@ -164,8 +177,10 @@ def _each(key: str, value: Any, members: int) -> Sequence[Any]:
 
 def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
     train, noise = recipe.train, recipe.train.input_noise
+    mutation = recipe.strategy.cellular.mutation
+    wanders = recipe.strategy.name == "cellular" and mutation.each == "batch"
     return Rules(
-        game=Game(losses),
+        game=Game(losses, mutation.d_loss),
         batch=train.batch,
         latent=recipe.nets.latent,
         prior=recipe.nets.prior,
@@ -181,6 +196,10 @@ def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
         input_noise=any(noise) if isinstance(noise, list) else noise > 0,
         input_noise_steps=train.input_noise_steps,
         precision=train.precision,
+        wander=mutation.learning_rate if wanders else "off",
+        wander_strength=mutation.strength,
+        wander_probability=mutation.probability,
+        drawn_losses=len(mutation.losses) if mutation.loss_each == "batch" else 0,
     )
 
 

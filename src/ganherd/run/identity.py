@@ -66,6 +66,14 @@ def recorded_pace(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | N
         ) from error
 
 
+def recorded_meetings(info: dict[str, Any], folder: RunFolder) -> dict[str, int]:
+    """The spans between meetings, in steps, with which the run was started."""
+    found = info.get("meetings", {})
+    if not isinstance(found, dict) or not all(type(v) is int and v >= 0 for v in found.values()):
+        raise UserError(f"{folder.info_path} does not say when members meet; it cannot be resumed exactly.")
+    return dict(found)
+
+
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
     """Of a recipe that is resumed, only the budget may be another one."""
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith("train.budget:")]
@@ -79,7 +87,9 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
 def check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
     """The checkpoint holds this herd: the same tensors of the same shapes."""
     own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
-    found = {name: tuple(value.shape) for name, value in resumed.state.items() if not name.startswith("watch.")}
+    found = {
+        name: tuple(value.shape) for name, value in resumed.state.items() if not name.startswith(("watch.", "meet."))
+    }
     if own != found:
         different = sorted(set(own.items()) ^ set(found.items()))[0]
         raise UserError(f"{resumed.path} does not fit its recipe: {different[0]} has another shape.")

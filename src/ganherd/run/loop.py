@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ from ganherd.run.progress import Progress
 from ganherd.run.record import Lines
 from ganherd.run.repair import RunFailed, repair
 from ganherd.run.stop import StopRequest
-from ganherd.run.watch import SCORES, Watch
+from ganherd.run.watch import SCORES, Watch, recall
+from ganherd.strategies.base import Event, Strategy
 
 __all__ = ["RunFailed", "Trainer"]
 
@@ -41,6 +42,7 @@ class Trainer:
         resumed: checkpoint.Checkpoint | None = None,
         also_record: Callable[[dict[str, Any]], None] = lambda line: None,
         paced: dict[str, Any] | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         """`paced`: how often an earlier process of this run found that the members can be looked at."""
         self.assembly, self.herd, self.folder, self.budget, self.progress = (
@@ -52,9 +54,13 @@ class Trainer:
         )
         self.settings, self.also_record = assembly.recipe.run, also_record
         self.blueprints = {"g": self.herd.g, "d": self.herd.d}
+        self.strategy = strategy or Strategy()
         self.engine = make_engine(self.herd, plan)
         self.preview = Preview(assembly)
         remembered = resumed.state if resumed else None
+        recall(self.strategy.state, remembered)
+        if resumed:
+            self.strategy.resume(resumed.step)
         self.watch, self.alarms = Watch(assembly, remembered), Alarms(self.herd.size, remembered)
         self.cadence, self.stopwatch = Cadence.of(self.settings.watch.every, paced), cadence.Stopwatch()
         facts = resumed.facts if resumed else {}
@@ -84,6 +90,8 @@ class Trainer:
             self.save()  # so that a run can be resumed, and a member rolled back, from the first moment on
         while self.step < self.budget.steps:
             began, start = time.monotonic(), self.step
+            if self.step == 0 or self.strategy.meets_at(self.step):
+                self.tell(self.strategy.open(self.step))
             self.step = self.engine.advance(self.step, self.next_stop(), self.sums, self.enough(stop), self.tick)
             if self.budget.is_over(self.seconds) and self.step < self.budget.steps:
                 self.end()
@@ -94,13 +102,16 @@ class Trainer:
                 self.look()
             if self.due(self.settings.record_every):
                 self.record()
-            if self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every):
-                self.heal()
+            meets = self.strategy.meets_at(self.step)
+            if meets or self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every):
+                self.heal()  # before a member that turned NaN can meet another
             if looked:
                 self.judge()
             if self.due(self.settings.record_every):
                 self.recorded = self.step
                 self.sums.zero_()
+            if meets:
+                self.tell(self.strategy.close(self.step))
             if self.due(self.settings.sample_every):
                 self.show()
             if self.due(self.settings.checkpoint_every):
@@ -128,6 +139,8 @@ class Trainer:
         """The next step at which anything but training happens."""
         every = (self.settings.record_every, self.settings.sample_every, self.settings.checkpoint_every)
         stops = [self.step - self.step % e + e for e in every if e]
+        meeting = self.strategy.next_after(self.step)
+        stops += [meeting] if meeting is not None else []
         return min([self.budget.steps, *stops, *self.cadence.next_after(self.step)])
 
     def enough(self, stop: StopRequest) -> Callable[[], bool]:
@@ -162,6 +175,7 @@ class Trainer:
         looked = int(self.watch.state["watch.at"].max())
         if looked > self.recorded:  # the last look since the last record
             line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in self.watch.scores().items()}}
+        line |= self.strategy.measured()
         self.metrics.write(line)
         self.progress.record(line)
         self.also_record(line)
@@ -255,7 +269,7 @@ class Trainer:
             "bytes": {"metrics": self.metrics.settle(), "events": self.events.settle()},
         }
         try:
-            state = {**self.herd.state, **self.watch.state, **self.alarms.state}
+            state = {**self.herd.state, **self.watch.state, **self.alarms.state, **self.strategy.state}
             checkpoint.save(self.folder.checkpoints, self.step, state, self.blueprints, facts)
         except OSError as error:
             before = "the one before is whole" if self.saved is not None else "it is the first one"
@@ -271,6 +285,10 @@ class Trainer:
         if self.saved != self.step:
             self.save()
         raise Interrupted(f"stopped by {stop.name} at step {self.step}.")
+
+    def tell(self, events: Iterable[Event]) -> None:
+        for event, facts in events:
+            self.event(event, **facts)
 
     def event(self, event: str, /, **facts: Any) -> None:
         self.events.write({"step": self.step, "event": event, **facts})

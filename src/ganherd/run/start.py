@@ -23,8 +23,18 @@ from ganherd.run import checkpoint, finish, trackers
 from ganherd.run.assemble import Assembly, assemble, set_precision
 from ganherd.run.budget import Budget, plan_budget
 from ganherd.run.folder import RunFolder, next_path, write_aside
-from ganherd.run.identity import check_facts, check_names, facts_of, recorded, recorded_pace, refuse_changes, versions
+from ganherd.run.identity import (
+    check_facts,
+    check_names,
+    facts_of,
+    recorded,
+    recorded_meetings,
+    recorded_pace,
+    refuse_changes,
+    versions,
+)
 from ganherd.run.loop import RunFailed, Trainer
+from ganherd.run.meetings import make_strategy, plan_meetings
 from ganherd.run.progress import Progress, duration
 from ganherd.run.stop import StopRequest
 
@@ -62,14 +72,15 @@ def begin(
     torch.set_num_threads(plan.threads)
     place(assembly.herd, plan)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan))
+    meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
     folder = RunFolder.create(path or next_path(Path("runs"), name))
     with folder.lock():
         try:
             write_aside(folder.recipe_path, recipe_file.dump(recipe))
-            folder.write_info(**facts_of(assembly, plan, budget), state="running")
+            folder.write_info(**facts_of(assembly, plan, budget), meetings=meetings, state="running")
         except OSError as error:
             raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
-        return _train(assembly, plan, folder, budget, quiet, None)
+        return _train(assembly, plan, folder, budget, quiet, meetings, None)
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False, trust_code: bool = False) -> Run:
@@ -118,7 +129,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
                 write_aside(folder.recipe_path, recipe_file.dump(wanted))
         except OSError as error:
             raise Interrupted(f"{error.strerror} while writing to {folder.path}; {_again(folder)}") from error
-        return _train(assembly, plan, folder, budget, quiet, resumed, paced)
+        return _train(assembly, plan, folder, budget, quiet, recorded_meetings(info, folder), resumed, paced)
 
 
 def _train(
@@ -127,6 +138,7 @@ def _train(
     folder: RunFolder,
     budget: Budget,
     quiet: bool,
+    meetings: dict[str, int],
     resumed: checkpoint.Checkpoint | None,
     paced: dict[str, Any] | None = None,
 ) -> Run:
@@ -139,7 +151,8 @@ def _train(
         try:
             tracking = trackers.Trackers(folder, assembly.recipe)
             closing.callback(tracking.close)
-            trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record, paced)
+            strategy = make_strategy(assembly, meetings)
+            trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record, paced, strategy)
             closing.callback(trainer.close)
             progress.say(
                 f"{folder.path}: {assembly.herd.size} members, step {trainer.step:,} to {budget.steps:,}, "

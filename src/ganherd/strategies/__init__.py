@@ -1,0 +1,1 @@
+"""Which data a member sees, who meets whom, and what happens between members."""

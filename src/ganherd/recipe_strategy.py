@@ -1,0 +1,177 @@
+"""What a recipe may say about who meets whom: the settings of the strategies `gap` and `cellular`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ganherd.recipe_base import LossName, Section, parse_budget, refuse
+
+_OF_RUN = re.compile(r"\s*(\d*\.?\d+)\s*run\s*")
+
+
+def parse_span(text: str) -> tuple[Literal["steps", "epochs", "run"], float]:
+    """A stretch of training: a kind and an amount; `run` counts in fractions of the whole run.
+
+    >>> parse_span("300steps"), parse_span("0.5epochs"), parse_span("0.1run")
+    (('steps', 300.0), ('epochs', 0.5), ('run', 0.1))
+    """
+    if match := _OF_RUN.fullmatch(text):
+        if 0 < float(match[1]) <= 1:
+            return "run", float(match[1])
+    else:
+        try:
+            kind, amount = parse_budget(text)
+        except ValueError:
+            kind = "seconds"
+        if kind != "seconds":
+            return kind, amount
+    raise ValueError("must be steps, epochs or a fraction of the run, as 300steps, 0.5epochs or 0.1run")
+
+
+def in_steps(span: str, steps_per_epoch: float, steps: int = 0) -> int:
+    """A span of a run of so many steps; "0" is none.
+
+    >>> in_steps("0.5epochs", 30.0), in_steps("0.1run", 30.0, 200), in_steps("0", 30.0)
+    (15, 20, 0)
+    """
+    if span == "0":
+        return 0
+    kind, amount = parse_span(span)
+    return max(1, round(amount * {"steps": 1, "epochs": steps_per_epoch, "run": steps}[kind]))
+
+
+def _span(value: str) -> str:
+    if value != "0":
+        parse_span(value)
+    return value
+
+
+Span = Annotated[str, AfterValidator(_span)]
+
+
+class Gap(Section):
+    """Members swap discriminators in random pairs."""
+
+    every: Span = "0.5epochs"  # from one swap to the next; 0.5epochs: twice an epoch, as the paper's "0.5"
+    warmup: Span = "0"  # no swap before
+    swap: Literal["discriminators", "generators"] = "discriminators"
+    # what goes along: the weights alone, as in the authors' code, where Adam's moments stay with the slot; or everything
+    travels: Literal["weights", "all"] = "weights"
+    smoothing: Span = (
+        "0"  # after a swap the generator's learning rate is raised, the discriminator's lowered, for so long
+    )
+    stay: list[Annotated[int, Field(ge=0)]] = []  # slots that never swap
+    # members at their own pace: a speed for each, the fastest making one step per step of the run; they swap when two are ready
+    pace: list[Annotated[float, Field(gt=0, le=1)]] = []
+
+    @model_validator(mode="after")
+    def _smoothing_is_short(self) -> Gap:
+        if self.smoothing.strip().endswith("run"):
+            raise refuse("strategy.gap.smoothing", "strategy.gap.smoothing must be steps or epochs, as 0.05epochs")
+        return self
+
+
+class Fitness(Section):
+    """How the individuals of a neighbourhood are compared: every generator against every discriminator."""
+
+    samples: int = Field(1000, ge=2)
+    over: Literal["average", "worst", "best"] = "average"  # opponents
+    loss: LossName = "non-saturating"  # judged by the same for all, whatever each of them is trained with
+
+
+class Mutation(Section):
+    """Changes of an individual's settings between its updates."""
+
+    # reference: Lipizzaner's Gaussian, which drifts down slowly; lognormal: a factor around 1, which explores
+    learning_rate: Literal["off", "reference", "lognormal"] = "reference"
+    strength: float = Field(1e-4, gt=0)  # reference: alpha; lognormal: the standard deviation of the factor's logarithm
+    probability: float = Field(0.5, ge=0, le=1)
+    each: Literal["batch", "iteration"] = "batch"
+    losses: list[LossName] = []  # Mustangs: the generators' losses that are drawn from; none: loss.name stays
+    loss_each: Literal["batch", "iteration", "creation"] = "batch"
+    d_loss: LossName | None = None  # of the discriminators, whatever is drawn; none: the game of the drawn loss
+
+
+class Mixing(Section):
+    """(1+1)-ES on the weights of each neighbourhood's generators."""
+
+    when: Literal["iteration", "end", "off"] = "iteration"
+    generations: int = Field(1, ge=1)  # steps of the ES each time
+    sigma: float = Field(0.01, gt=0)
+    score: Literal["fid", "tvd"] = "fid"
+    network: str = "auto"  # of features: auto takes the data's own classifier, or pixels for points
+    samples: int = Field(1000, ge=2)  # of each generator
+
+
+class Rewire(Section):
+    """Another neighbourhood from an iteration on."""
+
+    at: int = Field(ge=1)  # iteration, counted from 0
+    topology: Literal["torus", "moore", "ring", "isolated", "full"]
+    neighbours: int = Field(1, ge=1)
+
+
+class Cellular(Section):
+    """Cells on a graph coevolve with their neighbours."""
+
+    topology: Literal["torus", "moore", "ring", "isolated", "full", "graph"] = "torus"  # isolated: no communication
+    grid: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)] = [3, 3]  # rows, columns
+    neighbours: int = Field(1, ge=1)  # ring: on each side
+    graph: list[list[Annotated[int, Field(ge=0)]]] = []  # topology graph: the neighbours of each cell
+    rewire: list[Rewire] = []  # neighbourhoods that change while it trains
+    rewire_by: str | None = (
+        None  # package.module:function of your own: (iteration, cells) -> the neighbours of each cell
+    )
+    population: int = Field(1, ge=1)  # individuals per cell
+    iteration: Span = "1epochs"  # from one gathering to the next
+    # on: tournaments, and trained ones stay only if they are better; off: a random neighbour as opponent at each batch
+    selection: bool = True
+    tournament: int = Field(2, ge=1)
+    replacements: int = Field(1, ge=1)  # at most so many of a cell's individuals give way
+    fitness: Fitness = Fitness()
+    mutation: Mutation = Mutation()
+    mixing: Mixing = Mixing()
+
+    @property
+    def cells(self) -> int:
+        return len(self.graph) if self.topology == "graph" else self.grid[0] * self.grid[1]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Cellular:
+        key = "strategy.cellular"
+        if (self.topology == "graph") != bool(self.graph):
+            raise refuse(
+                f"{key}.graph {key}.topology",
+                f"{key}.graph lists the neighbours of each cell and belongs to {key}.topology graph: give both or neither",
+            )
+        if self.replacements > self.population:
+            raise refuse(
+                f"{key}.replacements {key}.population",
+                f"{key}.replacements {self.replacements} is more than the {self.population} individuals of a cell",
+            )
+        return self
+
+
+class Strategy(Section):
+    """Who meets whom. The settings of the other strategies must be left alone."""
+
+    name: Literal["independent", "gap", "cellular"] = "independent"
+    gap: Gap = Gap()
+    cellular: Cellular = Cellular()
+
+    @model_validator(mode="after")
+    def _only_its_own(self) -> Strategy:
+        for other, untouched in (("gap", Gap()), ("cellular", Cellular())):
+            if self.name != other and getattr(self, other) != untouched:
+                raise refuse(
+                    f"strategy.{other} strategy.name",
+                    f"strategy.{other} has no effect with strategy.name {self.name}: "
+                    f"set strategy.name to {other}, or leave it out",
+                )
+        return self
+
+
+__all__ = ["Cellular", "Gap", "Strategy", "in_steps", "parse_span"]

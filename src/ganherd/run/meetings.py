@@ -1,0 +1,44 @@
+"""The strategy of a run: made from its recipe once its length is known, with every schedule in steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ganherd.comm.base import Communicator, Placement
+from ganherd.comm.local import Local
+from ganherd.recipe import Recipe
+from ganherd.recipe_strategy import Cellular, Gap, in_steps
+from ganherd.run.assemble import Assembly
+from ganherd.strategies.base import Strategy
+
+
+def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[str, int]:
+    """The spans of the recipe's strategy in steps: fixed at the start of a run, recorded, and kept when it is extended."""
+
+    def spans(settings: Gap | Cellular, *names: str) -> dict[str, int]:
+        return {name: in_steps(getattr(settings, name), steps_per_epoch, steps) for name in names}
+
+    if recipe.strategy.name == "gap":
+        return spans(recipe.strategy.gap, "every", "warmup")
+    if recipe.strategy.name == "cellular":
+        return spans(recipe.strategy.cellular, "iteration")
+    return {}
+
+
+def make_strategy(assembly: Assembly, spans: dict[str, int], comm: Communicator | None = None) -> Strategy:
+    """Who meets whom in this run; `spans` as `plan_meetings` made them, or as the run recorded them."""
+    settings, herd = assembly.recipe.strategy, assembly.herd
+    everyone: dict[str, Any] = {
+        "comm": comm or Local(),
+        "placement": Placement((tuple(range(herd.size)),)),
+        "members": assembly.members,
+    }
+    if settings.name == "gap":
+        from ganherd.strategies import gap
+
+        return gap.Gap(herd, settings.gap, spans, **everyone)
+    if settings.name == "cellular":
+        from ganherd.strategies import cellular
+
+        return cellular.Cellular(assembly, settings.cellular, spans, **everyone)
+    return Strategy()

@@ -1,0 +1,44 @@
+"""Who meets whom, and when: what the training loop asks of a strategy. The one here lets nobody meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ganherd.herd.state import State
+
+Event = tuple[str, dict[str, Any]]  # its name and its facts, for events.jsonl
+
+
+class Strategy:
+    """Acts on a herd between its steps.
+
+    Arriving at a step where members meet, the loop first looks for members that turned NaN, then calls `close`; before it
+    trains on from there, `open`. A checkpoint lies between the two, so that a run which ends here, or is resumed from here,
+    is the same run.
+    """
+
+    def __init__(self) -> None:
+        self.state: State = {}  # what it remembers from one meeting to the next, [N, …]; saved with the herd's state
+
+    def next_after(self, step: int) -> int | None:
+        """The next step at which members meet; none: they never do again."""
+        return None
+
+    def meets_at(self, step: int) -> bool:
+        return step > 0 and self.next_after(step - 1) == step
+
+    def close(self, step: int) -> Iterator[Event]:
+        """Ends what began at the meeting before."""
+        return iter(())
+
+    def open(self, step: int) -> Iterator[Event]:
+        """Begins what lasts to the next meeting; also called at step 0, and wherever a run is gone on with: see `resume`."""
+        return iter(())
+
+    def resume(self, step: int) -> None:
+        """Rebuilds, from `state` and the herd as a checkpoint holds them, what is in memory between two meetings."""
+
+    def measured(self) -> dict[str, Any]:
+        """Numbers for the next line of metrics, as seconds per routine since the last one."""
+        return {}
