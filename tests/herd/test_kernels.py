@@ -14,12 +14,13 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from ganherd.herd import ops, streams
+from ganherd.herd import fast, ops, streams
 from ganherd.herd.adam import adam_reference_
 from ganherd.herd.kernels.adam import adam_triton_
 from ganherd.herd.kernels.conv import MemberConv
 from ganherd.herd.kernels.norm import MemberNorm
 from ganherd.herd.kernels.random import MemberDropout, fill, mix
+from ganherd.herd.kernels.taps import Turn
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -41,9 +42,9 @@ def nhwc(x: torch.Tensor) -> torch.Tensor:
     n=st.integers(1, 3), b=st.integers(1, 3), h=st.integers(5, 9), w=st.integers(5, 9),
     ci=st.sampled_from([1, 3, 5, 16, 20]), co=st.sampled_from([1, 3, 17, 32]),
     k=st.sampled_from([3, 4, 5]), stride=st.sampled_from([1, 2]), pad=st.integers(0, 2), transposed=st.booleans(),
-    dtype=st.sampled_from([torch.float32, HALF]),
+    dtype=st.sampled_from([torch.float32, HALF]), normed=st.booleans(),
 )  # fmt: skip
-def test_convolution_equals_its_twin(n, b, h, w, ci, co, k, stride, pad, transposed, dtype):
+def test_convolution_equals_its_twin(n, b, h, w, ci, co, k, stride, pad, transposed, dtype, normed):
     stride = 2 if transposed else stride
     generator = torch.Generator().manual_seed(n * 1000 + h * 100 + w * 10 + k)
 
@@ -59,19 +60,56 @@ def test_convolution_equals_its_twin(n, b, h, w, ci, co, k, stride, pad, transpo
     if min(theirs.shape[-2:]) < 1:
         return
     ours_x = nhwc(x).requires_grad_()
-    order = (0, 3, 4, 1, 2) if transposed else (0, 3, 4, 2, 1)
-    ours_w = weight.float().permute(order).flatten(1, 2).requires_grad_()  # [N, k*k, CI, CO]
+    rows = random(n, 7 + weight[0].numel())  # a member's weight lies within its row of parameters
+    ours_w = rows[:, 7:].view(weight.shape).copy_(weight.float()).requires_grad_()
     ours_b = bias.clone().requires_grad_()
     size = tuple(theirs.shape[-2:])
-    ours = MemberConv.apply(ours_x, ours_w, ours_b, size, k, stride, pad, transposed, False)
+    turn = Turn(k, in_first=transposed)
+    ours, stats = MemberConv.apply(ours_x, ours_w, ours_b, size, turn, stride, pad, transposed, False, normed)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     close(ours, nhwc(theirs), tolerance)
     grad = random(*theirs.shape)
     theirs.backward(grad.double())
     ours.backward(nhwc(grad).to(dtype))
     close(ours_x.grad, nhwc(x64.grad), tolerance)
-    close(ours_w.grad, w64.grad.permute(order).flatten(1, 2), tolerance)
-    close(ours_b.grad, b64.grad, tolerance)
+    close(ours_w.grad, w64.grad, tolerance)
+    if not normed:
+        return close(ours_b.grad, b64.grad, tolerance)
+    assert not ours_b.grad.any()  # a batch norm would take the bias away again
+    if stats is not None:
+        count, mean, squares = stats.double()
+        over = nhwc(theirs).flatten(1, 3)
+        assert (count.sum(1) == over.shape[1]).all()
+        close((count * mean).sum(1) / over.shape[1], over.mean(1), tolerance)
+        within = squares.sum(1) + (count * (mean - over.mean(1)[:, None]) ** 2).sum(1)
+        close(within / over.shape[1], over.var(1, correction=0), tolerance)
+
+
+@pytest.mark.parametrize(("channels", "size"), [((3, 5), (4, 5)), ((20, 17), (3, 3))])
+def test_an_upsampling_before_a_convolution_equals_both_modules(channels, size):
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(*channels, 3, padding=1)
+    x = torch.randn(2, 2, channels[0], *size)
+    weight, bias = (torch.stack([p.detach(), -0.5 * p.detach()]) for p in (layer.weight, layer.bias))
+    results = []
+    for library, dtype in ((ops, torch.float64), (fast, torch.float32)):
+        given = [t.to(DEVICE, dtype).requires_grad_() for t in (x, weight, bias)]
+        out = library.conv2d(*given, layer, upsample_first=True)
+        out.square().sum().backward()
+        results.append([out, *(t.grad for t in given)])
+    for ours, theirs in zip(results[1], results[0], strict=True):
+        close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("more", [(0, 0), (1, 1), (0, 1)])
+def test_a_doubling_of_any_size_equals_its_module(more):
+    """Output padding makes a transposed convolution of stride 2 double exactly; where the edges differ, no kernel fits."""
+    torch.manual_seed(0)
+    layer = torch.nn.ConvTranspose2d(3, 2, 5, 2, 2, output_padding=more).to(DEVICE)
+    assert fast.fits(layer) == (more[0] == more[1])
+    x = torch.randn(1, 2, 3, 4, 4, device=DEVICE)
+    ours = fast.conv_transpose2d(x, layer.weight[None], layer.bias[None], layer)
+    close(ours[0], layer(x[0]), 1e-5)
 
 
 @pytest.mark.parametrize(("m", "c", "slope"), [(5, 3, 0.2), (1100, 20, 0.0), (9000, 3, 0.2), (64, 70, 1.0)])
@@ -85,7 +123,9 @@ def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope):
     running = ops.Running(before[0].double(), before[1].double(), count, 0.1)
     theirs, moved = ops.batch_norm(*theirs_in, 1e-5, slope, running)
     ours_in = [t.clone().requires_grad_() for t in (x, weight, bias)]
-    ours = MemberNorm.apply(*ours_in, 1e-5, slope, tuple(before), 0.1)
+    batches = torch.tensor([3, 9], device=DEVICE)
+    ours = MemberNorm.apply(*ours_in, 1e-5, slope, (*before, batches), 0.1)
+    assert batches.tolist() == [4, 10]
     close(ours, theirs, 1e-5)
     close(before[0], moved.mean, 1e-6)
     close(before[1], moved.var, 1e-5)
@@ -96,17 +136,18 @@ def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope):
         close(one.grad, other.grad, 1e-4)
 
 
-def test_dropout_draws_what_the_streams_would():
+@pytest.mark.parametrize("slope", [1.0, 0.2])
+def test_dropout_draws_what_the_streams_would(slope):
     x = torch.randn(3, 2, 5, 4, 3).to(DEVICE)  # [N, B, C, H, W]
     keys = torch.from_numpy(streams.keys(streams.np.arange(3), 7)).to(DEVICE)
     u = streams._hashed(keys, (2, 5, 4, 3), "uniform", torch.float32)
-    expected = torch.where(u >= 0.25, x / 0.75, torch.zeros_like(x))
+    expected = torch.where(u >= 0.25, F.leaky_relu(x, slope) / 0.75, torch.zeros_like(x))
     rows = x.permute(0, 1, 3, 4, 2).reshape(3, 2, 12, 5).contiguous().requires_grad_()
-    ours = MemberDropout.apply(rows, keys, 0.25)
+    ours = MemberDropout.apply(rows, keys, 0.25, slope)
     back = ours.reshape(3, 2, 4, 3, 5).permute(0, 1, 4, 2, 3)
     assert torch.allclose(back, expected, rtol=1e-6)
-    ours.sum().backward()
-    assert torch.equal(rows.grad != 0, ours != 0)
+    ours.square().sum().backward()  # the function is linear on either side of zero
+    assert torch.allclose(rows.grad * rows, 2 * ours.square(), atol=1e-6)
 
 
 def test_adam_equals_its_twin():

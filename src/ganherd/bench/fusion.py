@@ -1,137 +1,200 @@
-"""What fusing buys: member-steps per second and memory of each engine, for several sizes of a herd, in one run."""
+"""What fusing buys: every way to train N small GANs on this machine, measured in one run on the same data."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ganherd.bench import cases
 from ganherd.errors import UserError
-from ganherd.run.progress import size
+from ganherd.recipe import Recipe
 
-# One pair of nets each, on random data of that size; `settings` are overrides of the default recipe.
-CASES: dict[str, tuple[str, list[str]]] = {
-    "mlp": (
-        "the MLP of the cellular paper (64-256-256-784), batch 100, non-saturating",
-        [
-            "nets.generator=mlp",
-            "nets.discriminator=mlp",
-            "nets.latent=64",
-            "train.batch=100",
-            "loss.name=non-saturating",
-        ],
-    ),
-    "small": ("the default's nets (8 px), batch 64, gradient penalty", ["train.batch=64"]),
-    "wcgan": (
-        "W-CGAN's Tables 1 and 2 at 32 px, batch 64, weight clipping",
-        [
-            "nets.generator=wcgan",
-            "nets.discriminator=wcgan",
-            "nets.latent=100",
-            "train.batch=64",
-            "loss.name=wasserstein",
-        ],
-    ),
-    "dcgan": (
-        "DCGAN at 64 px, batch 128, non-saturating",
-        [
-            "nets.generator=dcgan",
-            "nets.discriminator=dcgan",
-            "nets.latent=100",
-            "train.batch=128",
-            "loss.name=non-saturating",
-        ],
-    ),
+Row = dict[str, Any]
+WAYS = {
+    "eager": "plain PyTorch modules, one member after another",
+    "processes": "one process per GAN, all at once (ten at most)",
+    "streams": "one cuDNN call per member, on streams, in one CUDA graph",
+    "grouped": "grouped convolutions (batched products for an MLP) over all members, in a CUDA graph",
+    "compiled": "streams through torch.compile; only where it is asked for",
+    "loop": "ganherd, one member after another",
+    "fused": "ganherd, all members at once",
+    "graph": "ganherd, all members at once as a CUDA graph",
+    "ours": "ganherd, by the engine that it chooses itself",
 }
-SHAPES = {"mlp": (1, 28, 28), "small": (1, 8, 8), "wcgan": (3, 32, 32), "dcgan": (3, 64, 64)}
+OURS = ("loop", "fused", "graph", "ours")
+ON_GPU = ("eager", "processes", "streams", "grouped", "ours")
+ON_CPU = ("loop", "fused", "eager")  # `ours` is the better of the first two
+AT_ONCE = 10  # processes; more GANs than that take turns, so their rate is that of ten
+_PATIENCE = 240.0  # seconds for a row beside those that are measured: kernels are compiled, engines compared
 
 
-def measure(
-    net: str,
-    sizes: Sequence[int],
-    seconds: float,
-    device: str,
-    precision: str,
-    say: Callable[[str], None] | None = None,
-) -> list[dict[str, Any]]:
-    """A row for each size and engine; every row runs in a process of its own, so that its peak memory is its own."""
-    if net not in CASES:
-        raise UserError(f"there is no benchmark of {net!r}; there are {', '.join(CASES)}.")
-    rows: list[dict[str, Any]] = []
-    for members in sizes:
-        found = []
-        for engine in ("loop", "fused", *(("graph",) if _has_gpu(device) else ())):
-            if say:
-                say(f"{net}: {members} members, {engine}…")
-            command = [
-                sys.executable,
-                "-m",
-                "ganherd.bench.one",
-                net,
-                str(members),
-                engine,
-                str(seconds),
-                device,
-                precision,
-            ]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise UserError(
-                    f"the benchmark of {members} members with {engine} failed: {done.stderr.strip().splitlines()[-1]}"
-                )
-            import json
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured; None leaves it to the device."""
 
-            found.append(json.loads(done.stdout))
-        best = max(found, key=lambda row: row["member_steps_per_second"])
-        for row in found:
-            row["against_loop"] = row["member_steps_per_second"] / found[0]["member_steps_per_second"]
-            row["chosen"] = row is best
-        rows += found
+    cases: tuple[str, ...] | None = None
+    ways: tuple[str, ...] | None = None
+    members: tuple[int, ...] | None = None
+    seconds: float = 2.0
+    device: str = "auto"
+    precision: str | None = None
+
+    def check(self) -> None:
+        """A UserError for a name that nobody knows, before torch is loaded."""
+        for name in self.cases or ():
+            cases.known(name)
+        for way in self.ways or ():
+            if way not in WAYS:
+                raise UserError(f"there is no way {way!r}; there are {', '.join(WAYS)}.")
+        self.recipe(self.precision or "float32")
+
+    def recipe(self, precision: str) -> Recipe:
+        """A small one that asks for the device and the precision."""
+        return cases.recipe_of(cases.CASES["small"], 1, "random", self.device, precision)
+
+
+@dataclass
+class Found:
+    """All that one run measured."""
+
+    machine: str
+    device: str
+    precision: str
+    rates: dict[str, float]  # of a large matrix product and a large copy on this device
+    cases: dict[str, Row] = field(default_factory=dict)  # what a member-step takes, by case
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        return {**vars(self), "ways": {way: WAYS[way] for way in dict.fromkeys(row["way"] for row in self.rows)}}
+
+
+def measure(asked: Asked, say: Callable[[str], None], keep: Callable[[Found], None] | None = None) -> Found:
+    """Case by case and way by way, each in a process of its own; `keep` gets what there is after each."""
+    asked.check()
+    import torch
+
+    from ganherd.bench import floor
+    from ganherd.run.assemble import device_of, set_precision
+
+    device = device_of(asked.recipe("float32"))
+    gpu = device.type == "cuda"
+    precision = asked.precision or ("bf16" if gpu else "float32")
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    set_precision(asked.recipe(precision))
+    machine = floor.machine(device, precision)
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    if gpu:
+        torch.cuda.empty_cache()
+    rates = {"matmul_flops_per_second": machine.flops, "copy_bytes_per_second": machine.bytes}
+    found = Found(machine.name, str(device), precision, rates)
+    for name in asked.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
+        case = cases.CASES[name]
+        if why := cases.missing(case):
+            found.notes.append(f"{name} was left out: {why}")
+            say(found.notes[-1])
+            continue
+        step = floor.count(case, precision)
+        found.cases[name] = {
+            "about": case.about,
+            "flops_per_member_step": step.flops,
+            "least_bytes_per_member_step": step.bytes,
+            "floor_member_steps_per_second": list(step.floor(machine)),
+        }
+        sizes = asked.members or (case.sizes if gpu else case.cpu_sizes)
+        for way in asked.ways or (ON_GPU if gpu else ON_CPU):
+            for row in _rows(name, way, sizes, asked.seconds, str(device), precision, gpu, say):
+                found.rows.append(row)
+                _tell(row, say)
+            _compare(found)
+            if keep:
+                keep(found)
+    found.rows.sort(key=lambda row: (list(cases.CASES).index(row["case"]), row["members"]))  # stable: ways as they came
+    return found
+
+
+def _rows(
+    name: str, way: str, sizes: Sequence[int], seconds: float, device: str, precision: str, gpu: bool,
+    say: Callable[[str], None],
+) -> list[Row]:  # fmt: skip
+    """A row for each size. On a GPU one process measures them all, a new one takes over after a failure; on a CPU each has its own,
+    since a process cannot forget its peak of memory."""
+    if way == "processes":
+        sizes = [min(AT_ONCE, max(sizes))]
+    left, rows = list(dict.fromkeys(sizes)), []
+    while left:
+        now = left if gpu else left[:1]
+        say(f"{name}, {way}: {', '.join(map(str, now))} members…")
+        words = [name, ",".join(map(str, now)), way, str(seconds), device, precision]
+        lines, complaint = _run(words, len(now) * (_PATIENCE + 4 * seconds))
+        new = [json.loads(line) for line in lines if line.startswith("{")]
+        if len(new) < len(now) and not any("error" in row for row in new):  # it died, or took too long
+            why = complaint.strip().splitlines()
+            new.append({"case": name, "members": now[len(new)], "way": way, "error": why[-1] if why else "it died"})
+        for row in new:
+            if "error" in row and complaint:
+                row["detail"] = complaint[-2000:]
+        rows += new
+        left = left[len(new) :]
     return rows
 
 
-def _has_gpu(device: str) -> bool:
-    import torch
+def _run(words: Sequence[str], patience: float) -> tuple[list[str], str]:
+    """The lines of one process, and what it complained about; it is stopped if it takes too long."""
+    command = [sys.executable, "-m", "ganherd.bench.one", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, complaint = process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, complaint = process.communicate()
+            complaint += f"\nit took longer than {patience:.0f} s"
+        except BaseException:  # an interruption: nothing goes on behind the user's back
+            process.kill()
+            raise
+    return out.splitlines(), complaint
 
-    return device != "cpu" and torch.cuda.is_available()
 
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [f"{rows[0]['net']}: {CASES[rows[0]['net']][0]}; {rows[0]['machine']}", ""]
-    lines.append(
-        f"{'members':>7}  {'engine':<6}  {'threads':>7}  {'member-steps/s':>14}  {'× loop':>6}  {'images/s':>10}  "
-        f"{'peak memory':>11}"
+def _tell(row: Row, say: Callable[[str], None]) -> None:
+    reached = (
+        f"no number: {row['error']}" if "error" in row else f"{row['member_steps_per_second']:,.0f} member-steps/s"
     )
+    say(f"  {row['case']}, {row['members']} members, {row['way']}: {reached}")
+
+
+def _compare(found: Found) -> None:
+    """Puts beside every row what it stands for: operations, bytes, the share of the floor, and how it is to the others."""
+    rows = [row for row in found.rows if "error" not in row]
     for row in rows:
-        lines.append(
-            f"{row['members']:>7}  {row['engine']:<6}  {row['threads']:>7}  {row['member_steps_per_second']:>14,.0f}  "
-            f"{row['against_loop']:>6.2f}  {row['images_per_second']:>10,.0f}  {size(row['peak_bytes']):>11}"
-            + ("  <- chosen" if row["chosen"] else "")
-        )
-    return "\n".join(lines)
+        case, rate = found.cases[row["case"]], row["member_steps_per_second"]
+        row["tflops"] = rate * case["flops_per_member_step"] / 1e12
+        row["gigabytes_per_second"] = rate * case["least_bytes_per_member_step"] / 1e9
+        row["share_of_floor"] = [rate / limit for limit in reversed(case["floor_member_steps_per_second"])]
+        beside = [other for other in rows if (other["case"], other["members"]) == (row["case"], row["members"])]
+        for way in ("eager", "loop"):
+            row[f"against_{way}"] = _ratio(rate, [other for other in beside if other["way"] == way])
+        alone = [other for other in rows if (other["case"], other["way"]) == (row["case"], "processes")]
+        row["against_processes"] = _ratio(rate, alone)
+        own = [other for other in beside if other["way"] in OURS]
+        chosen = [other for other in own if other["way"] == "ours"] or own
+        row["chosen"] = bool(chosen) and row is max(chosen, key=lambda other: other["member_steps_per_second"])
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Member-steps per second over the number of members, a line for each engine."""
-    from matplotlib.figure import Figure
+def _ratio(rate: float, others: Sequence[Row]) -> float | None:
+    return rate / others[0]["member_steps_per_second"] if others else None
 
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.add_subplot()
-    for engine in dict.fromkeys(row["engine"] for row in rows):
-        own = [row for row in rows if row["engine"] == engine]
-        axes.plot([r["members"] for r in own], [r["member_steps_per_second"] for r in own], "o-", label=engine)
-    axes.set(
-        xscale="log",
-        xlabel="members of the herd",
-        ylabel="member-steps/s",
-        title=f"{rows[0]['net']} on {rows[0]['machine']}",
-    )
-    axes.set_xticks(
-        sorted({row["members"] for row in rows}), [str(n) for n in sorted({row["members"] for row in rows})]
-    )
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.25)
-    figure.savefig(path, dpi=150)
+
+def save(found: Found, path: Path) -> None:
+    """The rows as JSON and the picture as PNG, side by side; `path` names either."""
+    from ganherd.bench.show import draw
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"command": " ".join(["ganherd", *sys.argv[1:]]), **found.plain()}
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+    if any("error" not in row for row in found.rows):
+        draw(found, path.with_suffix(".png"))

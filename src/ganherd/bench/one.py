@@ -1,64 +1,89 @@
-"""One row of the fusion benchmark in a process of its own: NET MEMBERS ENGINE SECONDS DEVICE PRECISION."""
+"""Rows of the fusion benchmark in a process of their own: CASE MEMBERS WAY SECONDS DEVICE PRECISION; a line of JSON each."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import resource
 import sys
-import tempfile
-from pathlib import Path
+import traceback
+from typing import Any
 
-import numpy as np
 import torch
 
-from ganherd import recipe_file
-from ganherd.bench.fusion import CASES, SHAPES
-from ganherd.herd.engine import Plan, rate
-from ganherd.run.assemble import assemble, set_precision
+from ganherd.bench import ways
+from ganherd.bench.cases import Case, known, recipe_of
+from ganherd.bench.data import as_file, images
+from ganherd.bench.plain import Work
+from ganherd.bench.processes import processes
+from ganherd.bench.ways import Measured
+from ganherd.errors import UserError
+from ganherd.run.assemble import assemble, device_of, set_precision
+
+PLAIN = {"eager": ways.eager, "streams": ways.streams, "grouped": ways.grouped, "compiled": ways.compiled}
+ENGINES = ("loop", "fused", "graph")
 
 
-def main(net: str, members: str, engine: str, seconds: str, device: str, precision: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "random.npz"
-        np.savez(path, x=np.random.default_rng(0).integers(0, 256, (512, *SHAPES[net]), dtype=np.uint8))
-        overrides = [
-            *CASES[net][1],
-            f"data.source={path}",
-            "data.partition=all",
-            f"herd.members={members}",
-            f"engine.device={device}",
-        ]
-        recipe = recipe_file.load(recipe_file.DEFAULT, [*overrides, "train.n_critic=1", f"train.precision={precision}"])
-        assembly = assemble(recipe)
+def main(name: str, members: str, way: str, seconds: str, device: str, precision: str) -> None:
+    """`members` may be several numbers with commas between; after one that fails the rest is left to another process."""
+    for number in members.split(","):
+        row: dict[str, Any] = {"case": name, "members": int(number), "way": way}
+        try:
+            found = measure(name, int(number), way, float(seconds), device, precision)
+        except Exception as error:
+            traceback.print_exc()
+            print(json.dumps({**row, "error": reason(error)}), flush=True)
+            return
+        row |= {
+            "engine": found.engine,
+            "threads": found.threads,
+            "member_steps_per_second": found.rate,
+            "images_per_second": found.rate * known(name).batch,
+            "peak_bytes": found.peak,
+            "reserved_bytes": found.reserved,
+            "note": found.note,
+        }
+        print(json.dumps(row), flush=True)
+
+
+def measure(name: str, members: int, way: str, seconds: float, device: str, precision: str) -> Measured:
+    """One way with so many members."""
+    case = known(name)
+    recipe = recipe_of(case, members, "random", device, precision)
     set_precision(recipe)
-    herd = assembly.herd
-    best: tuple[float, int] = (0.0, 1)
-    for threads in sorted({1, torch.get_num_threads()}):
-        plan = Plan(engine, herd.size, threads, str(herd.device))
-        best = max(best, (rate(herd, plan, float(seconds) / 2), threads))
-    peak = (
-        torch.cuda.max_memory_allocated()
-        if herd.device.type == "cuda"
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
-    machine = (
-        torch.cuda.get_device_name()
-        if herd.device.type == "cuda"
-        else f"{os.cpu_count()} CPU cores, {platform.machine()}"
-    )
-    row = {
-        "net": net,
-        "members": herd.size,
-        "engine": engine,
-        "threads": best[1],
-        "member_steps_per_second": best[0],
-        "images_per_second": best[0] * recipe.train.batch,
-        "peak_bytes": peak,
-        "machine": f"{machine}, PyTorch {torch.__version__}, {recipe.train.precision}",
-    }
-    print(json.dumps(row))
+    if way == "processes":
+        return processes(name, members, seconds, device, precision)
+    if way in PLAIN:
+        where = device_of(recipe)
+        torch.backends.cudnn.benchmark = True  # as anyone does whose shapes stay the same
+        work = Work.of(case, recipe, torch.from_numpy(images(case)), where)
+        return _best(lambda part: PLAIN[way](work, members, part), where, seconds)
+    return _engine(case, members, way, seconds, device, precision)
+
+
+def _engine(case: Case, members: int, way: str, seconds: float, device: str, precision: str) -> Measured:
+    with as_file(case) as path:
+        assembly = assemble(recipe_of(case, members, path, device, precision))
+    if way == "ours":
+        return ways.ours(assembly, seconds, lambda text: print(text, file=sys.stderr, flush=True))
+    where = assembly.herd.device
+    return _best(lambda part: ways.engine(assembly, way, torch.get_num_threads(), part), where, seconds)
+
+
+def _best(run: Any, device: torch.device, seconds: float) -> Measured:
+    """On a CPU with one thread and with all, whichever is faster."""
+    counts = sorted({1, torch.get_num_threads()}) if device.type == "cpu" else [torch.get_num_threads()]
+    found = []
+    for threads in counts:
+        torch.set_num_threads(threads)
+        found.append(run(seconds / len(counts)))
+    return max(found, key=lambda one: one.rate)
+
+
+def reason(error: Exception) -> str:
+    """Why a row has no number, in a line."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    first = (str(error).strip() or "no reason given").splitlines()[0]
+    return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
 
 
 if __name__ == "__main__":

@@ -16,22 +16,84 @@ bench_app = typer.Typer(help="Benchmarks on the machine at hand.", no_args_is_he
 
 @bench_app.command("fusion")
 def bench_fusion(
-    net: Annotated[str, typer.Option(help="Which nets: mlp, small, wcgan or dcgan.")] = "mlp",
-    sizes: Annotated[str, typer.Option(help="Numbers of members.")] = "1,4,10,16,64",
+    net: Annotated[
+        str | None,
+        typer.Option(
+            "--cases", "--net", help="wcgan, dcgan64, mlp, residual, small; default: mlp, on a GPU the first four."
+        ),
+    ] = None,
+    ways: Annotated[
+        str | None,
+        typer.Option(
+            help="eager, processes, streams, grouped, compiled, loop, fused, graph, ours; default: by device."
+        ),
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option("--members", "--sizes", help="Numbers of members, as 1,10,100; default: by case.")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.05, help="Measured for each row.")] = 2.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
-    plot: Annotated[Path | None, typer.Option("-o", "--output", help="Draw it as a picture.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, tf32, bf16; default: bf16 on a GPU, else float32.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--save", "--output", help="Keep the rows as .json and a picture as .png beside it."),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Member-steps per second and memory of every engine, for several herd sizes."""
+    """Member-steps per second and memory of every way to train many small GANs, measured in one run on the same data."""
     from ganherd.bench import fusion
 
-    members = [int(n) if n.strip().isdecimal() else 0 for n in sizes.split(",")]
-    if not all(members):
-        raise UserError(f"--sizes {sizes}: give numbers of members with commas between, as 1,4,16.")
-    rows = fusion.measure(net, members, seconds, device, precision, None if quiet else say)
-    if plot:
-        fusion.draw(rows, plot)
-    print(json.dumps({"rows": rows}) if as_json else fusion.table(rows))
+    members = _numbers(sizes)
+    asked = fusion.Asked(_names(net), _names(ways), members, seconds, device, precision)
+    asked.check()
+    from ganherd.bench.show import table
+
+    found = fusion.measure(
+        asked,
+        (lambda text: None) if quiet else say,
+        None if output is None else lambda so_far: fusion.save(so_far, output),
+    )
+    if output is not None:
+        fusion.save(found, output)
+    print(json.dumps(found.plain()) if as_json else table(found))
+
+
+@bench_app.command("exchange")
+def bench_exchange(
+    net: Annotated[
+        str | None,
+        typer.Option(
+            "--cases", "--net", help="wcgan, dcgan64, mlp, residual, small; default: mlp, on a GPU the first four."
+        ),
+    ] = None,
+    sizes: Annotated[
+        str | None, typer.Option("--members", "--sizes", help="Numbers of members, as 4,16; default: by device.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Measured for each row.")] = 1.0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="float32, tf32, bf16; default: bf16 on a GPU, else float32.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Time and bytes of a swap of GAP, and its share of an epoch."""
+    from ganherd.bench import exchange
+
+    asked = exchange.Asked(_names(net), _numbers(sizes), seconds, device, precision)
+    rows = exchange.measure(asked, (lambda text: None) if quiet else say)
+    print(json.dumps({"rows": rows}) if as_json else exchange.table(rows))
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    found = None if text is None else tuple(int(n) if n.strip().isdecimal() else 0 for n in text.split(","))
+    if found is not None and not all(found):
+        raise UserError(f"--members or --sizes {text}: give numbers of members with commas between, as 1,4,16.")
+    return found
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))

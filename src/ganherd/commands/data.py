@@ -1,16 +1,22 @@
-"""`ganherd data list`, `get` and `inspect`: the data sets that are known, and a look into any other."""
+"""`ganherd data list`, `get`, `inspect` and `prepare`: the data sets that are known, and what to do with any other."""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ganherd.commands.options import Json
+from ganherd.commands.options import Json, Quiet, printable, say
 
-data_app = typer.Typer(help="Data sets: list, get, inspect.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
+
+
+class Crop(StrEnum):
+    centre = "centre"
+    random = "random"
 
 
 @data_app.command("list")
@@ -49,11 +55,50 @@ def data_inspect(
 ) -> None:
     """Classes, counts, sizes and range of some data, and a contact sheet of it."""
     from ganherd.data import inspect as looking
+    from ganherd.data import shards
     from ganherd.data.source import load
     from ganherd.recipe import Data
 
     dataset = load(Data(source=source, size=size, bad_images="skip" if skip_bad else "refuse"))
+    if isinstance(dataset.x, shards.Rows):
+        shards.verify(Path(source).expanduser())
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
     looking.contact_sheet(dataset, path)
     facts = looking.describe(dataset) | {"contact_sheet": str(path)}
     print(json.dumps(facts) if as_json else looking.text(facts))
+
+
+@data_app.command("prepare")
+def data_prepare(
+    folder: Annotated[Path, typer.Argument(help="Images of any size, one folder for each class.")],
+    out: Annotated[Path, typer.Option("-o", "--output", help="The prepared folder, to train from.")],
+    size: Annotated[int, typer.Option(min=2, help="Width and height in pixels.")] = 64,
+    crop: Annotated[Crop, typer.Option(help="Where the square is cut from an image.")] = Crop.centre,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that read; default: one for each core.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of random crops.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a folder of images fit for training at any scale; killed, it goes on where it was."""
+    from ganherd.commands.meter import Meter
+    from ganherd.data.prepare import prepare
+
+    with Meter("images", quiet or as_json) as meter:
+        index = prepare(folder, out, size, crop.value, seed, jobs, meter.at)
+    counts = {label: 0 for label in index.labels}
+    for shard in index.shards:
+        if shard.label >= 0:
+            counts[index.labels[shard.label]] += shard.count
+    total = sum(shard.count for shard in index.shards)
+    if as_json:
+        facts = {"path": str(out), "images": total, "classes": counts, "shape": list(index.shape)}
+        skipped = [{"file": one.file, "why": one.why} for one in index.skipped]
+        print(json.dumps({**facts, "skipped": skipped, "converted": index.converted}))
+        return
+    for note in index.notes():
+        say(printable(f"note: {note}"))
+    if index.skipped:
+        say(f"note: {len(index.skipped):,} files were skipped; {out / 'index.json'} names each with the reason")
+    for label in [label for label, count in counts.items() if not count]:
+        say(printable(f"note: nothing of the class {label!r} could be read"))
+    print(printable(f"{out}: {total:,} images of {'×'.join(map(str, index.shape))}, {len(index.labels)} classes"))

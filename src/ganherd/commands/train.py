@@ -24,6 +24,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be trained, its memory and its time.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say how each layer would run: kernel, PyTorch or vmap, and why.")
+    ] = False,
     trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -38,11 +41,20 @@ def train(
         raise UserError("--resume goes on in its own folder: leave --run out.")
     if resume and dry_run:
         raise UserError("--dry-run is for new runs: `ganherd status` says where this one stands.")
+    if resume and explain:
+        raise UserError("--explain is for new runs: leave --resume out and name the recipe.")
     if resume:
         _resume(resume, recipe, overrides, quiet, trust_code, as_json)
         return
     name = recipe or recipe_file.DEFAULT
     loaded = recipe_file.load(name, overrides)
+    if explain:
+        from ganherd.herd import explain as explaining
+        from ganherd.run.assemble import assemble
+
+        found = explaining.explain(assemble(loaded, trust_code=True).herd)
+        print(json.dumps(found) if as_json else explaining.text(found))
+        return
     if dry_run:
         from ganherd.run import dry
 

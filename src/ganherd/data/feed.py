@@ -16,6 +16,8 @@ class Feed:
     same permutation, and so is the only one where a class is smaller than a batch.
     """
 
+    resident = True  # all data is on the device; `StreamFeed` reads it as it goes
+
     def __init__(
         self,
         x: Tensor,  # [n, …] uint8 images or float points, on the device

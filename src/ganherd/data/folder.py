@@ -7,6 +7,7 @@ first picture counts; a camera's note on orientation is followed.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections import Counter
@@ -23,6 +24,11 @@ from ganherd.errors import UserError
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pillow runs a program to read EPS
 CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left behind by file managers and archivers
 SPLITS = {"train", "test", "val", "valid", "validation"}
+CENTRE = (0.5, 0.5)
+TURNS = {  # what undoes each orientation that a camera notes
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
+    6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90",
+}  # fmt: skip
 
 
 def read_folder(root: Path, settings: recipe.Data) -> Raw:
@@ -52,25 +58,40 @@ def resized(x: Array, size: int) -> Array:
     return out
 
 
-def _square(image: Any, size: int) -> Any:
+def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: tuple[int, int] | None = None) -> Any:
+    """`whole` is the size of the image itself, where it was decoded at a fraction of it."""
     from PIL import Image
 
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    square = image.crop((left, top, left + side, top + side))  # first, or the border would blend in what lies beyond
-    return square.resize((size, size), Image.Resampling.LANCZOS)
+    width, height = whole or image.size
+    shrunk = next(by for by in (1, 2, 4, 8) if -(-width // by) == image.width)
+    side = min(width, height)
+    left, top = int((width - side) * place[0]), int((height - side) * place[1])
+    box = [edge / shrunk for edge in (left, top, left + side, top + side)]
+    hull = [math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3])]
+    square = image.crop(hull)  # first, or the border would blend in what lies beyond
+    inside = (box[0] - hull[0], box[1] - hull[1], box[2] - hull[0], box[3] - hull[1])
+    return square.resize((size, size), Image.Resampling.LANCZOS, inside)
 
 
-def decode(path: Path, size: int | None = None) -> tuple[Array, set[str]]:
-    """One image as uint8 [H, W] (grey) or [H, W, 3], and what had to be converted."""
-    from PIL import Image, ImageOps
+def decode(
+    path: Path, size: int | None = None, place: tuple[float, float] = CENTRE, draft: bool = False
+) -> tuple[Array, set[str]]:
+    """One image as uint8 [H, W] (grey) or [H, W, 3], and what had to be converted.
+
+    `place` is where the square is cut for `size`, from (0, 0) for left and top to (1, 1). With `draft` a JPEG that is much
+    larger is decoded at a half, a quarter or an eighth of its size: much faster, and about half a grey level away.
+    """
+    from PIL import Image
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)  # a small file that unpacks to gigabytes
         with Image.open(path, formats=FORMATS) as file:
+            whole, turn = file.size, file.getexif().get(0x0112)
+            if draft and size is not None:
+                file.draft(None, (2 * size, 2 * size))  # no smaller than this: the resizing still does the work
             file.load()
-            image: Any = ImageOps.exif_transpose(file)
+            image: Any = file
     done: set[str] = set()
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image).astype(np.int64)
@@ -94,10 +115,13 @@ def decode(path: Path, size: int | None = None) -> tuple[Array, set[str]]:
         done.add("palette images converted")
     elif image.mode not in ("1", "L", "RGB"):
         done.add(f"{image.mode} images converted to RGB")
-    image = image.convert("L" if image.mode in ("1", "L") else "RGB")
+    if image.mode not in ("L", "RGB"):
+        image = image.convert("L" if image.mode == "1" else "RGB")
     if size is not None and image.size != (size, size):
-        image = _square(image, size)
-        done.add(f"images cropped to the centre square and resized to {size} × {size}")
+        image = _square(image, size, place, whole)
+        done.add(f"images cropped to {'the centre' if place == CENTRE else 'a'} square and resized to {size} × {size}")
+    if turn in TURNS:
+        image = image.transpose(Image.Transpose[TURNS[turn]])
     return np.asarray(image), done
 
 

@@ -26,6 +26,7 @@ def inspect(settings: recipe.Data) -> dict[str, Any]:
 def describe(dataset: Dataset) -> dict[str, Any]:
     """A data set as plain values, ready for JSON."""
     train, held = (np.bincount(y[y >= 0], minlength=len(dataset.labels)) for y in (dataset.y, dataset.y_test))
+    low, high, mean, std = _spread(dataset.x)
     return {
         "name": dataset.name,
         "kind": "images" if dataset.is_image else "points",
@@ -35,9 +36,9 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "classes": [
             {"name": name, "train": int(train[k]), "held_out": int(held[k])} for k, name in enumerate(dataset.labels)
         ],
-        "range": [_number(dataset.x.min()), _number(dataset.x.max())],
-        "mean": round(float(dataset.x.mean(dtype=np.float64)), 4),
-        "std": round(float(_std(dataset.x)), 4),
+        "range": [_number(low), _number(high)],
+        "mean": round(mean, 4),
+        "std": round(std, 4),
         "offset": dataset.offset,
         "scale": dataset.scale,
         "digest": dataset.digest,
@@ -66,12 +67,14 @@ def _number(value: Any) -> int | float:
     return int(value) if np.issubdtype(type(value), np.integer) else round(float(value), 6)
 
 
-def _std(x: Any) -> float:
-    """Standard deviation of all values; bytes are counted, which needs no large copy."""
+def _spread(x: Any) -> tuple[Any, Any, float, float]:
+    """Least and greatest value, mean and standard deviation; bytes are counted, block by block, once through."""
     if x.dtype != np.uint8:
-        return float(x.std(dtype=np.float64))
-    parts = np.array_split(x, 1 + x.size // 2**22)
-    counts = np.sum([np.bincount(part.reshape(-1), minlength=256) for part in parts], axis=0)
-    share = counts / x.size
-    mean = (share * np.arange(256)).sum()
-    return float(np.sqrt((share * (np.arange(256) - mean) ** 2).sum()))
+        return x.min(), x.max(), float(x.mean(dtype=np.float64)), float(x.std(dtype=np.float64))
+    rows = max(1, len(x) * 2**22 // max(1, x.size))  # so that a block has about 4 MiB
+    counts = np.zeros(256, np.int64)
+    for i in range(0, len(x), rows):
+        counts += np.bincount(x[i : i + rows].reshape(-1), minlength=256)
+    share, seen = counts / x.size, np.flatnonzero(counts)
+    mean = float((share * np.arange(256)).sum())
+    return seen[0], seen[-1], mean, float(np.sqrt((share * (np.arange(256) - mean) ** 2).sum()))

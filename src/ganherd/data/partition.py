@@ -25,8 +25,10 @@ class Partition:
     notes: tuple[str, ...] = ()
 
 
-def partition(dataset: Dataset, settings: recipe.Data, members: int | None, batch: int, seed: int) -> Partition:
-    """The rows of one replica's members; `seed` matters to diets only."""
+def partition(
+    dataset: Dataset, settings: recipe.Data, members: int | None, batch: int, seed: int, together: int = 1
+) -> Partition:
+    """The rows of one replica's members; `seed` matters to diets only, which so many neighbours share."""
     notes: list[str] = []
     if settings.partition == "by-class":
         rows, label = _by_class(dataset, members, notes), np.arange(len(dataset.labels), dtype=np.int64)
@@ -38,7 +40,7 @@ def partition(dataset: Dataset, settings: recipe.Data, members: int | None, batc
         rows = [everything] * n
         if settings.partition == "diet":
             keep = max(1, round(settings.diet * len(everything)))
-            rows = [np.sort(shuffle(len(everything), "diet", seed, k)[:keep]) for k in range(n)]
+            rows = [np.sort(shuffle(len(everything), "diet", seed, k // together)[:keep]) for k in range(n)]
     count = np.array([len(row) for row in rows], np.int64)
     if small := [k for k in range(len(rows)) if count[k] < batch]:
         few = ", ".join(f"{who[k]} has {count[k]}" for k in small[:5]) + (", …" if len(small) > 5 else "")

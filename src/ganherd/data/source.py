@@ -7,11 +7,12 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from ganherd import recipe
-from ganherd.data import formats
+from ganherd.data import formats, shards
 from ganherd.data.arrays import Array, Raw, Tidy, tidy
 from ganherd.data.folder import read_folder, resized
 from ganherd.data.home import NAMED, find, missing
@@ -26,7 +27,7 @@ class Dataset:
     """Training rows, held-out rows and class names. Model units are (x - offset) / scale."""
 
     name: str
-    x: Array  # uint8 [n, C, H, W], or float32 [n, 2]
+    x: Array  # uint8 [n, C, H, W] (of a prepared folder `shards.Rows`, read as they are indexed), or float32 [n, 2]
     y: Array  # int64 [n], index into labels; -1: no label
     x_test: Array  # the held-out split, like x
     y_test: Array
@@ -50,7 +51,8 @@ class Dataset:
         total = hashlib.sha256()
         for array in (self.x, self.y, self.x_test, self.y_test):
             total.update(f"{array.dtype.str}{array.shape}".encode())
-            total.update(np.ascontiguousarray(array).data)
+            known = getattr(array, "digest", None)  # rows of shards need not be read for theirs
+            total.update(known.encode() if known else np.ascontiguousarray(array).data)
         total.update("\0".join(self.labels).encode())
         return total.hexdigest()
 
@@ -62,6 +64,9 @@ def load(settings: recipe.Data) -> Dataset:
     >>> digits.shape, digits.labels[7], len(digits.x) + len(digits.x_test)
     ((1, 8, 8), '7', 1797)
     """
+    path = Path(settings.source).expanduser()
+    if settings.source not in ("digits", *TOYS, *NAMED) and shards.is_prepared(path):
+        return _prepared(path, settings)
     raw, name = _read(settings)
     data = tidy(raw, name)
     if data.x.ndim == 4:
@@ -96,6 +101,28 @@ def hold_out(y: Array, fraction: float) -> Array:
         n = min(max(1, round(fraction * len(rows))), len(rows) - 1) if fraction else 0
         held[rows[shuffle(len(rows), "hold out", int(k) + 1)[:n]]] = True
     return held
+
+
+def _prepared(path: Path, settings: recipe.Data) -> Dataset:
+    """A folder that `ganherd data prepare` made: counts and labels are known, and no shard is opened yet."""
+    index, x, y = shards.load_shards(path)
+    if settings.points is not None:
+        raise UserError(f"data.points is for 2-D points, and {path} holds images; leave data.points out.")
+    if settings.size not in (None, index.settings.size):
+        raise UserError(
+            f"{path} was prepared at {index.settings.size} pixels; leave data.size out, "
+            f"or prepare the images again with --size {settings.size}."
+        )
+    notes = list(index.notes())
+    if any(shard.split == "test" for shard in index.shards):
+        x_test, y_test = shards.rows_of(path, index, "test")
+    else:
+        held = hold_out(y, settings.holdout)
+        if settings.holdout and not held.any():
+            notes.append("too few rows to hold any out")
+        x, y, x_test, y_test = x.pick(~held), y[~held], x.pick(held), y[held]
+    train, test = cast(Array, x), cast(Array, x_test)  # they answer to what is asked of an array
+    return Dataset(path.name or str(path), train, y, test, y_test, index.labels, 127.5, 127.5, tuple(notes))
 
 
 def _read(settings: recipe.Data) -> tuple[Raw, str]:

@@ -9,6 +9,9 @@ from ganherd.herd import ops
 from ganherd.herd.kernels.conv import MemberConv
 from ganherd.herd.kernels.norm import MemberNorm
 from ganherd.herd.kernels.random import MemberDropout
+from ganherd.herd.kernels.taps import Turn
+
+_STATS = "statistics"  # of an output, kept beside it for the batch norm that alone reads it
 
 
 def _dtype(x: Tensor) -> torch.dtype:
@@ -24,24 +27,27 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """A convolution of one tap: the kernel takes any size, where the library's batched product wants multiples of 8."""
     if x.dim() != 3:
         return ops.linear(x, weight, bias)
-    return _run(x[..., None, None], weight.transpose(1, 2)[:, None], bias, (1, 1), 1, 1, 0, False)[..., 0, 0]
+    if x.dtype == _dtype(x) == torch.float32 and all(size % 4 == 0 for size in (*x.shape[1:], weight.shape[1])):
+        return ops.linear(x, weight, bias)  # the library's product reads the weights as they lie
+    return _run(x[..., None, None], weight[..., None, None], bias, (1, 1), Turn(1), 1, 0, False)[..., 0, 0]
 
 
-def dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
+def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:
     if p >= 1.0:
         return x * 0.0
     if x.dim() == 5:
         rows = _channels_last(x)
-        return MemberDropout.apply(rows.flatten(2, 3), keys, p).view(rows.shape).permute(0, 1, 4, 2, 3)
+        return MemberDropout.apply(rows.flatten(2, 3), keys, p, slope).view(rows.shape).permute(0, 1, 4, 2, 3)
     flat = x.contiguous().flatten(1)[:, :, None, None]  # the counter runs over the elements as they lie
-    return MemberDropout.apply(flat, keys, p).view(x.shape)
+    return MemberDropout.apply(flat, keys, p, slope).view(x.shape)
 
 
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: ops.Running | None
 ) -> tuple[Tensor, ops.Running | None]:
     moving = running is None or (
-        running.momentum is not None and running.mean.is_contiguous() and running.var.is_contiguous()
+        running.momentum is not None
+        and all(value.is_contiguous() for value in (running.mean, running.var, running.count))
     )
     if not moving or x.dtype == torch.float64:  # a plain average over all batches: rare, and no kernel for it
         return ops.batch_norm(x, weight, bias, eps, slope, running)
@@ -49,11 +55,10 @@ def batch_norm(
     weight = torch.ones(n, c, device=x.device) if weight is None else weight
     bias = torch.zeros(n, c, device=x.device) if bias is None else bias
     rows = x.movedim(2, -1).contiguous()  # channels last
-    old = (running.mean, running.var) if running else None
+    old = (running.mean, running.var, running.count) if running else None  # moved in place: the state's own buffers
     momentum = running.momentum if running and running.momentum is not None else 0.0
-    y = MemberNorm.apply(rows.flatten(1, -2), weight, bias, eps, slope, old, momentum)
-    if running is not None:
-        running.count.add_(1)  # like the statistics, in place: the state's own buffers
+    stats = getattr(x, _STATS, None)
+    y = MemberNorm.apply(rows.flatten(1, -2), weight, bias, eps, slope, old, momentum, stats)
     return y.view(rows.shape).movedim(-1, 2), running
 
 
@@ -71,13 +76,10 @@ def conv2d(
     if upsample_first and not (k == 3 and stride == 1 and pad == 1):
         x, upsample_first = ops.upsample(x), False
     h, w = x.shape[3:]
-    taps = weight.flatten(3)  # [N, CO, CI, k*k]
     if upsample_first:
-        with torch.autocast("cuda", enabled=False):
-            taps = taps @ _fold(weight)  # [N, CO, CI, 16]
-        return _run(x, taps.permute(0, 3, 2, 1), bias, (2 * h, 2 * w), 4, 2, 1, True, still_bias)
+        return _run(x, weight, bias, (2 * h, 2 * w), Turn(3, fold=True), 2, 1, True, still_bias)
     size = ((h + 2 * pad - k) // stride + 1, (w + 2 * pad - k) // stride + 1)
-    return _run(x, taps.permute(0, 3, 2, 1), bias, size, k, stride, pad, False, still_bias)
+    return _run(x, weight, bias, size, Turn(k), stride, pad, False, still_bias)
 
 
 def conv_transpose2d(
@@ -88,10 +90,10 @@ def conv_transpose2d(
     k, pad, more = like.kernel_size[0], int(like.padding[0]), int(like.output_padding[0])
     stride = int(like.stride[0])
     h, w = ((edge - 1) * stride - 2 * pad + k + more for edge in x.shape[3:])
-    taps = weight.flatten(3).permute(0, 3, 1, 2)  # [N, k*k, CI, CO]
     if stride == 1:  # a convolution with the taps turned round
-        return _run(x, taps.flip(1), bias, (h, w), k, 1, k - 1 - pad, False, still_bias)
-    return _run(x, taps, bias, (h, w), k, 2, pad, True, still_bias)
+        turn = Turn(k, flip=True, in_first=True)
+        return _run(x, weight, bias, (h, w), turn, 1, k - 1 - pad, False, still_bias)
+    return _run(x, weight, bias, (h, w), Turn(k, in_first=True), 2, pad, True, still_bias)
 
 
 def fits(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
@@ -103,26 +105,18 @@ def fits(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
     return bool(square and plain and k[0] <= 5 and stride[0] in (1, 2) and int(pad[0]) < k[0])
 
 
-def _fold(weight: Tensor) -> Tensor:
-    """[9, 16]: nearest upsampling by 2 and then 3×3 taps are 4×4 taps of a transposed convolution of stride 2, sums of these.
-
-    Made without a copy from the host, which a CUDA graph could not hold.
-    """
-    k, a = torch.arange(4, device=weight.device)[:, None], torch.arange(3, device=weight.device)[None, :]
-    # along an axis: (0, 0, 1), (0, 1, 1), (1, 1, 0), (1, 0, 0)
-    taken = ((k == 0) & (a == 2)) | ((k == 1) & (a >= 1)) | ((k == 2) & (a <= 1)) | ((k == 3) & (a == 0))
-    line = taken.to(weight.dtype)
-    return (line.T[:, None, :, None] * line.T[None, :, None, :]).reshape(9, 16)
-
-
 def _run(
-    x: Tensor, taps: Tensor, bias: Tensor | None, size: tuple[int, int], k: int, stride: int, pad: int, transposed: bool,
-    still_bias: bool = False,
+    x: Tensor, weight: Tensor, bias: Tensor | None, size: tuple[int, int], turn: Turn, stride: int, pad: int,
+    transposed: bool, normed: bool = False,
 ) -> Tensor:  # fmt: skip
-    """x [N, B, C, H, W] as it comes, taps [N, k*k, CI, CO] float32."""
+    """x [N, B, C, H, W] as it comes, the weight as its module has it."""
     rows, dtype = x.permute(0, 1, 3, 4, 2), _dtype(x)
     if rows.dtype != dtype or not rows.is_contiguous():  # turned and cast in one pass
         rows = torch.empty(rows.shape, dtype=dtype, device=x.device).copy_(rows)
     tf32 = bool(torch.backends.cuda.matmul.allow_tf32)
-    y = MemberConv.apply(rows, taps, bias, size, k, stride, pad, transposed, tf32, still_bias)
-    return y.permute(0, 1, 4, 2, 3)  # a view: what follows sees the usual shape, the next kernel finds channels last
+    y, stats = MemberConv.apply(rows, weight, bias, size, turn, stride, pad, transposed, tf32, normed)
+    out: Tensor = y.permute(
+        0, 1, 4, 2, 3
+    )  # a view: what follows sees the usual shape, the next kernel finds channels last
+    setattr(out, _STATS, stats)
+    return out

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -44,6 +44,20 @@ _SHAPES = {
 }
 
 
+# how an operation runs
+KERNEL, ALL, EACH = "kernel", "PyTorch on all members", "PyTorch member by member"
+VMAP, JOINED = "vmap", "with its neighbour"
+
+
+class How(NamedTuple):
+    """One operation of a module, and how it runs for all members."""
+
+    layer: str
+    what: str
+    how: str  # one of the words above
+    why: str = ""
+
+
 class _Tracer(fx.Tracer):
     """Every module with parameters, buffers or behaviour of its own is a leaf; containers are opened."""
 
@@ -65,7 +79,7 @@ class Lowered:
 
     def _absorb(self) -> dict[fx.Node, fx.Node]:
         """Operations that run as part of their neighbour: an upsampling in the convolution after it, an activation in the
-        batch norm before it."""
+        batch norm before it or the dropout after it."""
         absorbed: dict[fx.Node, fx.Node] = {}
         for node in self._graph.nodes:
             child = self._child(node)
@@ -77,6 +91,10 @@ class Lowered:
             if type(child) in (nn.BatchNorm1d, nn.BatchNorm2d) and type(after) in (nn.ReLU, nn.LeakyReLU):
                 assert user is not None
                 absorbed[user] = node
+            if type(child) in (nn.ReLU, nn.LeakyReLU) and node not in absorbed and type(after) is nn.Dropout:
+                assert user is not None
+                if after.training and after.p > 0.0:
+                    absorbed[node] = user
         return absorbed
 
     def _is_normed(self, node: fx.Node) -> bool:
@@ -87,9 +105,10 @@ class Lowered:
     def _child(self, node: fx.Node) -> nn.Module | None:
         return self._children[str(node.target)] if node.op == "call_module" else None
 
-    def explain(self) -> list[tuple[str, str]]:
-        """(layer, how it runs) for every operation of the module."""
-        return [(str(node.target), self._how(node)) for node in self._graph.nodes if node.op.startswith("call")]
+    def explain(self) -> list[How]:
+        """How every operation of the module runs, in the order of its graph."""
+        calls = [node for node in self._graph.nodes if node.op.startswith("call")]
+        return [How(_label(node), self._what(node), *self._how(node)) for node in calls]
 
     def __call__(
         self, params: Tensors, buffers: Tensors, keys: Callable[[], Tensor], *inputs: Tensor
@@ -112,22 +131,36 @@ class Lowered:
 
     # -- one operation --------------------------------------------------------------------------------------------
 
-    def _how(self, node: fx.Node) -> str:
-        if node.op == "call_module":
-            child = self._children[str(node.target)]
-            if node in self._absorbed:
-                return "within its neighbour"
-            if type(child) not in _MODULES:
-                return f"vmap: {type(child).__name__} has no operation for all members"
-            if (
-                isinstance(child, (nn.Conv2d, nn.ConvTranspose2d))
-                and self._library is not ops
-                and not self._library.fits(child)
-            ):
-                return "member by member: no kernel for its size, stride or padding"
-            return "all members at once"
-        known = node.target in _ARITHMETIC or node.target in _SHAPES
-        return "all members at once" if known else "vmap"
+    def _what(self, node: fx.Node) -> str:
+        child = self._child(node)
+        if child is not None:
+            return type(child).__name__
+        return node.target if isinstance(node.target, str) else node.target.__name__
+
+    def _how(self, node: fx.Node) -> tuple[str, str]:
+        """(how, why)"""
+        child, kernels = self._child(node), self._library is not ops
+        if child is None:
+            known = node.target in _ARITHMETIC or node.target in _SHAPES
+            return (ALL, "") if known else (VMAP, f"{self._what(node)} has no operation for all members")
+        if node in self._absorbed:
+            return JOINED, f"a part of {_label(self._absorbed[node])}"
+        if type(child) not in _MODULES or node.kwargs:
+            return VMAP, f"{type(child).__name__} has no operation for all members"
+        if isinstance(child, (nn.Conv2d, nn.ConvTranspose2d)):
+            if not kernels:
+                return EACH, ""
+            return (
+                (KERNEL, "")
+                if self._library.fits(child)
+                else (EACH, "no kernel for its size, stride, padding or groups")
+            )
+        if isinstance(child, (nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.Dropout)):
+            plain_average = getattr(child, "track_running_stats", False) and getattr(child, "momentum", 0.0) is None
+            if kernels and not plain_average:
+                return KERNEL, ""
+            return ALL, "no kernel for a plain average over all batches" if kernels else ""
+        return ALL, ""
 
     def _run(self, node: fx.Node, args: Any, kwargs: Any, params: Tensors, moved: Tensors, draws: Draws) -> Any:
         if node.op == "call_module":
@@ -191,6 +224,11 @@ def lower(module: nn.Module, kernels: bool = False) -> Lowered | None:
         return Lowered(module, graph, library)
     except Exception:  # tracing runs the user's code on stand-ins: whatever it raises means that it cannot be traced
         return None
+
+
+def _label(node: fx.Node) -> str:
+    """A layer by its place in the module, anything else by its place in the graph."""
+    return str(node.target) if node.op == "call_module" else node.name
 
 
 class _Buffers:
@@ -310,7 +348,7 @@ class Layer:
     buffers: _Buffers
     draws: Draws
     library: Library
-    beside: Any  # the activation after a batch norm, the upsampling before a convolution
+    beside: Any  # the activation after a batch norm or before a dropout, the upsampling before a convolution
     normed: bool  # a batch norm follows
 
 
@@ -326,7 +364,7 @@ def _elementwise(layer: Layer, x: Tensor) -> Tensor:
 def _dropout(layer: Layer, x: Tensor) -> Tensor:
     if not layer.module.training or layer.module.p == 0.0:
         return x
-    return layer.library.dropout(x, layer.module.p, layer.draws.next())
+    return layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.beside))
 
 
 def _flatten(layer: Layer, x: Tensor) -> Tensor:
@@ -339,10 +377,15 @@ def _unflatten(layer: Layer, x: Tensor) -> Tensor:
     return x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
 
 
+def _slope(activation: nn.Module | None) -> float:
+    """Below zero: of none, a ReLU or a leaky one."""
+    return 1.0 if activation is None else float(getattr(activation, "negative_slope", 0.0))
+
+
 def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
     m, buffers = layer.module, layer.buffers
     weight, bias = layer.own.get("weight"), layer.own.get("bias")
-    slope = 1.0 if layer.beside is None else getattr(layer.beside, "negative_slope", 0.0)
+    slope = _slope(layer.beside)
     mean, var, count = (buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked"))
     running = None
     if mean is not None and var is not None and count is not None:

@@ -29,8 +29,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
 
 
-def dropout(x: Tensor, p: float, keys: Tensor) -> Tensor:
-    """Zeroes with probability p, from each member's own stream."""
+def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:
+    """(Leaky) ReLU with that slope below 0 (1: none), then zeroes with probability p, from each member's own stream."""
+    x = x if slope == 1.0 else F.leaky_relu(x, slope)
     kept = (streams.draw(keys, x.shape[1:], "uniform", torch.float32) >= p).to(x.dtype)
     return x * (kept / (1.0 - p) if p < 1.0 else kept)
 

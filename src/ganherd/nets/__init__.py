@@ -47,9 +47,12 @@ def _build(role: catalog.Role, net: Net, given: Mapping[str, Any], trust_code: b
         return _build_foreign(role, net.name, given, net.settings, trust_code)
     settings = catalog.check(role, net.name, net.settings)
     catalog.check_shape(role, net.name, given["shape"])
-    cls = _load_class(catalog.specs(role)[net.name].path)
-    # ganherd's own nets know nothing of classes: a member that stands for a class is unconditional
-    module: nn.Module = cls(**{k: v for k, v in given.items() if k != "classes"}, **settings)
+    spec = catalog.specs(role)[net.name]
+    if spec.labelled and given["classes"] < 1:
+        raise UserError(f"the {role} {net.name} takes the label as an input, and this data has none: use residual")
+    # of ganherd's own nets only the labelled ones know of classes: a member that stands for a class is unconditional
+    takes = {key: value for key, value in given.items() if key != "classes" or spec.labelled}
+    module: nn.Module = _load_class(spec.path)(**takes, **settings)
     return module
 
 
@@ -57,23 +60,9 @@ def _build_foreign(
     role: catalog.Role, name: str, given: Mapping[str, Any], settings: Mapping[str, Any], trust_code: bool
 ) -> nn.Module:
     """A user's class: it gets shape, latent and classes only if it asks for them by name."""
-    if not trust_code:
-        raise UserError(
-            f"the {role} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."
-        )
+    cls = load_own(name, role, trust_code)
     from torch import nn
 
-    try:
-        with _current_folder_importable():
-            cls = _load_class(name)
-    except Exception as error:  # whatever the user's module raises while it is imported
-        module, _, own = name.partition(":")
-        if module == "__main__":
-            raise UserError(
-                f"the {role} {own} was defined in the script or notebook that trained it, and is not in this one: "
-                "define it here too, or move it into a module of its own and train again."
-            ) from None
-        raise UserError(f"the {role} {name} could not be imported: {_one_line(error)}") from error
     if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
         raise UserError(f"the {role} {name} is not a class derived from torch.nn.Module")
     signature = inspect.signature(cls)
@@ -88,6 +77,25 @@ def _build_foreign(
         return cls(**arguments)
     except Exception as error:
         raise UserError(f"the {role} {name} could not be built: {_one_line(error)}") from error
+
+
+def load_own(name: str, what: str, trust_code: bool) -> Any:
+    """What a user's `package.module:name` stands for, imported only if it is trusted; `what` it is to be, for a sentence."""
+    if not trust_code:
+        raise UserError(
+            f"the {what} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."
+        )
+    try:
+        with _current_folder_importable():
+            return _load_class(name)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        module, _, own = name.partition(":")
+        if module == "__main__":
+            raise UserError(
+                f"the {what} {own} was defined in the script or notebook that trained it, and is not in this one: "
+                "define it here too, or move it into a module of its own and train again."
+            ) from None
+        raise UserError(f"the {what} {name} could not be imported: {_one_line(error)}") from error
 
 
 def _load_class(path: str) -> Any:

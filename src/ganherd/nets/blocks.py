@@ -60,7 +60,7 @@ def init_dcgan(module: nn.Module) -> None:
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
             nn.init.normal_(layer.weight, 0.0, 0.02)
-        elif isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+        elif isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) and layer.affine:
             nn.init.normal_(layer.weight, 1.0, 0.02)
         else:
             continue

@@ -66,15 +66,30 @@ class NetSpec:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     images_only: bool = False
     sizes: tuple[int, ...] = ()  # the square image sizes it is made for; () means any
+    labelled: bool = False  # it takes the label as an input, so it is built for a number of classes
 
 
 _HIDDEN = Setting("ints", [256, 256], "widths of the hidden layers", minimum=1)
 _HIDDEN_ACTIVATION = Setting("str", "leaky", "leaky (slope 0.2, as the code) or tanh (as the table)", ("leaky", "tanh"))
 _WCGAN_EPS = Setting("float", 0.8, "eps of batch norm: 0.8 as printed, or the usual 1e-5", minimum=1e-12)
 _DCGAN_WIDTH = Setting("int", 64, "channels of the layer nearest to the image", minimum=1)
-_TOY_WIDTH = Setting("int", 128, "width of the four hidden layers", minimum=1)
+_DCGAN5_WIDTH = Setting("int", 128, "channels of the layer nearest to the image", minimum=1)
+_DCGAN5_DEPTH = Setting("int", 0, "how often the image is halved; 0: down to 7x7 pixels or less", minimum=0)
+_DCGAN5_FIRST = Setting("int", 0, "channels of the first maps; 0: twice those of the next", minimum=0)
+_TOY_WIDTH = Setting("int", 128, "width of the hidden layers", minimum=1)
+_TOY_INIT = Setting(
+    "str", "torch", "initial weights: as torch's layers, or normal (0.02) as PacGAN", ("torch", "normal")
+)
 _SMALL_WIDTH = Setting("int", 128, "width of the two hidden layers", minimum=1)
 _DCGAN_SIZES = (28, 32, 64)
+_RESIDUAL: dict[str, Setting] = {
+    "width": Setting("int", 64, "channels at the image's size, doubled by each block up to eight times", minimum=1),
+    "attention": Setting("bool", False, "self-attention at half the image's size, at most 32 px"),
+}
+_RESIDUAL_D: dict[str, Setting] = {
+    **_RESIDUAL,
+    "spectral": Setting("bool", True, "every weight over its largest singular value; off with R1 or a penalty"),
+}
 
 GENERATORS: dict[str, NetSpec] = {
     "small": NetSpec(
@@ -100,10 +115,43 @@ GENERATORS: dict[str, NetSpec] = {
         images_only=True,
         sizes=_DCGAN_SIZES,
     ),
+    "dcgan5": NetSpec(
+        "ganherd.nets.dcgan5:Dcgan5Generator",
+        "DCGAN as in its paper and GAP's code: 5x5 transposed convolutions, batch norm; any size",
+        {"width": _DCGAN5_WIDTH, "depth": _DCGAN5_DEPTH, "first": _DCGAN5_FIRST},
+        images_only=True,
+    ),
+    "gran": NetSpec(
+        "ganherd.nets.gran:GranGenerator",
+        "GRAN's recurrent canvas, painted in steps by 5x5 transposed convolutions; any size",
+        {
+            "steps": Setting("int", 3, "how often the canvas is painted (T)", minimum=1),
+            "width": _DCGAN5_WIDTH,
+            "first": _DCGAN5_FIRST,
+        },
+        images_only=True,
+    ),
     "toy": NetSpec(
         "ganherd.nets.toy:ToyGenerator",
         "GAP's MLP for 2-D toys: four hidden layers, batch norm, ReLU",
-        {"width": _TOY_WIDTH, "batch_norm": Setting("bool", True, "batch norm after each hidden layer")},
+        {
+            "width": _TOY_WIDTH,
+            "batch_norm": Setting("bool", True, "batch norm after each hidden layer"),
+            "init": _TOY_INIT,
+        },
+    ),
+    "residual": NetSpec(
+        "ganherd.nets.residual:ResidualGenerator",
+        "residual blocks with batch norm, as in SNGAN: about 3 M parameters at 32 px, any size",
+        _RESIDUAL,
+        images_only=True,
+    ),
+    "conditional": NetSpec(
+        "ganherd.nets.conditional:ConditionalGenerator",
+        "the residual generator with the label as an input: batch norm by class",
+        _RESIDUAL,
+        images_only=True,
+        labelled=True,
     ),
 }
 
@@ -139,13 +187,44 @@ DISCRIMINATORS: dict[str, NetSpec] = {
         images_only=True,
         sizes=_DCGAN_SIZES,
     ),
+    "dcgan5": NetSpec(
+        "ganherd.nets.dcgan5:Dcgan5Discriminator",
+        "the discriminator of GAP's DCGANs and GRANs: 5x5 convolutions of stride 2, LeakyReLU; any size",
+        {
+            "width": _DCGAN5_WIDTH,
+            "depth": _DCGAN5_DEPTH,
+            "batch_norm": Setting("bool", True, "batch norm after each convolution; off for a gradient penalty"),
+            "first_norm": Setting(
+                "bool", True, "batch norm after the first too, as GAP's code; the DCGAN paper has none"
+            ),
+        },
+        images_only=True,
+    ),
     "toy": NetSpec(
         "ganherd.nets.toy:ToyDiscriminator",
-        "GAP's MLP for 2-D toys: four hidden layers, batch norm, LeakyReLU",
+        "GAP's MLP for 2-D toys: four hidden layers, batch norm, LeakyReLU; PacGAN's by settings",
         {
             "width": _TOY_WIDTH,
+            "layers": Setting("int", 4, "how many hidden layers", minimum=1),
+            "activation": Setting(
+                "str", "leaky", "leaky (slope 0.2), relu, or maxout of five pieces", ("leaky", "relu", "maxout")
+            ),
             "batch_norm": Setting("bool", True, "batch norm after each hidden layer; off for a gradient penalty"),
+            "init": _TOY_INIT,
         },
+    ),
+    "residual": NetSpec(
+        "ganherd.nets.residual:ResidualDiscriminator",
+        "residual blocks without batch norm, as in SNGAN: about 3 M parameters at 32 px, any size",
+        _RESIDUAL_D,
+        images_only=True,
+    ),
+    "conditional": NetSpec(
+        "ganherd.nets.conditional:ConditionalDiscriminator",
+        "the residual discriminator with the label as an input, by projection",
+        _RESIDUAL_D,
+        images_only=True,
+        labelled=True,
     ),
 }
 

@@ -1,19 +1,73 @@
-"""GAP's pair for 2-D toys: four fully connected batch-normalised layers, then a linear output."""
+"""The pairs for 2-D toys: GAP's (four batch-normalised layers), and by settings those of ALI and PacGAN.
+
+PacGAN's are `{name: toy, width: 400, init: normal}` and
+`{name: toy, width: 200, layers: 3, activation: maxout, batch_norm: false, init: normal}`.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
 
-from ganherd.nets.blocks import FlatDiscriminator, FlatGenerator, stack
+from ganherd.nets.blocks import FlatDiscriminator, FlatGenerator, leaky, stack
+
+PIECES = 5  # of a maxout unit, as in ALI and PacGAN
 
 
 class ToyGenerator(FlatGenerator):
-    def __init__(self, shape: tuple[int, ...], latent: int, *, width: int = 128, batch_norm: bool = True) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], latent: int, *, width: int = 128, batch_norm: bool = True, init: str = "torch"
+    ) -> None:
         super().__init__(shape, stack([latent, *[width] * 4, math.prod(shape)], nn.ReLU, batch_norm))
+        if init == "normal":
+            _init_normal(self)
 
 
 class ToyDiscriminator(FlatDiscriminator):
-    def __init__(self, shape: tuple[int, ...], *, width: int = 128, batch_norm: bool = True) -> None:
-        super().__init__(stack([math.prod(shape), *[width] * 4, 1], batch_norm=batch_norm))
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        width: int = 128,
+        layers: int = 4,
+        activation: str = "leaky",
+        batch_norm: bool = True,
+        init: str = "torch",
+    ) -> None:
+        n_in, n_out = math.prod(shape), width * (PIECES if activation == "maxout" else 1)
+        hidden: list[nn.Module] = []
+        for _ in range(layers):
+            hidden.append(nn.Linear(n_in, n_out, bias=not batch_norm))  # batch norm takes a bias away again
+            if batch_norm:
+                hidden.append(nn.BatchNorm1d(n_out))
+            hidden.append(_ACTIVATIONS[activation]())
+            n_in = width
+        super().__init__([*hidden, nn.Linear(n_in, 1)])
+        if init == "normal":
+            _init_normal(self)
+
+
+class Maxout(nn.Module):
+    """The largest of every `PIECES` neighbours.
+
+    >>> import torch
+    >>> Maxout()(torch.arange(10.0)[None])
+    tensor([[4., 9.]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (-1, PIECES)).amax(2)  # [B, width]
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky": leaky, "relu": nn.ReLU, "maxout": Maxout}
+
+
+def _init_normal(module: nn.Module) -> None:
+    """Weights N(0, 0.02) and biases 0, as ALI and PacGAN begin."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, 0.0, 0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 @triton.jit
-def _adam(weights, grads, m, v, rate, root, b1, b2, P, EPS, BLOCK: tl.constexpr):
+def _adam(weights, grads, m, v, rate, root, b1, b2, P, ROW, EPS, BLOCK: tl.constexpr):
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     known = at < P
-    place = n * P + at
-    g = tl.load(grads + place, mask=known, other=0.0)
+    place = n * ROW + at
+    g = tl.load(grads + n * P + at, mask=known, other=0.0)
     first, second = tl.load(b1 + n), tl.load(b2 + n)
     mean = tl.load(m + place, mask=known, other=0.0)
     mean = mean + (1.0 - first) * (g - mean)
@@ -29,11 +29,16 @@ def _adam(weights, grads, m, v, rate, root, b1, b2, P, EPS, BLOCK: tl.constexpr)
 def adam_triton_(
     params: Tensor, grads: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
 ) -> None:
-    """One step in place on float32 rows [N, P]; `t` counts this step already."""
+    """One step in place on float32 rows [N, P]; `t` counts this step already.
+
+    The rows of weights and moments may lie apart, all at the same distance: those of a breed that is not the widest do.
+    """
     n, size = params.shape
+    row = params.stride(0)
+    assert n == 1 or m.stride(0) == v.stride(0) == row
     power = t.double()
     rate = (lr / (1 - beta1**power)).float()
     root = torch.sqrt(1 - beta2**power).float()
     _adam[(triton.cdiv(size, 1024), n)](
-        params, grads.contiguous(), m, v, rate, root, beta1.float(), beta2.float(), size, eps, BLOCK=1024
+        params, grads.contiguous(), m, v, rate, root, beta1.float(), beta2.float(), size, row, eps, BLOCK=1024
     )

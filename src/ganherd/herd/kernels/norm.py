@@ -14,7 +14,7 @@ _MOST_PARTS = 128  # that the finishing kernel joins at once
 
 
 @triton.jit
-def _statistics(x, mean, m2, M, C, PARTS, ROWS: tl.constexpr, TILES: tl.constexpr, BC: tl.constexpr):
+def _statistics(x, counts, mean, m2, M, C, PARTS, ROWS: tl.constexpr, TILES: tl.constexpr, BC: tl.constexpr):
     """The mean and the sum of squared deviations of each part of the rows; parts are joined afterwards, in order."""
     part = tl.program_id(0)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -33,31 +33,31 @@ def _statistics(x, mean, m2, M, C, PARTS, ROWS: tl.constexpr, TILES: tl.constexp
         squares += tl.sum(value * value, 0)
     count = tl.minimum(M - first, ROWS * TILES).to(tl.float32)
     place = (n * PARTS + part) * C + c
+    tl.store(counts + place, tl.zeros((BC,), tl.float32) + count, mask=c < C)
     tl.store(mean + place, anchor + total / count, mask=c < C)
     tl.store(m2 + place, squares - total * total / count, mask=c < C)
 
 
 @triton.jit
 def _finish(
-    means, m2s, weight, bias, running_mean, running_var, mean, inv, scale, shift,
-    WS, BS, M, C, PARTS, SIZE, EPS, MOMENTUM, HAS_RUNNING: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    counts, means, m2s, weight, bias, running_mean, running_var, batches, mean, inv, scale, shift,
+    WS, BS, M, C, PARTS, EPS, MOMENTUM, HAS_RUNNING: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Joins the parts of each channel: statistics, the line that normalises, and the running statistics, moved in place.
 
-    WS and BS are the strides of weight and bias from member to member.
+    WS and BS are the strides of weight and bias from member to member; `batches` [N] counts how often they were moved.
     """
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     n = tl.program_id(1).to(tl.int64)
     part = tl.arange(0, BP)
     known = (part < PARTS)[:, None] & (c < C)[None, :]
     place = (n * PARTS + part)[:, None] * C + c[None, :]
-    share = tl.minimum(M - part * SIZE, SIZE).to(tl.float32) / M  # the last part has fewer rows
-    share = tl.where(part < PARTS, share, 0.0)
+    share = tl.load(counts + place, mask=known, other=0.0) / M  # parts may have unlike numbers of rows
     own = tl.load(means + place, mask=known, other=0.0)
-    total = tl.sum(own * share[:, None], 0)
+    total = tl.sum(own * share, 0)
     apart = own - total[None, :]
     squares = tl.load(m2s + place, mask=known, other=0.0)
-    variance = tl.sum(squares, 0) / M + tl.sum(tl.where(known, apart * apart, 0.0) * share[:, None], 0)
+    variance = tl.sum(squares, 0) / M + tl.sum(apart * apart * share, 0)
     here = n * C + c
     inverse = 1.0 / tl.sqrt(variance + EPS)
     a = inverse * tl.load(weight + n * WS + c, mask=c < C, other=0.0)
@@ -71,6 +71,8 @@ def _finish(
         old_var = tl.load(running_var + here, mask=c < C, other=0.0)
         tl.store(running_mean + here, old_mean * (1.0 - MOMENTUM) + total * MOMENTUM, mask=c < C)
         tl.store(running_var + here, old_var * (1.0 - MOMENTUM) + unbiased * MOMENTUM, mask=c < C)
+        if tl.program_id(0) == 0:
+            tl.store(batches + n, tl.load(batches + n) + 1)
 
 
 @triton.jit
@@ -148,51 +150,51 @@ class _Grid:
         self.channels = max(16, min(64, triton.next_power_of_2(c)))
         across = triton.cdiv(c, self.channels)
         rows = triton.cdiv(m, _ROWS)
-        enough = rows * n * across // 1024  # more programs than this do not fill a GPU better
+        enough = rows * n * across // 8192  # more programs than this do not fill a GPU better
         self.tiles = triton.next_power_of_2(max(1, enough, triton.cdiv(rows, _MOST_PARTS)))
         self.parts = triton.cdiv(rows, self.tiles)
         self.sums = (self.parts, across, n)
         self.rows = (rows, across, n)
 
 
-def _parts(x: Tensor, grid: _Grid) -> tuple[Tensor, Tensor]:
+def statistics(x: Tensor) -> Tensor:
+    """float32 [3, N, parts, C]: how many rows each part of x [N, M, C] has, their mean and their squared deviations."""
     n, m, c = x.shape
-    means, m2s = torch.empty(2, n, grid.parts, c, dtype=torch.float32, device=x.device)
-    _statistics[grid.sums](x, means, m2s, m, c, grid.parts, ROWS=_ROWS, TILES=grid.tiles, BC=grid.channels)
-    return means, m2s
+    grid = _Grid(x)
+    found = torch.empty(3, n, grid.parts, c, dtype=torch.float32, device=x.device)
+    _statistics[grid.sums](x, *found, m, c, grid.parts, ROWS=_ROWS, TILES=grid.tiles, BC=grid.channels)
+    return found
 
 
 def column_sums(x: Tensor) -> Tensor:
     """float32 [N, C]: Σ over the rows of x [N, M, C]; the gradient of a bias."""
-    grid = _Grid(x)
-    means, _ = _parts(x, grid)
-    size = grid.tiles * _ROWS
-    if grid.parts == 1:
-        return means[:, 0] * x.shape[1]
-    return means[:, :-1].sum(1) * size + means[:, -1] * (x.shape[1] - (grid.parts - 1) * size)
+    counts, means, _ = statistics(x)
+    return (counts * means).sum(1)
 
 
 class MemberNorm(torch.autograd.Function):
     """act(batch_norm(x)) with x [N, M, C] contiguous; slope 1 is no activation, 0 is ReLU, 0.2 is LeakyReLU(0.2).
 
-    `running` (mean and variance, [N, C] contiguous), where given, is moved on by `momentum` in place.
+    `running` (mean and variance [N, C], number of batches [N], contiguous), where given, is moved on by `momentum` in place.
+    `stats`: the statistics of x as `statistics` gives them, where the operation that made x has them already.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, slope: float,
-        running: tuple[Tensor, Tensor] | None, momentum: float,
+        running: tuple[Tensor, Tensor, Tensor] | None, momentum: float, stats: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         n, m, c = x.shape
         grid = _Grid(x)
-        means, m2s = _parts(x, grid)
+        stats = statistics(x) if stats is None else stats
+        parts = triton.next_power_of_2(stats.shape[2])
         mean, inv, scale, shift = torch.empty(4, n, c, dtype=torch.float32, device=x.device)
-        running_mean, running_var = running or (mean, mean)
+        running_mean, running_var, batches = running or (mean, mean, mean)
         weight, bias = (value if value.stride(1) == 1 else value.contiguous() for value in (weight, bias))
         _finish[(triton.cdiv(c, 16), n)](
-            means, m2s, weight, bias, running_mean, running_var, mean, inv, scale, shift,
-            weight.stride(0), bias.stride(0), m, c, grid.parts, grid.tiles * _ROWS, eps, momentum,
-            HAS_RUNNING=running is not None, BP=triton.next_power_of_2(grid.parts), BC=16,
+            *stats, weight, bias, running_mean, running_var, batches, mean, inv, scale, shift,
+            weight.stride(0), bias.stride(0), m, c, stats.shape[2], eps, momentum,
+            HAS_RUNNING=running is not None, BP=parts, BC=16, num_warps=4 if parts <= 128 else 8,
         )  # fmt: skip
         y = torch.empty_like(x)
         _apply[grid.rows](x, scale, shift, y, m, c, SLOPE=slope, ROWS=_ROWS, BC=grid.channels)
@@ -217,4 +219,4 @@ class MemberNorm(torch.autograd.Function):
         _backward_apply[grid.rows](
             x, dy, scale, shift, mean, inv, s1, s2, dx, m, c, SLOPE=ctx.slope, ROWS=_ROWS, BC=grid.channels
         )
-        return dx, s2, s1, None, None, None, None
+        return dx, s2, s1, None, None, None, None, None

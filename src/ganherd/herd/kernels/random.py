@@ -21,8 +21,11 @@ def _bits(key, counter):
 
 
 @triton.jit
-def _dropout(x, keys, y, SIZE, C, PLACES, P, SCALE, BLOCK: tl.constexpr):
-    """x [N, B, PLACES, C]; the counter is the index in [B, C, PLACES], as the module itself would number it."""
+def _dropout(x, grad, keys, y, SIZE, C, PLACES, P, SCALE, SLOPE: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr):
+    """x [N, B, PLACES, C]; the counter is the index in [B, C, PLACES], as the module itself would number it.
+
+    A (leaky) ReLU with that slope goes before it; BACK: y is the gradient of x for the gradient `grad` of the output.
+    """
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     known = at < SIZE
@@ -32,32 +35,41 @@ def _dropout(x, keys, y, SIZE, C, PLACES, P, SCALE, BLOCK: tl.constexpr):
     key = tl.load(keys + n)
     bits = _bits(key, ((b * C + c) * PLACES + place).to(tl.int64))
     u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08  # 24 bits in [0, 1)
-    value = tl.load(x + n * SIZE + at, mask=known, other=0.0).to(tl.float32)
-    tl.store(y + n * SIZE + at, tl.where(u >= P, value * SCALE, 0.0).to(y.dtype.element_ty), mask=known)
+    factor = tl.where(u >= P, SCALE, 0.0)
+    if SLOPE != 1.0 or not BACK:
+        value = tl.load(x + n * SIZE + at, mask=known, other=0.0).to(tl.float32)
+        factor = factor if SLOPE == 1.0 else tl.where(value > 0, factor, factor * SLOPE)
+    if BACK:
+        value = tl.load(grad + n * SIZE + at, mask=known, other=0.0).to(tl.float32)
+    tl.store(y + n * SIZE + at, (value * factor).to(y.dtype.element_ty), mask=known)
 
 
-def _run(x: Tensor, keys: Tensor, p: float) -> Tensor:
+def _run(x: Tensor, grad: Tensor | None, keys: Tensor, p: float, slope: float) -> Tensor:
     n, _, places, c = x.shape
     size = x[0].numel()
     y = torch.empty_like(x)
-    _dropout[(triton.cdiv(size, 1024), n)](x, keys, y, size, c, places, p, 1.0 / (1.0 - p), BLOCK=1024)
+    _dropout[(triton.cdiv(size, 1024), n)](
+        x, x if grad is None else grad, keys, y, size, c, places, p, 1.0 / (1.0 - p),
+        SLOPE=slope, BACK=grad is not None, BLOCK=1024,
+    )  # fmt: skip
     return y
 
 
 class MemberDropout(torch.autograd.Function):
-    """x [N, B, places, C] contiguous, keys [N] int64."""
+    """Dropout of act(x), x [N, B, places, C] contiguous, keys [N] int64; slope 1 is no activation, 0.2 is LeakyReLU(0.2)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, keys: Tensor, p: float) -> Tensor:
-        ctx.save_for_backward(keys)
-        ctx.p = p
-        return _run(x, keys, p)
+    def forward(ctx: Any, x: Tensor, keys: Tensor, p: float, slope: float = 1.0) -> Tensor:
+        ctx.save_for_backward(keys, *([x] if slope != 1.0 else []))
+        ctx.how = (p, slope)
+        return _run(x, None, keys, p, slope)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        (keys,) = ctx.saved_tensors
-        return _run(dy.contiguous(), keys, ctx.p), None, None
+        keys, *x = ctx.saved_tensors
+        dy = dy.contiguous()
+        return _run(x[0] if x else dy, dy, keys, *ctx.how), None, None, None
 
 
 @triton.jit(do_not_specialize=["P0", "P1", "P2"])

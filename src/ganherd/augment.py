@@ -1,0 +1,99 @@
+"""Differentiable augmentation of what a discriminator sees, real and made alike (DiffAugment, Zhao et al., 2020).
+
+Pure functions of images [..., B, C, H, W] in [-1, 1] and of uniform numbers in [0, 1) that the caller draws, so that every
+member keeps its own stream. Shapes never depend on what was drawn, so a CUDA graph can hold all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ganherd.errors import UserError
+
+
+def numbers(policy: Sequence[str]) -> int:
+    """How many uniform numbers each image needs.
+
+    >>> numbers(("colour", "translation", "cutout", "flip"))
+    8
+    """
+    for name in policy:
+        if name not in POLICIES:
+            raise UserError(f"there is no augmentation {name!r}: use some of {', '.join(POLICIES)}")
+    return sum(POLICIES[name][0] for name in policy)
+
+
+def augment(x: Tensor, uniforms: Tensor, policy: Sequence[str]) -> Tensor:
+    """x [..., B, C, H, W] changed by each part of the policy in its order, with uniforms [..., B, numbers(policy)].
+
+    >>> augment(torch.zeros(1, 1, 2, 2), torch.tensor([[0.75, 0.5, 0.5]]), ["colour"]).unique()
+    tensor([0.2500])
+    """
+    sizes = [POLICIES[name][0] for name in policy]
+    for name, part in zip(policy, uniforms.split(sizes, -1), strict=True):
+        x = POLICIES[name][1](x, part)
+    return x
+
+
+def _colour(x: Tensor, u: Tensor) -> Tensor:
+    """Brightness by up to ±0.5, saturation by 0 to 2 (nothing on grey images), contrast by 0.5 to 1.5."""
+    brightness, saturation, contrast = u.to(x.dtype)[..., None, None, None].unbind(-4)  # [..., B, 1, 1, 1]
+    x = x + (brightness - 0.5)
+    if x.shape[-3] > 1:
+        grey = x.mean(-3, keepdim=True)
+        x = (x - grey) * (2.0 * saturation) + grey
+    mean = x.mean((-3, -2, -1), keepdim=True)
+    return (x - mean) * (contrast + 0.5) + mean
+
+
+def _translation(x: Tensor, u: Tensor) -> Tensor:
+    """A shift by up to 1/8 of each side, whole pixels, with zeros from outside."""
+    height, width = x.shape[-2:]
+    rows, columns = (
+        _places(side, x) + _whole(u[..., i], 2 * reach + 1)[..., None] - reach  # [..., B, side]: where each comes from
+        for i, (side, reach) in enumerate(((height, int(height / 8 + 0.5)), (width, int(width / 8 + 0.5))))
+    )
+    inside = _within(rows, 0, height)[..., :, None] & _within(columns, 0, width)[..., None, :]  # [..., B, H, W]
+    source = rows.clamp(0, height - 1)[..., :, None] * width + columns.clamp(0, width - 1)[..., None, :]
+    flat = x.flatten(-2)
+    moved = flat.gather(-1, source.flatten(-2)[..., None, :].expand(flat.shape)).unflatten(-1, (height, width))
+    return moved * inside[..., None, :, :].to(x.dtype)
+
+
+def _cutout(x: Tensor, u: Tensor) -> Tensor:
+    """Zeros in a window of half of each side, whose centre lies anywhere in the image."""
+    cut = []
+    for i, side in enumerate(x.shape[-2:]):
+        size = int(side / 2 + 0.5)
+        first = _whole(u[..., i], side + 1 - size % 2)[..., None] - size // 2  # [..., B, 1]
+        cut.append(_within(_places(side, x), first, first + size))  # [..., B, side]
+    return x * ~(cut[0][..., :, None] & cut[1][..., None, :])[..., None, :, :]
+
+
+def _flip(x: Tensor, u: Tensor) -> Tensor:
+    """Left and right exchanged in half of the images."""
+    return torch.where(u[..., None, None] < 0.5, x.flip(-1), x)
+
+
+def _places(side: int, like: Tensor) -> Tensor:
+    return torch.arange(side, device=like.device)
+
+
+def _whole(u: Tensor, count: int) -> Tensor:
+    """Whole numbers 0 … count - 1, each as likely; rounding never reaches the count itself."""
+    return (u * count).long().clamp(max=count - 1)
+
+
+def _within(place: Tensor, first: Tensor | int, end: Tensor | int) -> Tensor:
+    return (place >= first) & (place < end)
+
+
+POLICIES: dict[str, tuple[int, Callable[[Tensor, Tensor], Tensor]]] = {
+    "colour": (3, _colour),
+    "translation": (2, _translation),
+    "cutout": (2, _cutout),
+    "flip": (1, _flip),
+}  # name: uniform numbers for each image, and what it does

@@ -1,0 +1,86 @@
+"""What the fusion benchmark trains: pairs of nets with their batch and loss, on random images; known without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ganherd.errors import UserError
+from ganherd.nets import catalog
+from ganherd.recipe import Recipe
+
+IMAGES = 5_000  # as many as a class of CIFAR-10 has
+SEVERAL = (1, 4, 10, 16, 64)  # members that small nets are measured with on a CPU
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair of nets, the data's shape and the rules of a step; everything else is a recipe's default."""
+
+    about: str
+    net: str  # of generator and discriminator
+    shape: tuple[int, int, int]
+    latent: int
+    batch: int
+    loss: str
+    sizes: tuple[int, ...]  # members that are measured on a GPU
+    cpu_sizes: tuple[int, ...]
+
+
+CASES: dict[str, Case] = {
+    "wcgan": Case(
+        "W-CGAN's Tables 1 and 2 at 32 px, batch 64, weight clipping",
+        "wcgan", (3, 32, 32), 100, 64, "wasserstein", (1, 10, 100), (1, 4),
+    ),
+    "dcgan64": Case(
+        "DCGAN at 64 px (ngf 64), batch 128, non-saturating",
+        "dcgan", (3, 64, 64), 100, 128, "non-saturating", (1, 8, 10, 100), (1, 2),
+    ),
+    "mlp": Case(
+        "the MLP of the cellular paper (64-256-256-784), batch 100, non-saturating",
+        "mlp", (1, 28, 28), 64, 100, "non-saturating", (1, 10, 16, 100, 256), SEVERAL,
+    ),
+    "residual": Case(
+        "the residual nets for one class (32 px, spectral norm), batch 64, hinge",
+        "residual", (3, 32, 32), 128, 64, "hinge", (1, 10, 100), (1, 2),
+    ),
+    "small": Case(
+        "the default's nets (8 px), batch 64, gradient penalty",
+        "small", (1, 8, 8), 32, 64, "wasserstein-gp", (1, 10, 100), SEVERAL,
+    ),
+}  # fmt: skip
+ON_GPU = ("wcgan", "dcgan64", "mlp", "residual")  # what is measured where nobody names a case
+ON_CPU = ("mlp",)
+
+
+def known(name: str) -> Case:
+    """The case by name.
+
+    >>> known("mlp").batch
+    100
+    """
+    if name not in CASES:
+        raise UserError(f"there is no benchmark of {name!r}; there are {', '.join(CASES)}.")
+    return CASES[name]
+
+
+def missing(case: Case) -> str:
+    """Why the case cannot be measured with these nets; empty where it can."""
+    there = case.net in catalog.GENERATORS and case.net in catalog.DISCRIMINATORS
+    return "" if there else f"the catalog has no pair of nets {case.net!r}"
+
+
+def recipe_of(case: Case, members: int, source: Path | str, device: str, precision: str) -> Recipe:
+    """The recipe of so many members that all train on the same data: n_critic 1, Adam with betas (0.5, 0.999), no average."""
+    settings: dict[str, Any] = {
+        "data": {"source": str(source), "partition": "all", "holdout": 0.0},
+        "herd": {"members": members},
+        "nets": {"generator": case.net, "discriminator": case.net, "latent": case.latent},
+        "loss": {"name": case.loss},
+        "train": {"batch": case.batch, "n_critic": 1, "precision": precision},
+        "engine": {"device": device},
+    }
+    from ganherd import recipe_file
+
+    return recipe_file.load(settings)

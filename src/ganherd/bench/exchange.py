@@ -1,0 +1,141 @@
+"""What a swap of GAP costs: its time, its bytes, and its share of an epoch, on the device at hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from ganherd.bench import cases
+from ganherd.errors import UserError
+
+Row = dict[str, Any]
+EVERY = 0.5  # epochs from one swap to the next: two swaps an epoch, where the paper's DCGANs varied least
+TRAVELS = ("weights", "all")
+ON_GPU, ON_CPU = (4, 16, 64), (4, 16)  # members
+_SWAPS = 5  # at least, after two that warm up
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured; None leaves it to the device."""
+
+    cases: tuple[str, ...] | None = None
+    members: tuple[int, ...] | None = None
+    seconds: float = 1.0
+    device: str = "auto"
+    precision: str | None = None
+
+    def check(self) -> None:
+        """A UserError for what nobody can measure, before anything is loaded."""
+        for name in self.cases or ():
+            cases.known(name)
+        if any(number < 2 for number in self.members or ()):
+            raise UserError("a swap needs at least two members.")
+
+
+def measure(asked: Asked, say: Callable[[str], None]) -> list[Row]:
+    """A row for each case, number of members, and what travels."""
+    asked.check()
+    from ganherd.run.assemble import device_of
+
+    gpu = device_of(cases.recipe_of(cases.CASES["small"], 2, "random", asked.device, "float32")).type == "cuda"
+    precision = asked.precision or ("bf16" if gpu else "float32")
+    rows = []
+    for name in asked.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
+        for members in asked.members or (ON_GPU if gpu else ON_CPU):
+            say(f"{name}: {members} members…")
+            rows += _rows(name, members, asked.seconds, asked.device, precision, say)
+    return rows
+
+
+def _rows(
+    name: str, members: int, seconds: float, device: str, precision: str, say: Callable[[str], None]
+) -> list[Row]:
+    import torch
+
+    from ganherd import recipe_file
+    from ganherd.bench.data import as_file
+    from ganherd.bench.memory import synchronize
+    from ganherd.herd import autotune
+    from ganherd.herd.engine import place, rate
+    from ganherd.herd.state import finite
+    from ganherd.recipe_strategy import Gap
+    from ganherd.run.assemble import assemble, set_precision
+    from ganherd.run.meetings import make_strategy
+    from ganherd.strategies.gap import travelling
+
+    case = cases.known(name)
+    with as_file(case) as path:
+        recipe = recipe_file.load(cases.recipe_of(case, members, path, device, precision), ["strategy.name=gap"])
+        set_precision(recipe)
+        assembly = assemble(recipe)
+    herd = assembly.herd
+    plan = autotune.choose(herd, recipe.engine, say)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(plan.threads)
+    try:
+        step = herd.size / rate(herd, plan, seconds)  # seconds
+        place(herd, plan)
+        epoch, rows = assembly.steps_per_epoch * step, []
+        for travels in TRAVELS:
+            settings = recipe.strategy.model_copy(update={"gap": Gap(travels=travels)})  # type: ignore[arg-type]
+            assembly = replace(assembly, recipe=recipe.model_copy(update={"strategy": settings}))
+            strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
+            took: list[float] = []
+            while len(took) < 2 + _SWAPS or sum(took) < seconds / len(TRAVELS):
+                synchronize(herd.device)
+                began = time.perf_counter()
+                finite(herd.state).cpu()  # the loop looks for members that turned NaN before they meet
+                ((_, swap),) = strategy.open(len(took) + 1)  # all of it: who is well, who meets whom, the exchange
+                synchronize(herd.device)
+                took.append(time.perf_counter() - began)
+            moved = sum(
+                herd.state[part][0].numel() * herd.state[part].element_size()
+                for part in travelling(herd.state, "d", travels)
+            )
+            one = median(took[2:])
+            rows.append(
+                {
+                    "case": name,
+                    "members": members,
+                    "travels": travels,
+                    "device": str(herd.device),
+                    "precision": precision,
+                    "engine": plan.name,
+                    "swaps": len(took) - 2,
+                    "bytes": moved * 2 * len(swap["pairs"]),
+                    "microseconds": 1e6 * one,
+                    "step_microseconds": 1e6 * step,
+                    "steps_per_epoch": assembly.steps_per_epoch,
+                    "every_epochs": EVERY,
+                    "share_of_epoch": one / EVERY / epoch,
+                }
+            )
+        return rows
+    finally:
+        torch.set_num_threads(threads)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows for people, and what the last column means.
+
+    >>> print(table([]).splitlines()[0])
+    case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  share of an epoch
+    """
+    from ganherd.run.progress import size
+
+    lines = ["case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  share of an epoch"]
+    for row in rows:
+        share = f"{100 * row['share_of_epoch']:.3f} %"
+        lines.append(
+            f"{row['case']:<8}  {row['members']:>7}  {row['travels']:<7}  {size(row['bytes']):>8}  "
+            f"{row['microseconds']:>10,.0f}  {row['step_microseconds']:>10,.0f}  {row['steps_per_epoch']:>14,.0f}  {share:>17}"
+        )
+    lines.append(
+        f"Swaps of discriminators every {EVERY:g} epochs, medians; a step is one of all members; an epoch goes through "
+        f"{cases.IMAGES:,} images."
+    )
+    return "\n".join(lines)

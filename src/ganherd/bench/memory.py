@@ -1,0 +1,40 @@
+"""How much memory something took at its peak: of the device's allocator, or of this process on a CPU."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def reset_peaks(device: torch.device) -> None:
+    """Forgets what came before; a process on a CPU cannot."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peaks(device: torch.device) -> tuple[int, int]:
+    """Bytes of tensors, and bytes held for them, at most at once since they were reset."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    resident = _resident()
+    return resident, resident
+
+
+def _resident() -> int:
+    """The most that this process had in memory; the system's own count also remembers the one that started it."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

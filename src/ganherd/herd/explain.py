@@ -1,0 +1,114 @@
+"""Says how every layer of a herd's nets runs, here and on a GPU: by a kernel, by PyTorch on all members, or through vmap."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+from torch import nn
+
+from ganherd.herd import autotune, lower, streams
+from ganherd.herd.engine import Herd
+from ganherd.herd.lower import How
+
+
+def explain(herd: Herd) -> dict[str, Any]:
+    """Facts of each net: its layers with `here` and `gpu`, each {"how", "why"}; nothing is trained."""
+    nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
+    nets.append(("discriminator", herd.d.module, herd.rules.game.penalty))
+    return {
+        "device": str(herd.device),
+        "nets": [_net(herd, role, module, twice) for role, module, twice in nets],
+        "one_by_one": _one_by_one(herd, [module for _, module, _ in nets]),
+    }
+
+
+def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> dict[str, Any]:
+    gpu = _why_no_kernels(herd, twice)
+    here = gpu if herd.device.type == "cuda" else "they need a GPU"
+    return {
+        "role": role,
+        "net": type(module).__name__,
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "no_kernels": {"here": here, "gpu": gpu},
+        "layers": _layers(module, not here, not gpu),
+    }
+
+
+def _why_no_kernels(herd: Herd, twice: bool) -> str:
+    """Why no kernel would run on a GPU; empty where they would."""
+    if herd.rules.precision == "float64":
+        return "they do not know float64"
+    if not streams.HAS_TRITON:
+        return "Triton, in which they are written, is not installed"
+    return "a gradient penalty differentiates this net twice, and they can be differentiated once" if twice else ""
+
+
+def _layers(module: nn.Module, here: bool, gpu: bool) -> list[dict[str, Any]]:
+    both = [_lowered(module, kernels) for kernels in (here, gpu)]
+    return [
+        {
+            "layer": one.layer,
+            "what": one.what,
+            "here": {"how": one.how, "why": one.why},
+            "gpu": {"how": there.how, "why": there.why},
+        }
+        for one, there in zip(*both, strict=True)
+    ]
+
+
+def _lowered(module: nn.Module, kernels: bool) -> list[How]:
+    """Layer by layer, or the whole module in one line where its graph is not known."""
+    found = lower.lower(module, kernels)
+    return (
+        [How("all of it", type(module).__name__, lower.VMAP, why_whole(module))] if found is None else found.explain()
+    )
+
+
+def why_whole(module: nn.Module) -> str:
+    """Why a module's graph is not lowered."""
+    known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    try:
+        graph = lower._Tracer().trace(copy.deepcopy(module))
+    except Exception as error:  # a user's code on stand-ins may raise anything
+        return f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}"
+    for node in graph.nodes:
+        if node.op == "get_attr" and node.target not in known:
+            return f"its tensor {node.target} is neither a parameter nor a buffer"
+        if node.op == "call_method" and str(node.target).endswith("_"):
+            return f"it changes a tensor in place, with {node.target}"
+    return "its graph holds what is not known"
+
+
+def _one_by_one(herd: Herd, modules: list[nn.Module]) -> str:
+    """Why the members are trained one after another; empty where they are not."""
+    if all(lower.lower(module) is not None for module in modules):
+        return ""
+    return autotune._cannot_be_fused(herd)
+
+
+def text(facts: dict[str, Any]) -> str:
+    """For people: a table for each net, and what follows from it."""
+    here_is_gpu = facts["device"].startswith("cuda")
+    columns = [("here", f"here ({facts['device']})")] + ([] if here_is_gpu else [("gpu", "on a GPU")])
+    lines: list[str] = []
+    for net in facts["nets"]:
+        lines.append(f"{net['role']} {net['net']}, {net['parameters']:,} parameters")
+        rows = [["layer", "operation", *(title for _, title in columns)]]
+        for layer in net["layers"]:
+            cells = [layer[key]["how"] + (f" ({layer[key]['why']})" if layer[key]["why"] else "") for key, _ in columns]
+            rows.append([layer["layer"], layer["what"], *cells])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines += ["  " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        for key, title in columns:
+            count = Counter(layer[key]["how"] for layer in net["layers"])
+            total = ", ".join(f"{number} {how}" for how, number in count.items())
+            lines.append(
+                f"  {title}: {total}" + (f"; no kernels: {net['no_kernels'][key]}" if net["no_kernels"][key] else "")
+            )
+        lines.append("")
+    if facts["one_by_one"]:
+        lines.append(f"The nets cannot be fused ({facts['one_by_one']}): the members are trained one after another.")
+    lines.append("The engines fused and graph run like this; the engine loop calls the module of each member as it is.")
+    return "\n".join([*lines, "Nothing was trained: leave --explain out to train."])

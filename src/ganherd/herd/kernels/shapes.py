@@ -1,0 +1,95 @@
+"""Shapes of a kernel's tiles: a rule for most, and for the heaviest products a measurement, made once and remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+import triton
+from torch import Tensor
+
+_HEAVY = 8e9  # operations of a product from which a measurement pays
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tile of the output, rows × columns, and how it is worked on."""
+
+    rows: int
+    columns: int
+    depth: int  # of the contraction, at a time
+    warps: int
+    stages: int
+
+
+class Shapes:
+    """What was measured on this device before; it is read once and written whenever something new is found."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._known = {key: Shape(*found) for key, found in json.loads(path.read_text()).items()}
+        except (OSError, ValueError, TypeError):
+            self._known = {}
+
+    def best(self, key: str, candidates: Sequence[Shape], run: Callable[[Shape], object]) -> Shape:
+        """The fastest of the candidates; the first one while a graph is being captured, when nothing can be measured."""
+        if key not in self._known:
+            if torch.cuda.is_current_stream_capturing():
+                return candidates[0]
+            self._known[key] = min(candidates, key=lambda shape: _seconds(run, shape))
+            self._write()
+        return self._known[key]
+
+    def _write(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            aside = self._path.with_suffix(f".{os.getpid()}")
+            aside.write_text(json.dumps({key: astuple(shape) for key, shape in self._known.items()}))
+            aside.replace(self._path)
+        except OSError:
+            pass  # a cache that cannot be written costs only the next measurement
+
+
+def chosen(
+    x: Tensor,
+    name: str,
+    sizes: tuple[object, ...],
+    work: float,
+    candidates: Sequence[Shape],
+    run: Callable[[Shape], object],
+) -> Shape:
+    """The rule's shape, the first candidate, for light work; the fastest for heavy work on a GPU."""
+    if not x.is_cuda or work < _HEAVY:
+        return candidates[0]
+    device = torch.cuda.get_device_name(x.device)
+    key = " ".join(map(str, (name, device, torch.__version__, triton.__version__, x.dtype, *sizes)))
+    return _shapes().best(key, candidates, run)
+
+
+@lru_cache(maxsize=1)
+def _shapes() -> Shapes:
+    return Shapes(Path(os.environ.get("GANHERD_CACHE", "~/.cache/ganherd")).expanduser() / "kernels.json")
+
+
+def _seconds(run: Callable[[Shape], object], shape: Shape) -> float:
+    """Of one launch; infinite where the tile does not fit the device."""
+    try:
+        run(shape)
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        best = float("inf")
+        for _ in range(3):
+            began.record()
+            for _ in range(4):
+                run(shape)
+            ended.record()
+            ended.synchronize()
+            best = min(best, began.elapsed_time(ended))
+        return best
+    except (RuntimeError, triton.runtime.errors.OutOfResources):
+        return float("inf")

@@ -1,0 +1,54 @@
+"""One GAN for all classes: residual nets that take the label, by class-conditional batch norm and by projection."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ganherd.nets.residual import Down, Up, start
+from ganherd.nets.spectral import SpectralEmbedding, SpectralLinear
+
+
+class ConditionalNorm(nn.Module):
+    """Batch norm whose gain and shift belong to the class of each image."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels, affine=False)
+        self.gain, self.shift = nn.Embedding(classes, channels), nn.Embedding(classes, channels)
+        nn.init.ones_(self.gain.weight)
+        nn.init.zeros_(self.shift.weight)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        like = (x.shape[0], x.shape[1], 1, 1)
+        out: Tensor = self.norm(x) * self.gain(y).reshape(like) + self.shift(y).reshape(like)
+        return out
+
+
+class ConditionalGenerator(Up):
+    """As in cGANs with projection (Miyato and Koyama, 2018): the noise knows nothing of the label, every block's norms do."""
+
+    def __init__(
+        self, shape: tuple[int, ...], latent: int, classes: int, *, width: int = 64, attention: bool = False
+    ) -> None:
+        super().__init__(shape, latent, width, attention, lambda channels: ConditionalNorm(channels, classes))
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        return self.image(z, y)
+
+
+class ConditionalDiscriminator(Down):
+    """The projection discriminator: a logit of the image alone, plus the features' product with the class's own vector."""
+
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, *, width: int = 64, attention: bool = False, spectral: bool = True
+    ) -> None:
+        super().__init__(shape, width, attention, spectral)
+        self.head = (SpectralLinear if spectral else nn.Linear)(self.features, 1)
+        self.project = (SpectralEmbedding if spectral else nn.Embedding)(classes, self.features)
+        start(self)
+        nn.init.xavier_uniform_(self.project.weight)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        features = self.pooled(x)  # [B, features]
+        alone: Tensor = self.head(features)  # [B, 1]
+        return alone.squeeze(1) + (self.project(y) * features).sum(1)  # [B]

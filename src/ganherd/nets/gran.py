@@ -1,0 +1,106 @@
+"""GRAN's generator: a canvas that is painted in steps, each step seeing through an encoder what the last one painted.
+
+The noise z is drawn once. With h_z = tanh(BN(W z)) and h_0 = 0, step t paints dC_t = f([h_z, h_{t-1}]), and
+h_t = g(dC_t) is what the next step sees of it. The sample is tanh(dC_1 + … + dC_T); the authors' code, with data in
+[0, 1], has a sigmoid there. The weights of f and g are shared by all steps.
+
+The maps of the authors' runs: MNIST `width: 128` (7x7x256, 128), CIFAR-10 `width: 256` (4x4x1024, 512, 256), churches
+`width: 344, first: 172` (4x4x172, 1376, 688, 344). Its discriminator is that of `dcgan5`.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ganherd.nets.blocks import init_dcgan
+from ganherd.nets.dcgan5 import Size, doubled, doubling, halved, halving
+
+
+class GranGenerator(nn.Module):
+    def __init__(
+        self, shape: tuple[int, ...], latent: int, *, steps: int = 3, width: int = 128, first: int = 0
+    ) -> None:
+        super().__init__()
+        channels, *image = shape
+        sizes = halved((image[0], image[1]))[::-1]
+        maps = [*doubled(width, len(sizes) - 1, first), channels]
+        self.steps = steps
+        self.noise = nn.Sequential(nn.Linear(latent, latent, bias=False), nn.BatchNorm1d(latent), nn.Tanh())
+        self.paint = _Decoder(latent, maps, sizes, steps)
+        if steps > 1:  # nobody looks at the last step's paint
+            self.look = _Encoder(latent, maps, sizes, steps - 1)
+        init_dcgan(self)
+
+    def forward(self, z: Tensor) -> Tensor:
+        h_z = self.paint.of_noise(self.noise(z))  # [B, C * h * w], the same at each step
+        canvas = paint = self.paint(h_z, 0)  # [B, C, H, W]
+        for t in range(1, self.steps):
+            paint = self.paint(h_z + self.paint.of_canvas(self.look(paint, t - 1)), t)
+            canvas = canvas + paint
+        return torch.tanh(canvas)
+
+
+class _Decoder(nn.Module):
+    """f: a fully connected layer with batch norm and ReLU, then transposed convolutions with none, the last one linear.
+
+    The layer's weights are kept in two parts, for h_z and for what was seen: the first need not be repeated.
+    """
+
+    def __init__(self, latent: int, maps: list[int], sizes: list[Size], steps: int) -> None:
+        super().__init__()
+        start = (maps[0], *sizes[0])
+        n = math.prod(start)
+        self.of_noise = nn.Linear(latent, n, bias=False)
+        if steps > 1:
+            self.of_canvas = nn.Linear(latent, n, bias=False)
+        self.norm = StepNorm((n,), steps)
+        layers: list[nn.Module] = [nn.Unflatten(1, start)]
+        for i, (n_in, n_out) in enumerate(pairwise(maps)):
+            layers += [nn.ReLU(), doubling(n_in, n_out, sizes[i], sizes[i + 1], bias=True)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, h: Tensor, t: int) -> Tensor:
+        paint: Tensor = self.layers(self.norm(h, t))  # [B, C, H, W], linear
+        return paint
+
+
+class _Encoder(nn.Module):
+    """g: the decoder's mirror image, with batch norm in all but its deepest convolution, and tanh at its end."""
+
+    def __init__(self, latent: int, maps: list[int], sizes: list[Size], steps: int) -> None:
+        super().__init__()
+        inwards = list(pairwise(reversed(maps)))
+        self.convs = nn.ModuleList(halving(n_in, n_out, bias=False) for n_in, n_out in inwards[:-1])
+        self.norms = nn.ModuleList(StepNorm((n_out, 1, 1), steps) for _, n_out in inwards[:-1])
+        self.deepest = halving(*inwards[-1], bias=True)
+        self.out = nn.Linear(maps[0] * math.prod(sizes[0]), latent, bias=False)
+        self.out_norm = StepNorm((latent,), steps)
+
+    def forward(self, x: Tensor, t: int) -> Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = torch.relu(norm(conv(x), t))
+        x = torch.relu(self.deepest(x))  # [B, C, h, w]
+        return torch.tanh(self.out_norm(self.out(x.flatten(1)), t))  # [B, latent]
+
+
+class StepNorm(nn.Module):
+    """Batch norm with one gain and shift for all steps, and running statistics of each step's own.
+
+    Paint is of another kind at each step: normalised by an average over the steps, samples would not be those that
+    the generator was trained to make. The authors' code knows batch statistics alone.
+    """
+
+    def __init__(self, shape: tuple[int, ...], steps: int) -> None:
+        super().__init__()
+        kind = nn.BatchNorm1d if len(shape) == 1 else nn.BatchNorm2d
+        self.norms = nn.ModuleList(kind(shape[0], affine=False) for _ in range(steps))
+        self.gain = nn.Parameter(torch.normal(1.0, 0.02, shape))
+        self.shift = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x: Tensor, t: int) -> Tensor:
+        out: Tensor = self.norms[t](x) * self.gain + self.shift
+        return out

@@ -1,0 +1,138 @@
+"""`ganherd bench fusion`: rows of every way side by side, kept as JSON with a picture; what fails is a row with its reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from commands import cli, own_cache
+from ganherd.bench import fusion, one
+from ganherd.bench.fusion import Asked, Found
+from ganherd.bench.processes import processes
+from ganherd.bench.show import draw, table
+from ganherd.errors import UserError
+
+__all__ = ["cli", "own_cache"]  # fixtures
+
+
+def found(*rows: dict) -> Found:
+    rates = {"matmul_flops_per_second": 8e14, "copy_bytes_per_second": 4e12}
+    case = {
+        "about": "a case",
+        "flops_per_member_step": 6e10,
+        "least_bytes_per_member_step": 2e8,
+        "floor_member_steps_per_second": [5000.0, 10000.0],
+    }
+    out = Found("a machine", "cuda", "bf16", rates, {"wcgan": case}, [{"case": "wcgan", **row} for row in rows])
+    fusion._compare(out)
+    return out
+
+
+def row(way: str, members: int, rate: float, **more: object) -> dict:
+    return {
+        "way": way, "members": members, "engine": way, "threads": 1, "member_steps_per_second": rate,
+        "images_per_second": 64 * rate, "peak_bytes": 2**30, "reserved_bytes": 2**30, "note": "", **more,
+    }  # fmt: skip
+
+
+def test_a_run_on_this_machine(cli) -> None:
+    words = ["--cases", "small", "--ways", "ours", "--members", "2", "--seconds", "0.05", "--device", "cpu"]
+    answer = cli("bench", "fusion", *words, "--json", "-o", "made/rows.json")
+    assert answer.code == 0 and answer.out.count("\n") == 1
+    told = json.loads(answer.out)
+    (ours,) = told["rows"]
+    assert ours["member_steps_per_second"] > 0 and ours["peak_bytes"] > 0 and ours["engine"] in ("loop", "fused")
+    assert ours["images_per_second"] == pytest.approx(64 * ours["member_steps_per_second"])
+    assert 0 < ours["share_of_floor"][0] <= ours["share_of_floor"][1] and ours["tflops"] > 0
+    kept = json.loads(Path("made/rows.json").read_text())
+    assert kept["rows"] == told["rows"] and "bench fusion --cases small" in kept["command"]
+    assert Path("made/rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_processes_add_up(own_cache) -> None:
+    both = processes("small", 2, 0.2, "cpu", "float32")
+    assert both.rate > 0 and both.threads == 1 and both.engine == "processes"
+
+
+def test_a_process_that_cannot_train_says_why() -> None:
+    with pytest.raises(RuntimeError, match="a process ended: .*float16"):
+        processes("small", 1, 0.1, "cpu", "float16")
+
+
+def test_ratios_and_shares() -> None:
+    out = found(row("eager", 10, 100.0), row("processes", 10, 400.0), row("ours", 10, 4000.0), row("ours", 100, 5000.0))
+    eager, alone, ours, many = out.rows
+    assert (ours["against_eager"], ours["against_processes"], alone["against_eager"]) == (40.0, 10.0, 4.0)
+    assert many["against_eager"] is None and many["against_processes"] == 12.5  # ten at a time take turns
+    assert ours["tflops"] == pytest.approx(240.0) and ours["gigabytes_per_second"] == pytest.approx(800.0)
+    assert ours["share_of_floor"] == pytest.approx([0.4, 0.8])
+    assert ours["chosen"] and not eager["chosen"]
+
+
+def test_a_row_without_a_number_is_told_and_drawn_around(tmp_path) -> None:
+    failed = {"way": "grouped", "members": 100, "error": "out of memory"}
+    out = found(row("eager", 100, 100.0), failed, row("ours", 100, 4000.0, engine="graph"))
+    lines = table(out).splitlines()
+    assert any("grouped" in line and "no number: out of memory" in line for line in lines)
+    assert any("ours" in line and "4,000" in line and "40.0" in line and "graph" in line for line in lines)
+    draw(out, tmp_path / "rows.png")
+    assert (tmp_path / "rows.png").stat().st_size > 10_000
+
+
+def test_a_process_that_dies_costs_one_row(monkeypatch) -> None:
+    """The sizes after it are measured by another one."""
+    calls: list[str] = []
+
+    def run(words, patience):
+        calls.append(words[1])
+        lines = [json.dumps({"case": "wcgan", **row("eager", int(n), 1.0)}) for n in words[1].split(",")]
+        return ([lines[0]], "noise\nKilled") if len(calls) == 1 else (lines, "")
+
+    monkeypatch.setattr(fusion, "_run", run)
+    rows = fusion._rows("wcgan", "eager", (1, 10, 100), 0.1, "cuda", "bf16", True, lambda text: None)
+    assert calls == ["1,10,100", "100"]
+    assert [r["members"] for r in rows] == [1, 10, 100]
+    assert rows[1]["error"] == "Killed" and "noise" in rows[1]["detail"] and "error" not in rows[2]
+
+
+def test_processes_are_never_more_than_ten(monkeypatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        fusion, "_run", lambda words, patience: (asked.append(words[1]) or ['{"way": "processes"}'], "")
+    )
+    fusion._rows("mlp", "processes", (1, 16, 256), 0.1, "cuda", "bf16", True, lambda text: None)
+    fusion._rows("mlp", "processes", (1, 4), 0.1, "cuda", "bf16", True, lambda text: None)
+    assert asked == ["10", "4"]
+
+
+def test_reasons_are_one_line(capsys, monkeypatch) -> None:
+    assert one.reason(torch.OutOfMemoryError("CUDA out of memory. Tried …\nmore")) == "out of memory"
+    assert one.reason(RuntimeError("first\nsecond")) == "RuntimeError: first"
+
+    def fails(*words):
+        raise ValueError("no luck")
+
+    one.main("small", "2", "streams", "1", "cpu", "float32")
+    assert json.loads(capsys.readouterr().out)["error"] == "streams needs a GPU: there are no CUDA graphs here."
+    monkeypatch.setattr(one, "measure", fails)
+    one.main("mlp", "4,8", "eager", "1", "cpu", "float32")
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"case": "mlp", "members": 4, "way": "eager", "error": "ValueError: no luck"}
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Asked(cases=("vgg",)), "there is no benchmark of 'vgg'"),
+        (Asked(ways=("magic",)), "there is no way 'magic'; there are eager"),
+        (Asked(precision="float16"), "float16"),
+        (Asked(device="tpu"), "engine.device"),
+    ],
+)
+def test_what_nobody_knows_is_refused_at_once(asked: Asked, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        asked.check()

@@ -1,0 +1,105 @@
+"""`ganherd train --explain`: how each layer would run, here and on a GPU, and why; nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ganherd.herd.streams import HAS_TRITON
+from small import small_recipe
+
+ALL, EACH, VMAP = "PyTorch on all members", "PyTorch member by member", "vmap"
+BY_KERNEL = "kernel" if HAS_TRITON else ALL
+NETS = '''
+import torch
+from torch import nn
+
+class G(nn.Module):
+    def __init__(self, shape, latent):
+        super().__init__()
+        self.shape, self.first, self.norm = tuple(shape), nn.Linear(latent, 64), nn.LayerNorm(64)
+        self.wide = nn.Conv2d(1, 1, 7, padding=3)
+    def forward(self, z):
+        return torch.cos(self.wide(self.norm(self.first(z)).reshape(-1, *self.shape)))
+
+class InPlace(G):
+    def forward(self, z):
+        return super().forward(z).mul_(0.5)
+
+class Turns(G):
+    def forward(self, z):
+        return super().forward(z if z.mean() > 5 else -z)
+'''  # fmt: skip
+
+
+@pytest.fixture
+def explain(cli, data):
+    """The facts about the recipe with these changes, after looking that nothing was left behind."""
+
+    def asked(*words: object, **sections: dict) -> dict:
+        Path("their_nets.py").write_text(NETS)
+        Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, **sections)))
+        answer = cli("train", "mine.yaml", "--run", "new", "--explain", "--json", *words)
+        assert answer.code == 0, answer
+        assert not Path("new").exists() and not Path("runs").exists()
+        return json.loads(answer.out)
+
+    return asked
+
+
+def hows(net: dict, where: str) -> dict[str, tuple[str, str]]:
+    return {layer["layer"]: (layer["what"], layer[where]["how"]) for layer in net["layers"]}
+
+
+def test_layers_of_convolutional_nets(explain) -> None:
+    wcgan = {"generator": {"name": "wcgan", "width": 4}, "discriminator": {"name": "wcgan", "width": 2}}
+    found = explain(nets=wcgan, loss={"name": "wasserstein"})
+    assert found["device"] == "cpu" and found["one_by_one"] == ""
+    g, d = found["nets"]
+    assert (g["role"], d["role"]) == ("generator", "discriminator") and g["parameters"] > 0
+    here, gpu = hows(g, "here"), hows(g, "gpu")
+    assert here["layers.0"] == ("Linear", ALL) and gpu["layers.0"] == ("Linear", BY_KERNEL)
+    assert here["layers.5"] == ("Conv2d", EACH)
+    assert gpu["layers.5"] == ("Conv2d", "kernel" if HAS_TRITON else EACH)
+    upsample = next(layer for layer in g["layers"] if layer["layer"] == "layers.4")
+    assert upsample["gpu"] == {"how": "with its neighbour", "why": "a part of layers.5"}
+    assert hows(d, "gpu")["layers.2"] == ("Dropout", BY_KERNEL)
+    assert "kernel" not in {how for _, how in here.values()} and g["no_kernels"]["here"]
+
+
+def test_a_gradient_penalty_keeps_kernels_from_the_critic(explain) -> None:
+    g, d = explain(loss={"name": "wasserstein-gp"})["nets"]
+    assert {how for what, how in hows(g, "gpu").values() if what == "Linear"} == {BY_KERNEL}
+    assert {how for what, how in hows(d, "gpu").values() if what == "Linear"} == {ALL}
+    assert not HAS_TRITON or "gradient penalty" in d["no_kernels"]["gpu"]
+    g, d = explain(train={"precision": "float64"})["nets"]
+    assert {how for _, how in hows(g, "gpu").values()} == {ALL} and "float64" in g["no_kernels"]["gpu"]
+
+
+def test_what_has_no_kernel_is_named_with_the_reason(explain) -> None:
+    (g, _) = explain("--set", "nets.generator={name: 'their_nets:G', settings: {}}")["nets"]
+    assert hows(g, "gpu")["norm"] == ("LayerNorm", VMAP)
+    assert hows(g, "gpu")["cos"] == ("cos", VMAP)
+    assert hows(g, "gpu")["wide"] == ("Conv2d", EACH)
+    why = {layer["layer"]: layer["gpu"]["why"] for layer in g["layers"]}
+    assert "LayerNorm has no operation for all members" in why["norm"]
+    assert not HAS_TRITON or "no kernel for its size" in why["wide"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("InPlace", "in place, with mul_"), ("Turns", "cannot be traced")])
+def test_a_net_whose_graph_is_not_known_runs_as_a_whole(explain, name, why) -> None:
+    found = explain("--set", f"nets.generator={{name: 'their_nets:{name}', settings: {{}}}}")
+    (only,) = found["nets"][0]["layers"]
+    assert only["gpu"]["how"] == VMAP and why in only["gpu"]["why"]
+    assert bool(found["one_by_one"]) == (name == "Turns")  # vmap refuses a choice that depends on the data
+
+
+def test_for_people(cli) -> None:
+    answer = cli("train", "--explain", "--set", "engine.device=cpu")
+    assert answer.code == 0 and not Path("runs").exists()
+    for word in ("generator SmallGenerator", "here (cpu)", "on a GPU", "layers.0", "Linear", "Nothing was trained"):
+        assert word in answer.out
+    assert "--explain is for new runs" in cli("train", "--resume", "run", "--explain").sentence
