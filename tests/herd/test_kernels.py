@@ -150,7 +150,9 @@ def test_dropout_draws_what_the_streams_would(slope):
     assert torch.allclose(rows.grad * rows, 2 * ours.square(), atol=1e-6)
 
 
-def test_adam_equals_its_twin():
+@pytest.mark.parametrize("width", [1500, 1517])
+def test_adam_equals_its_twin(width):
+    """Also where the rows lie apart, as those of a breed that is not the widest: what lies between is not touched."""
     generator = torch.Generator().manual_seed(0)
     params, grads, m = (torch.randn(3, 1500, generator=generator).to(DEVICE) for _ in range(3))
     v = torch.rand(3, 1500, generator=generator).to(DEVICE)
@@ -161,10 +163,12 @@ def test_adam_equals_its_twin():
     )
     theirs = [x.double() for x in (params, grads, m, v)]
     adam_reference_(*theirs, t, lr, beta1, beta2, 1e-8)
-    ours = [x.clone() for x in (params, grads, m, v)]
+    wide = [torch.full((3, width), 7.0, device=DEVICE) for _ in range(4)]
+    ours = [rows[:, :1500].copy_(x) for rows, x in zip(wide, (params, grads, m, v), strict=True)]
     adam_triton_(*ours, t, lr, beta1, beta2, 1e-8)
-    for one, other in zip(ours, theirs, strict=True):
+    for one, other, rows in zip(ours, theirs, wide, strict=True):
         close(one, other, 1e-6)
+        assert (rows[:, 1500:] == 7.0).all()
 
 
 def test_keys_and_numbers_are_those_of_the_streams():
@@ -177,3 +181,20 @@ def test_keys_and_numbers_are_those_of_the_streams():
         ours = fill(keys, 3000, kind, torch.float32).cpu()
         theirs = streams._hashed(keys.cpu(), (3000,), kind, torch.float32)
         assert torch.allclose(ours, theirs, atol=1e-5), kind
+
+
+@pytest.mark.parametrize(("flatten", "shape"), [(True, ()), (False, (5, 2, 3)), (True, (5, 2, 3)), (False, ())])
+def test_a_linear_layer_between_images_equals_its_twin(flatten, shape):
+    """The kernel reads the weights in another order; nobody else notices."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4, 3, 2) if flatten else torch.randn(2, 3, 24)
+    weight, bias = torch.randn(2, 30, 24), torch.randn(2, 30)
+    results = []
+    for library, dtype in ((ops, torch.float64), (fast, torch.float32)):
+        given = [t.to(DEVICE, dtype).requires_grad_() for t in (x, weight, bias)]
+        out = library.linear(*given, flatten, shape)
+        (out * torch.arange(out.numel(), device=DEVICE).view(out.shape)).sum().backward()
+        results.append([out, *(t.grad for t in given)])
+    assert results[0][0].shape == results[1][0].shape
+    for ours, theirs in zip(results[1], results[0], strict=True):
+        close(ours, theirs, 1e-5)

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
+from ganherd.augment import augment, numbers
 from ganherd.herd import streams
+from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness, Streams
 from ganherd.run.assemble import Assembly
 
@@ -33,6 +35,7 @@ class SeparateGan:
         self.adam_g = torch.optim.Adam(self.g.parameters(), lr=get["lr_g"], betas=betas, eps=self.rules.eps)
         self.adam_d = torch.optim.Adam(self.d.parameters(), lr=get["lr_d"], betas=betas, eps=self.rules.eps)
         self.base = np.array([streams.key(get["seed"], get["slot"], get["life"])])
+        self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
         self.ema = copy.deepcopy(self.g)
         self.losses: list[tuple[float, float]] = []
@@ -46,8 +49,8 @@ class SeparateGan:
         module.load_state_dict({**weights, **buffers})
         return module
 
-    def train(self, steps: int) -> None:
-        for step in range(steps):
+    def train(self, steps: int, first: int = 0) -> None:
+        for step in range(first, first + steps):
             draws = Streams(self.base, step)
             if self.rules.order == "g-d":
                 self._generator_update(draws, step)
@@ -61,10 +64,10 @@ class SeparateGan:
 
     def _discriminator_update(self, draws: Streams, step: int, update: int) -> None:
         batch = step * self.rules.n_critic + update
-        x = self.feed.batch_at(slice(self.member, self.member + 1), self.base, batch)[0][0]
+        x = self._batch(batch)
         calls = iter(range(8 * (update + 1), 8 * (update + 2)))
         fake = self._call(self.g, self._noise(draws, update), draws, next(calls)).detach()
-        x, fake = self._blur(x, draws, step, update, 0), self._blur(fake, draws, step, update, 1)
+        x, fake = self._shown(x, draws, step, update, 0), self._shown(fake, draws, step, update, 1)
         real_logit = self._call(self.d, x, draws, next(calls))
         fake_logit = self._call(self.d, fake, draws, next(calls))
         one, zero = torch.ones_like(real_logit), torch.zeros_like(real_logit)
@@ -72,6 +75,9 @@ class SeparateGan:
             "minimax": lambda: bce(real_logit, one) + bce(fake_logit, zero),
             "non-saturating": lambda: bce(real_logit, one) + bce(fake_logit, zero),
             "least-squares": lambda: ((real_logit - 1) ** 2).mean() / 2 + (fake_logit**2).mean() / 2,
+            "least-squares-sigmoid": lambda: (
+                ((real_logit.sigmoid() - 1) ** 2).mean() + (fake_logit.sigmoid() ** 2).mean()
+            ),
             "wasserstein": lambda: fake_logit.mean() - real_logit.mean(),
             "wasserstein-gp": lambda: fake_logit.mean() - real_logit.mean(),
             "hinge": lambda: torch.relu(1 - real_logit).mean() + torch.relu(1 + fake_logit).mean(),
@@ -86,6 +92,11 @@ class SeparateGan:
             penalty = ((slope.flatten(1).pow(2).sum(1) + 1e-12).sqrt() - 1).pow(2).mean()
             if self.loss == "wasserstein-gp":
                 loss = loss + self.rules.gp_weight * penalty
+        if self.rules.r1:
+            at = x.detach().clone().requires_grad_()
+            call = 8 * (update + 1) + 4
+            slope = torch.autograd.grad(self._call(self.d, at, draws, call).sum(), at, create_graph=True)[0]
+            loss = loss + self.rules.r1 / 2 * slope.pow(2).flatten(1).sum(1).mean()
         self.adam_d.zero_grad()
         loss.backward()
         self._limit(self.d)
@@ -94,12 +105,14 @@ class SeparateGan:
             self._clip()
 
     def _generator_update(self, draws: Streams, step: int) -> None:
+        self._batch((step + 1) * self.rules.n_critic - 1)  # for its labels
         fake = self._call(self.g, self._noise(draws, self.rules.n_critic), draws, 0)
-        logit = self._call(self.d, self._blur(fake, draws, step, self.rules.n_critic, 1), draws, 1)
+        logit = self._call(self.d, self._shown(fake, draws, step, self.rules.n_critic, 1), draws, 1)
         loss = {
             "minimax": lambda: -bce(logit, torch.zeros_like(logit)),
             "non-saturating": lambda: bce(logit, torch.ones_like(logit)),
             "least-squares": lambda: ((logit - 1) ** 2).mean() / 2,
+            "least-squares-sigmoid": lambda: ((logit.sigmoid() - 1) ** 2).mean(),
             "wasserstein": lambda: -logit.mean(),
             "wasserstein-gp": lambda: -logit.mean(),
             "hinge": lambda: -logit.mean(),
@@ -117,16 +130,36 @@ class SeparateGan:
 
     def _call(self, module: nn.Module, x: Tensor, draws: Streams, call: int) -> Tensor:
         with MemberRandomness(draws.keys(streams.INSIDE, call)[0]):  # dropout from the member's stream
-            return module(x)
+            return module(x, self.y) if takes_label(module) else module(x)
+
+    def _batch(self, number: int) -> Tensor:
+        x, y = self.feed.batch_at(slice(self.member, self.member + 1), self.base, number)
+        self.y = y[0]
+        return x[0]
 
     def _noise(self, draws: Streams, call: int) -> Tensor:
         dtype = next(self.g.parameters()).dtype
-        return draws.prior((streams.NOISE, call), (self.rules.batch, self.rules.latent), self.rules.prior, dtype)[0]
+        return draws.prior((streams.NOISE, call), (self.rules.batch, self.rules.latent), self.prior, dtype)[0]
+
+    def _shown(self, x: Tensor, draws: Streams, step: int, update: int, made: int) -> Tensor:
+        """What the discriminator is shown of real (0) or made (1) images."""
+        if self.rules.flip and not made:
+            u = draws.draw((streams.AUGMENT, update, 2), (self.rules.batch, 1), "uniform", torch.float32)[0, :, 0]
+            x = torch.stack([one.flip(-1) if float(v) < 0.5 else one for one, v in zip(x, u, strict=True)])
+        x = self._blur(x, draws, step, update, made)
+        if self.rules.augment:
+            shape = (self.rules.batch, numbers(self.rules.augment))
+            u = draws.draw((streams.AUGMENT, update, made), shape, "uniform", torch.float32)[0]
+            x = augment(x, u, self.rules.augment)
+        return x
 
     def _blur(self, x: Tensor, draws: Streams, step: int, update: int, which: int) -> Tensor:
-        if not self.rules.input_noise:
+        if not self.rules.input_noise or (which == 1 and self.rules.input_noise_on == "real"):
             return x
-        left = max(0.0, 1 - step / self.rules.input_noise_steps) if self.rules.input_noise_steps else 1.0
+        done = step / self.rules.input_noise_steps if self.rules.input_noise_steps else 0.0
+        left = max(0.0, 1 - done)
+        if self.rules.input_noise_decay == "steps":
+            left = 1.0 if done < 0.5 else 1 / 3 if done < 1 else 0.0
         return x + self.sigma * left * draws.draw((streams.INPUT_NOISE, update, which), x.shape, "normal", x.dtype)[0]
 
     def _limit(self, module: nn.Module) -> None:

@@ -11,7 +11,15 @@ from ganherd.herd.engine import Engine, Plan
 from ganherd.run.assemble import Assembly, assemble
 from promises.separate import SeparateGan
 
-LOSSES = ["minimax", "non-saturating", "least-squares", "wasserstein", "wasserstein-gp", "hinge"]
+LOSSES = [
+    "minimax",
+    "non-saturating",
+    "least-squares",
+    "least-squares-sigmoid",
+    "wasserstein",
+    "wasserstein-gp",
+    "hinge",
+]
 NETS = {  # narrow versions of every net, on images that it can make
     "small": (
         {
@@ -42,6 +50,41 @@ NETS = {  # narrow versions of every net, on images that it can make
     "dcgan": (
         {"generator": {"name": "dcgan", "width": 2}, "discriminator": {"name": "dcgan", "width": 2}},
         (1, 28, 28),
+    ),
+    "dcgan5": (
+        {
+            "generator": {"name": "dcgan5", "width": 2, "depth": 2},
+            "discriminator": {"name": "dcgan5", "width": 2},
+        },
+        (1, 13, 14),
+    ),
+    "gran": (
+        {
+            "generator": {"name": "gran", "width": 2, "first": 3},
+            "discriminator": {"name": "dcgan5", "width": 2, "first_norm": False},
+        },
+        (1, 13, 14),
+    ),
+    "toy-pacgan": (
+        {
+            "generator": {"name": "toy", "width": 6, "init": "normal"},
+            "discriminator": {"name": "toy", "width": 5, "layers": 3, "activation": "maxout", "batch_norm": False},
+        },
+        (2,),
+    ),
+    "residual": (
+        {
+            "generator": {"name": "residual", "width": 2, "attention": True},
+            "discriminator": {"name": "residual", "width": 2, "attention": True},
+        },
+        (3, 9, 8),
+    ),
+    "conditional": (
+        {
+            "generator": {"name": "conditional", "width": 2},
+            "discriminator": {"name": "conditional", "width": 2},
+        },
+        (1, 8, 7),
     ),
 }
 
@@ -104,11 +147,15 @@ def test_every_net_with_every_loss(tmp_path, net, loss):
         {"train": {"order": "g-d"}},
         {"train": {"ema": 0.9}},
         {"train": {"input_noise": [0.1, 0.0, 0.3], "input_noise_steps": 6}},
+        {"train": {"input_noise": 0.3, "input_noise_steps": 6, "input_noise_decay": "steps", "input_noise_on": "real"}},
         {"optim": {"grad_clip": 0.05}},
         {"optim": {"beta1": [0.0, 0.5, 0.9], "beta2": [0.9, 0.99, 0.999], "eps": 1e-6}},
         {"loss": {"name": ["hinge", "wasserstein-gp", "wasserstein"]}},
         {"loss": {"name": "wasserstein", "clip": 0.02, "clip_what": "weights"}},
+        {"loss": {"name": "hinge", "r1": 3.0}},
+        {"train": {"flip": True, "augment": ["colour", "translation", "cutout"]}},
         {"nets": {"prior": "uniform"}},
+        {"nets": {"prior": ["uniform", "normal", "uniform"]}},
         {"data": {"partition": "diet", "diet": 0.5}, "herd": {"members": 3}},
         {"data": {"partition": "all"}, "herd": {"members": 3}},
     ],

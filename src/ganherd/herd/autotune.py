@@ -7,12 +7,13 @@ import json
 import os
 import platform
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ganherd.errors import UserError
-from ganherd.herd.engine import Herd, Plan, members_that_fit, on_device, rate
+from ganherd.herd.engine import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
 from ganherd.herd.state import bases
 from ganherd.herd.step import SUMS, Step
 from ganherd.recipe import Engine as Settings
@@ -35,7 +36,7 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
     if herd.device.type == "cuda":
         threads = threads[-1:]
-        whole = chunk >= herd.size  # a graph holds the addresses of the whole state
+        whole = chunk >= herd.size and not herd.pace  # a graph holds the addresses of the whole state
         names = names if settings.name != "auto" else ["loop", "fused", *(["graph"] if whole else [])]
     plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
     if len(plans) == 1:
@@ -64,15 +65,15 @@ def _best(rates: dict[Plan, float]) -> Plan:
 
 def _cannot_be_fused(herd: Herd) -> str:
     """Why not: a net may do what only one member at a time can, as a choice that depends on its input. Empty if it can."""
-    state = {name: value[:1].clone().to(herd.device) for name, value in herd.state.items()}
-    own = bases(state)
-    sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
-    try:
-        Step(herd.g, herd.d, herd.rules, mapped=True)(
-            state, lambda n: herd.feed.batch_at(slice(0, 1), own, n), on_device(own, herd.device), sums, 0
-        )
-    except (RuntimeError, ValueError) as error:
-        return (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+    for block, breed in one_of_each(herd):
+        state = copied(herd, block, breed)
+        own = bases(state)
+        sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
+        batches = partial(herd.feed.batch_at, block, own)
+        try:
+            Step(breed.g, herd.d, herd.rules, mapped=True)(state, batches, on_device(own, herd.device), sums, 0)
+        except (RuntimeError, ValueError) as error:
+            return (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
     return ""
 
 
@@ -101,7 +102,8 @@ def _identity(herd: Herd, plans: list[Plan]) -> str:
     parts = [
         _WORTH,
         platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.size, list(herd.feed.x.shape[1:]),
-        str(herd.g.module), str(herd.d.module), rules, [(plan.name, plan.chunk, plan.threads) for plan in plans],
+        [(str(breed.g.module), len(breed.slots)) for breed in herd.breeds.all], str(herd.d.module), rules,
+        *herd.pace, [(plan.name, plan.chunk, plan.threads) for plan in plans],
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 

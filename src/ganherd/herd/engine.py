@@ -12,8 +12,11 @@ from torch import Tensor
 
 from ganherd.data.feed import Feed
 from ganherd.herd import streams
+from ganherd.herd.breeds import Breed, Breeds
+from ganherd.herd.lanes import Lanes
+from ganherd.herd.pace import Pace, blocks, own_step
 from ganherd.herd.rivals import Rivals
-from ganherd.herd.state import Blueprint, State, bases, bytes_per_member, members_of
+from ganherd.herd.state import Blueprint, Rows, State, bases, bytes_per_member, members_of
 from ganherd.herd.step import SUMS, Rules, Step
 
 
@@ -21,17 +24,49 @@ from ganherd.herd.step import SUMS, Rules, Step
 class Herd:
     """Everything the hot path needs: the nets' blueprints, the stacked state, the rules of a step and the feed."""
 
-    g: Blueprint
+    breeds: Breeds
     d: Blueprint
     state: State  # on the host when it does not fit the device, else on the device
     rules: Rules
     feed: Feed
     device: torch.device
     rivals: Rivals | None = None  # whom the members meet instead of their own partner
+    pace: Pace = ()  # where members make steps at their own pace
 
     @property
     def size(self) -> int:
         return len(self.state["set.seed"])
+
+    @property
+    def g(self) -> Blueprint:
+        """The generator of a herd of one breed."""
+        (breed,) = self.breeds.all
+        return breed.g
+
+    @property
+    def nets(self) -> dict[str, Rows]:
+        """By the first letter of their names in the state."""
+        return {"g": self.breeds, "d": self.d}
+
+    def breed_of(self, member: int) -> Breed:
+        return self.breeds.of(int(self.state["set.slot"][member]))
+
+    def blocks(self, width: int) -> list[tuple[slice, Breed]]:
+        """All members, cut into blocks of at most so many that are of one breed and one pace."""
+        return [
+            (slice(run.start + block.start, run.start + block.stop), breed)
+            for run, breed in self.breeds.runs(self.state["set.slot"].tolist())
+            for block in blocks(run.stop - run.start, width, self.pace[run])
+        ]
+
+    def priors(self, members: slice) -> Tensor | None:
+        """[n] the prior of each of them by its number, where they differ."""
+        found = self.state.get("set.prior")
+        return None if found is None else found[members].cpu()
+
+    def made(self, step: int) -> list[int]:
+        """[N] how many steps each member has made at that step of the run."""
+        return [int(step * pace) for pace in self.pace] or [step] * self.size
 
     def no_sums(self) -> Tensor:
         """[4, N] float64: what records are made of, before the first step."""
@@ -64,8 +99,12 @@ class Engine:
     def __init__(self, herd: Herd, plan: Plan) -> None:
         self.herd, self.plan = herd, plan
         width = 1 if plan.name == "loop" else plan.chunk
-        self._blocks = [slice(a, min(a + width, herd.size)) for a in range(0, herd.size, width)]
-        self._step = Step(herd.g, herd.d, herd.rules, mapped=plan.name != "loop", kernels=has_kernels(herd))
+        self._blocks = herd.blocks(width)
+        lanes = Lanes(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
+        self._step = {
+            breed: Step(breed.g, herd.d, herd.rules, plan.name != "loop", has_kernels(herd), lanes)
+            for breed in herd.breeds.all
+        }
 
     def advance(
         self,
@@ -78,21 +117,24 @@ class Engine:
         """Trains every member from `start` up to `stop`, or to the first step after it is asked to stop; says where it is."""
         base = bases(self.herd.state)
         if self.is_resident:  # everything is where it is computed: step by step, so that a stop takes effect at once
-            blocks = [(block, members_of(self.herd.state, block), sums[:, block]) for block in self._blocks]
+            blocks = [
+                (block, breed, breed.view(members_of(self.herd.state, block)), sums[:, block])
+                for block, breed in self._blocks
+            ]
             for step in range(start, stop):
-                for block, state, block_sums in blocks:
-                    self._one(state, block, base[block], block_sums, step)
+                for block, breed, state, block_sums in blocks:
+                    self._one(breed, state, block, base[block], block_sums, step)
                 if tick:
                     tick(step + 1)
                 if asked_to_stop():
                     return step + 1
             return stop
-        for number, block in enumerate(self._blocks):  # block by block up to the next meeting: each is moved once
-            host = members_of(self.herd.state, block)
+        for number, (block, breed) in enumerate(self._blocks):  # block by block up to the next meeting: moved once each
+            host = breed.view(members_of(self.herd.state, block))
             state = {name: value.to(self.herd.device) for name, value in host.items()}
             block_sums = sums[:, block].to(self.herd.device)
             for step in range(start, stop):
-                self._one(state, block, base[block], block_sums, step)
+                self._one(breed, state, block, base[block], block_sums, step)
                 if tick:
                     tick(start + ((stop - start) * number + step + 1 - start) // len(self._blocks))
                 if number == 0 and asked_to_stop():
@@ -108,9 +150,14 @@ class Engine:
         """Whether the state lies on the device; otherwise it lives with the host, and blocks of it visit the device."""
         return self.herd.state["g.params"].device.type == self.herd.device.type
 
-    def _one(self, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
+    def _one(self, breed: Breed, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
+        if self.herd.pace:
+            own = own_step(step, self.herd.pace[block.start])
+            if own is None:
+                return
+            step = own
         feed, first = self.herd.feed, step * self.herd.rules.n_critic
-        self._step(
+        self._step[breed](
             state,
             lambda number: feed.batch_at(block, base, first + number),
             on_device(base, self.herd.device),
@@ -132,8 +179,8 @@ def place(herd: Herd, plan: Plan) -> None:
 
 
 def make_engine(herd: Herd, plan: Plan) -> Engine:
-    """The engine that the plan names; `graph` runs where the whole herd is on a GPU."""
-    if plan.name == "graph" and herd.state["g.params"].is_cuda:
+    """The engine that the plan names; `graph` runs where the whole herd is on a GPU and all make the same step."""
+    if plan.name == "graph" and herd.state["g.params"].is_cuda and not herd.pace:
         from ganherd.herd.graph import GraphEngine
 
         return GraphEngine(herd, plan)
@@ -148,22 +195,37 @@ def on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
 def memory_per_member(herd: Herd) -> int:
     """Bytes that one more member takes on the device while it trains: its state, its gradients and what autograd keeps.
 
-    Measured on one step of one member, on copies: nothing has to run out to find it.
+    Measured on one step of one member (of the breed that takes most), on copies: nothing has to run out to find it.
     """
-    state = {name: value[:1].clone().to(herd.device) for name, value in herd.state.items()}
+    return max(_memory_of(herd, block, breed) for block, breed in one_of_each(herd))
+
+
+def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
+    state = copied(herd, block, breed)
     kept: dict[int, Tensor] = {}  # by where they lie; held on to, so that no place is used twice
 
     def keep(tensor: Tensor) -> Tensor:
         kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    step = Step(herd.g, herd.d, herd.rules, mapped=False)  # works for nets that cannot be fused, too
+    step = Step(breed.g, herd.d, herd.rules, mapped=False)  # works for nets that cannot be fused, too
     own = bases(state)
     sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        step(state, lambda number: herd.feed.batch_at(slice(0, 1), own, number), on_device(own, herd.device), sums, 0)
-    gradients = 2 * (herd.g.size + herd.d.size) * state["g.params"].element_size()
+        step(state, lambda number: herd.feed.batch_at(block, own, number), on_device(own, herd.device), sums, 0)
+    gradients = 2 * (breed.g.size + herd.d.size) * state["g.params"].element_size()
     return bytes_per_member(state) + sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + gradients
+
+
+def one_of_each(herd: Herd) -> list[tuple[slice, Breed]]:
+    """One member of each breed, as a block."""
+    found = {breed: slice(block.start, block.start + 1) for block, breed in reversed(herd.blocks(herd.size))}
+    return [(found[breed], breed) for breed in herd.breeds.all if breed in found]
+
+
+def copied(herd: Herd, block: slice, breed: Breed) -> State:
+    """A copy of these members on the device, to try something out."""
+    return {k: v.clone().to(herd.device) for k, v in breed.view(members_of(herd.state, block)).items()}
 
 
 def members_that_fit(herd: Herd, limit: int) -> int:

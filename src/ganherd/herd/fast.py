@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -23,13 +25,29 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 1, 3, 4, 2).contiguous()
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution of one tap: the kernel takes any size, where the library's batched product wants multiples of 8."""
-    if x.dim() != 3:
-        return ops.linear(x, weight, bias)
-    if x.dtype == _dtype(x) == torch.float32 and all(size % 4 == 0 for size in (*x.shape[1:], weight.shape[1])):
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool = False, shape: tuple[int, ...] = ()
+) -> Tensor:
+    """A convolution of one tap: the kernel takes any size, where the library's batched product wants multiples of 8.
+
+    Images that are flattened before it, or unflattened after it, lie channels last: the weights are read in another order
+    instead of moving these.
+    """
+    images = flatten and x.dim() == 5
+    if (x.dim() != 3 and not images) or (shape and len(shape) != 3):
+        return ops.linear(x, weight, bias, flatten, shape)
+    if not images and not shape and x.dtype == _dtype(x) == torch.float32 and _aligned(x, weight):
         return ops.linear(x, weight, bias)  # the library's product reads the weights as they lie
-    return _run(x[..., None, None], weight[..., None, None], bias, (1, 1), Turn(1), 1, 0, False)[..., 0, 0]
+    turn = Turn(1, places_in=math.prod(x.shape[3:]), places_out=math.prod(shape[1:]))
+    x = _channels_last(x).flatten(2) if images else x
+    if shape and bias is not None:
+        bias = bias.unflatten(1, (shape[0], -1)).transpose(1, 2).flatten(1)
+    out = _run(x[..., None, None], weight[..., None, None], bias, (1, 1), turn, 1, 0, False)[..., 0, 0]
+    return out.unflatten(2, (*shape[1:], shape[0])).permute(0, 1, 4, 2, 3) if shape else out
+
+
+def _aligned(x: Tensor, weight: Tensor) -> bool:
+    return all(size % 4 == 0 for size in (*x.shape[1:], weight.shape[1]))
 
 
 def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:

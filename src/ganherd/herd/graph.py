@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.engine import Engine, Herd, Plan, never
-from ganherd.herd.state import bases
+from ganherd.herd.state import bases, members_of
 
 _STEPS_AHEAD = 64  # the order of the data is sent to the device for so many steps at a time
 _UNROLLED = 8  # periods in the longer of the two graphs
@@ -28,6 +28,7 @@ class GraphEngine(Engine):
         ahead = _STEPS_AHEAD * self._period * herd.rules.n_critic
         self._indices = torch.zeros(ahead, n, herd.rules.batch, dtype=torch.int64, device=device)
         self._sums = herd.no_sums()
+        self._whole = herd.blocks(n)  # all members of a breed at once
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def advance(
@@ -100,13 +101,17 @@ class GraphEngine(Engine):
 
     def _steps(self, periods: int) -> None:
         """What a graph holds; every number that changes between replays is a tensor."""
-        feed, n_critic = self.herd.feed, self.herd.rules.n_critic
+        feed, n_critic, rivals = self.herd.feed, self.herd.rules.n_critic, self.herd.rivals
         for number in range(periods * self._period):
             phase = number % self._period  # decides whether the discriminator learns
+            for block, breed in self._whole:
 
-            def batch(update: int) -> tuple[Tensor, Tensor]:
-                return feed.gather(self._indices.index_select(0, (self._cursor + update)[None])[0])
+                def batch(update: int, block: slice = block) -> tuple[Tensor, Tensor]:
+                    return feed.gather(self._indices.index_select(0, (self._cursor + update)[None])[0][block])
 
-            self._step(self.herd.state, batch, self._base, self._sums, phase, at=self._at, rivals=self.herd.rivals)
+                state = breed.view(members_of(self.herd.state, block))
+                met = rivals and rivals.of(block)
+                step = self._step[breed]
+                step(state, batch, self._base[block], self._sums[:, block], phase, at=self._at, rivals=met)
             self._at += 1
             self._cursor += n_critic

@@ -95,6 +95,12 @@ class Lowered:
                 assert user is not None
                 if after.training and after.p > 0.0:
                     absorbed[node] = user
+            if type(child) is nn.Flatten and _is_whole(child) and type(after) is nn.Linear:
+                assert user is not None
+                absorbed[node] = user
+            if type(child) is nn.Linear and type(after) is nn.Unflatten and after.dim == 1:
+                assert user is not None
+                absorbed[user] = node
         return absorbed
 
     def _is_normed(self, node: fx.Node) -> bool:
@@ -172,7 +178,7 @@ class Lowered:
             known = _MODULES.get(type(child))
             if known is not None and not kwargs:
                 neighbours = [other for other, into in self._absorbed.items() if into is node]
-                beside = self._child(neighbours[0]) if neighbours else None
+                beside = [self._child(other) for other in neighbours]
                 return known(
                     Layer(child, own, _Buffers(moved, name), draws, self._library, beside, node in self._normed),
                     args[0],
@@ -326,6 +332,10 @@ def _mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) 
     return vmap(call, in_dims=(0, *dims))(draws.keys, args, kwargs)
 
 
+def _is_whole(m: nn.Flatten) -> bool:
+    return (m.start_dim, m.end_dim) == (1, -1)
+
+
 def _doubles(m: nn.Module | None) -> bool:
     """Nearest upsampling by exactly 2."""
     return (
@@ -348,12 +358,16 @@ class Layer:
     buffers: _Buffers
     draws: Draws
     library: Library
-    beside: Any  # the activation after a batch norm or before a dropout, the upsampling before a convolution
+    # the activation after a batch norm or before a dropout, the upsampling before a convolution, the change of shape around
+    # a linear layer
+    beside: list[Any]
     normed: bool  # a batch norm follows
 
 
 def _linear(layer: Layer, x: Tensor) -> Tensor:
-    return layer.library.linear(x, layer.own["weight"], layer.own.get("bias"))
+    flatten = any(isinstance(other, nn.Flatten) for other in layer.beside)
+    shape = next((tuple(other.unflattened_size) for other in layer.beside if isinstance(other, nn.Unflatten)), ())
+    return layer.library.linear(x, layer.own["weight"], layer.own.get("bias"), flatten, shape)
 
 
 def _elementwise(layer: Layer, x: Tensor) -> Tensor:
@@ -377,9 +391,9 @@ def _unflatten(layer: Layer, x: Tensor) -> Tensor:
     return x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
 
 
-def _slope(activation: nn.Module | None) -> float:
+def _slope(activations: list[Any]) -> float:
     """Below zero: of none, a ReLU or a leaky one."""
-    return 1.0 if activation is None else float(getattr(activation, "negative_slope", 0.0))
+    return float(getattr(activations[0], "negative_slope", 0.0)) if activations else 1.0
 
 
 def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
@@ -406,7 +420,7 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
     weight, bias = layer.own["weight"], layer.own.get("bias")
-    return layer.library.conv2d(x, weight, bias, layer.module, layer.beside is not None, layer.normed)
+    return layer.library.conv2d(x, weight, bias, layer.module, bool(layer.beside), layer.normed)
 
 
 def _spectral(layer: Layer, x: Tensor) -> Tensor:

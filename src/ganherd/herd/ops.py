@@ -19,8 +19,16 @@ def refine(keys: Tensor, number: int) -> Tensor:
     return torch.from_numpy(streams.keys(keys.numpy(), number))
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay."""
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool = False, shape: tuple[int, ...] = ()
+) -> Tensor:
+    """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay.
+
+    `flatten`: x is flattened to [N, B, I] first; `shape`: what the outputs are unflattened to.
+    """
+    if shape:
+        return linear(x, weight, bias, flatten).unflatten(2, shape)
+    x = x.flatten(2) if flatten else x
     flat = x.flatten(1, -2) if x.dim() > 3 else x
     if bias is None:
         out = torch.bmm(flat, weight.transpose(1, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,14 @@ State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets,
 
 # State names that hold one number per parameter of a net, in the order of its blueprint.
 ROWS = ("params", "adam.m", "adam.v", "ema")
+
+
+class Rows(Protocol):
+    """How rows of members read under the names of their nets' parameters; the members' slots say which net is whose."""
+
+    def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]: ...
+
+    def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor: ...
 
 
 class Blueprint:
@@ -51,6 +59,16 @@ class Blueprint:
             name: part.unflatten(1, shape) if shape else part.squeeze(1)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
+
+    def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
+        """The same: all members have this net."""
+        return self.views(rows)
+
+    def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
+        """The reverse of `views`."""
+        return torch.cat(
+            [parts[name].flatten(1) if shape else parts[name][:, None] for name, shape in self.shapes.items()], dim=1
+        )
 
     def row(self, module: nn.Module) -> Tensor:
         parts = [p.detach().reshape(-1) for p in module.parameters()]
@@ -164,27 +182,29 @@ def finite(state: State) -> Tensor:
     return good
 
 
-def named(blueprints: Mapping[str, Blueprint], state: State) -> dict[str, Tensor]:
+def named(nets: Mapping[str, Rows], state: State) -> dict[str, Tensor]:
     """The state under the modules' own parameter names, as it is written to files."""
+    slots = state["set.slot"].tolist()
     out: dict[str, Tensor] = {}
     for name, value in state.items():
         kind, _, what = name.partition(".")
         if what in ROWS:
-            out.update({f"{name}/{part}": view for part, view in blueprints[kind].views(value).items()})
+            out.update({f"{name}/{part}": view for part, view in nets[kind].parts(value, slots).items()})
         else:
             out[name] = value
     return out
 
 
-def unnamed(blueprints: Mapping[str, Blueprint], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
+def unnamed(nets: Mapping[str, Rows], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
     """The reverse of `named`, for the state names asked for."""
+    slots = tensors["set.slot"].tolist()
     state: State = {}
     for name in names:
         kind, _, what = name.partition(".")
         if what in ROWS:
-            parts: list[Any] = [tensors[f"{name}/{part}"].flatten(1) if shape else tensors[f"{name}/{part}"][:, None]
-                                for part, shape in blueprints[kind].shapes.items()]  # fmt: skip
-            state[name] = torch.cat(parts, dim=1)
+            prefix = f"{name}/"
+            parts = {part.removeprefix(prefix): value for part, value in tensors.items() if part.startswith(prefix)}
+            state[name] = nets[kind].joined(parts, slots)
         else:
             state[name] = tensors[name]
     return state

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
 
+from ganherd.augment import augment, numbers
 from ganherd.herd import streams
 from ganherd.herd.adam import adam_
-from ganherd.herd.lower import lower
+from ganherd.herd.lanes import Lanes
 from ganherd.herd.mutation import drawn_losses, smoothed, wandered
+from ganherd.herd.play import Play
 from ganherd.herd.rivals import Rivals
 from ganherd.herd.state import Blueprint, State, buffers_of
-from ganherd.herd.streams import MemberRandomness, Streams
-from ganherd.losses import Game, gradient_penalty
+from ganherd.herd.streams import Streams
+from ganherd.losses import Game, gradient_penalty, r1_penalty
 
-Tensors = dict[str, Tensor]
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # which batch of this step -> x [N, B, …] in model units, y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its [4, N] sums
 
@@ -32,7 +32,7 @@ class Rules:
     game: Game
     batch: int
     latent: int
-    prior: str = "normal"
+    prior: str = "normal"  # or uniform, or mixed: as `set.prior` says of each member
     n_critic: int = 1
     skip_d: int = 0
     order: str = "d-g"
@@ -44,7 +44,12 @@ class Rules:
     ema: float | None = None
     input_noise: bool = False
     input_noise_steps: int = 0
+    input_noise_decay: str = "linear"
+    input_noise_on: str = "both"
     precision: str = "float32"
+    r1: float = 0.0  # gamma of the R1 penalty
+    flip: bool = False  # real images are mirrored at random
+    augment: tuple[str, ...] = ()  # what is done to all that the discriminator sees
     smoothing: int = 0  # steps after a swap in which the learning rates are smoothed
     wander: str = "off"  # how learning rates mutate before each update: reference, lognormal
     wander_strength: float = 1e-4
@@ -56,16 +61,6 @@ class Rules:
         return self.n_critic if step % (self.skip_d + 1) == 0 else 0
 
 
-def member_call(
-    blueprint: Blueprint, params: dict[str, Tensor], buffers: dict[str, Tensor], key: Tensor, *inputs: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """One member's module as a pure function: (output, buffers after it)."""
-    both = {**params, **{name: value.clone() for name, value in buffers.items()}}  # the call writes into the clones
-    with MemberRandomness(key):
-        out = functional_call(blueprint.module, both, inputs)
-    return out, {name: both[name] for name in buffers}
-
-
 @dataclass(frozen=True)
 class _Now:
     """What the two updates of a step share."""
@@ -74,17 +69,34 @@ class _Now:
     rivals: Rivals | None
 
 
+@dataclass(frozen=True)
+class _Samples:
+    """A generator's samples, the rows of weights that they come from, and their labels if there are any."""
+
+    rows: Tensor  # [N, P]
+    y: Tensor | None  # [N, B]
+    fake: Tensor  # [N, B, …]
+
+
 class Step:
     """The step as a function of (state, batches, streams): it writes into the state's own storage and keeps nothing.
 
     `mapped`: all members in one call through `vmap`; otherwise the block holds a single member and its module is called plainly.
     """
 
-    def __init__(self, g: Blueprint, d: Blueprint, rules: Rules, mapped: bool, kernels: bool = False) -> None:
-        self.g, self.d, self.rules, self.mapped = g, d, rules, mapped
+    def __init__(
+        self, g: Blueprint, d: Blueprint, rules: Rules, mapped: bool, kernels: bool = False, lanes: Lanes | None = None
+    ) -> None:
+        """`lanes`: on a GPU, what does not depend on each other runs side by side."""
+        self.g, self.d, self.rules, self._lanes = g, d, rules, lanes
         self._clippable = d.clipped(rules.clip_what)  # [P]
-        twice = rules.game.penalty  # a gradient penalty differentiates the discriminator twice; the kernels know once
-        self._lowered = {"g": lower(g.module, kernels), "d": lower(d.module, kernels and not twice)} if mapped else {}
+        self._play = {"g": Play(g, mapped, kernels, rules.precision), "d": Play(d, mapped, kernels, rules.precision)}
+        self._plain = not (
+            rules.input_noise or rules.augment or rules.game.penalty
+        )  # nothing is done to samples between
+        # a penalty differentiates the discriminator twice; the kernels know once, so that pass goes without
+        twice = (rules.game.penalty or rules.r1 > 0) and kernels
+        self._critic = Play(d, mapped, False, rules.precision) if twice else self._play["d"]
 
     def __call__(
         self,
@@ -109,10 +121,14 @@ class Step:
         updates = self.rules.d_updates(step)
         if self.rules.order == "g-d":
             self._generator(state, batches, draws, noise_scale, sums, now)
+        made = None
         for update in range(updates):
-            self._discriminator(state, batches(update), draws, update, noise_scale, sums, now)
+            # the generator does not change meanwhile, so its own samples can be made beside the last update
+            ahead = self.rules.order == "d-g" and update == updates - 1 and self._lanes is not None
+            prepare = (lambda: self._samples(state, batches, draws)) if ahead else None
+            made = self._discriminator(state, batches(update), draws, update, noise_scale, sums, now, prepare)
         if self.rules.order == "d-g":
-            self._generator(state, batches, draws, noise_scale, sums, now)
+            self._generator(state, batches, draws, noise_scale, sums, now, made)
 
     # -- the two updates ------------------------------------------------------------------------------------------
 
@@ -125,28 +141,30 @@ class Step:
         noise_scale: Tensor | None,
         sums: Tensor,
         now: _Now,
-    ) -> None:
+        prepare: Callable[[], _Samples] | None = None,
+    ) -> _Samples | None:
+        """`prepare` is called when the generator is free again; what it answers is passed on."""
         rules, choice = self.rules, state["set.loss"]
         x, y = batch
-        z = draws.prior((streams.NOISE, update), (rules.batch, rules.latent), rules.prior, state["g.params"].dtype)
-        passes = iter(range(8 * (update + 1), 8 * (update + 2)))  # every forward of a step has streams of its own
-        with torch.no_grad():
-            fake = self._opponent("g", state, now, (z,), y, draws, next(passes), update + 1)
-            x = self._noisy(x, noise_scale, draws, update, 0)
-            fake = self._noisy(fake, noise_scale, draws, update, 1)
         rows = state["d.params"].detach().requires_grad_()
-        views = self.d.views(rows)
-        real_logits = self._forward("d", state, views, (x,), y, draws, next(passes))  # [N, B]
-        fake_logits = self._forward("d", state, views, (fake,), y, draws, next(passes))
+        first = 8 * (update + 1)  # every forward of a step has streams of its own
+        with self._beside(0):
+            with torch.no_grad():
+                x = self._seen(x, noise_scale, draws, update, 0)
+            views = self.d.views(rows)
+            real_logits = self._forward("d", state, views, (x,), y, draws, first + 1)  # [N, B]
+        with torch.no_grad():
+            z = self._noise(state, draws, update)
+            fake = self._opponent("g", state, now, (z,), y, draws, first, update + 1)
+            fake = self._seen(fake, noise_scale, draws, update, 1)
+        made = None
+        if prepare is not None:
+            with self._beside(1):
+                made = prepare()
+        self._join(0)
+        fake_logits = self._forward("d", state, self.d.views(rows), (fake,), y, draws, first + 2)
         loss = rules.game.d(choice, real_logits, fake_logits)  # [N]
-        if rules.game.penalty:
-            at = draws.draw((streams.PENALTY, update), (rules.batch,), "uniform", x.dtype)
-
-            def critic(between: Tensor) -> Tensor:
-                return self._forward("d", state, views, (between,), y, draws, next(passes))
-
-            penalty = rules.gp_weight * gradient_penalty(critic, x, fake, at)
-            loss = loss + torch.where(rules.game.has("penalty", choice), penalty, torch.zeros_like(penalty))
+        loss = loss + self._penalty(state, self.d.views(rows), x, fake, y, draws, update)
         (grads,) = torch.autograd.grad(loss.sum(), rows)
         self._update("d", state, grads, draws, update + 1, now)
         if rules.game.clip:
@@ -154,6 +172,39 @@ class Step:
         sums[0] += loss.detach()
         sums[2] += real_logits.detach().mean(1)
         sums[3] += fake_logits.detach().mean(1)
+        return made
+
+    def _penalty(
+        self,
+        state: State,
+        views: dict[str, Tensor],
+        x: Tensor,
+        fake: Tensor,
+        y: Tensor | None,
+        draws: Streams,
+        update: int,
+    ) -> Tensor | float:
+        """[N] what a steep discriminator pays: between real and made, where the loss says so, and at real ones (R1)."""
+        rules, choice = self.rules, state["set.loss"]
+
+        def critic(call: int) -> Callable[[Tensor], Tensor]:
+            return lambda at: self._forward("d", state, views, (at,), y, draws, call, play=self._critic)
+
+        found: Tensor | float = 0.0
+        if rules.game.penalty:
+            at = draws.draw((streams.PENALTY, update), (rules.batch,), "uniform", x.dtype)
+            steep = rules.gp_weight * gradient_penalty(critic(8 * (update + 1) + 3), x, fake, at)
+            found = found + torch.where(rules.game.has("penalty", choice), steep, torch.zeros_like(steep))
+        if rules.r1 > 0:
+            found = found + 0.5 * rules.r1 * r1_penalty(critic(8 * (update + 1) + 4), x)
+        return found
+
+    def _samples(self, state: State, batches: Batches, draws: Streams) -> _Samples:
+        """What the generator is judged by, with the way back to its weights."""
+        y = batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
+        z = self._noise(state, draws, self.rules.n_critic)
+        rows = state["g.params"].detach().requires_grad_()
+        return _Samples(rows, y, self._forward("g", state, self.g.views(rows), (z,), y, draws, 0))
 
     def _generator(
         self,
@@ -163,21 +214,29 @@ class Step:
         noise_scale: Tensor | None,
         sums: Tensor,
         now: _Now,
+        made: _Samples | None = None,
     ) -> None:
         rules = self.rules
         last = rules.n_critic  # a number of its own for the draws of this update
-        y = batches(rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
-        z = draws.prior((streams.NOISE, last), (rules.batch, rules.latent), rules.prior, state["g.params"].dtype)
-        rows = state["g.params"].detach().requires_grad_()
-        fake = self._forward("g", state, self.g.views(rows), (z,), y, draws, 0)
-        seen = self._noisy(fake, noise_scale, draws, last, 1)
-        logits = self._opponent("d", state, now, (seen,), y, draws, 1, 0)
+        if made is None:
+            made = self._samples(state, batches, draws)
+        else:
+            self._join(1)
+        seen = self._seen(made.fake, noise_scale, draws, last, 1)
+        logits = self._opponent("d", state, now, (seen,), made.y, draws, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)
-        (grads,) = torch.autograd.grad(loss.sum(), rows)
+        (grads,) = torch.autograd.grad(loss.sum(), made.rows)
         self._update("g", state, grads, draws, 0, now)
         if rules.ema is not None:
             state["g.ema"].lerp_(state["g.params"], 1.0 - rules.ema)
         sums[1] += loss.detach()
+
+    def _beside(self, lane: int) -> AbstractContextManager[None]:
+        return nullcontext() if self._lanes is None else self._lanes.beside(lane)
+
+    def _join(self, lane: int) -> None:
+        if self._lanes is not None:
+            self._lanes.join(lane)
 
     # -- what they are made of ------------------------------------------------------------------------------------
 
@@ -214,6 +273,7 @@ class Step:
         draws: Streams,
         call: int,
         buffers: dict[str, Tensor] | None = None,
+        play: Play | None = None,
     ) -> Tensor:
         """All members' modules on their own inputs [N, B, …]; their buffers, or those given, move on in place."""
         blueprint = self.g if kind == "g" else self.d
@@ -225,33 +285,15 @@ class Step:
         def member_keys() -> Tensor:
             return draws.keys(streams.INSIDE, call)
 
-        with self._autocast(inputs[0].device):
-            if self.mapped:
-                out, moved = self._all_members(kind, views, buffers, member_keys, inputs)
-            else:
-                params, own = ({name: value[0] for name, value in part.items()} for part in (views, buffers))
-                out, moved = member_call(blueprint, params, own, member_keys()[0], *(value[0] for value in inputs))
-                out, moved = out[None], {name: value[None] for name, value in moved.items()}
+        out, moved = (play or self._play[kind])(views, buffers, member_keys, inputs)
         with torch.no_grad():
             for name, value in moved.items():
-                buffers[name].copy_(value)
+                if value is not buffers[name]:  # kernels move them in place
+                    buffers[name].copy_(value)
+        if kind == "g" and self._plain:
+            return out  # the discriminator computes in the same precision
         out = out.to(state["g.params"].dtype)
         return out if kind == "g" else out.reshape(out.shape[0], self.rules.batch)
-
-    def _all_members(
-        self,
-        kind: str,
-        views: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        keys: Callable[[], Tensor],
-        inputs: tuple[Tensor, ...],
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Through the lowered graph where the module could be traced, else through `vmap` as a whole."""
-        lowered = self._lowered[kind]
-        if lowered is not None:
-            return lowered(views, buffers, keys, *inputs)
-        blueprint = self.g if kind == "g" else self.d
-        return vmap(lambda p, b, k, i: member_call(blueprint, p, b, k, *i))(views, buffers, keys(), inputs)
 
     def _update(self, kind: str, state: State, grads: Tensor, draws: Streams, number: int, now: _Now) -> None:
         """Clips the gradient of each member to its norm and takes one Adam step."""
@@ -283,6 +325,11 @@ class Step:
         touched = self._clippable & self.rules.game.has("clip", choice)[:, None]
         params.copy_(torch.where(touched, params.clamp(-limit, limit), params))
 
+    def _noise(self, state: State, draws: Streams, update: int) -> Tensor:
+        """[N, B, Z] what an update makes its samples from."""
+        shape, dtype = (self.rules.batch, self.rules.latent), state["g.params"].dtype
+        return draws.prior((streams.NOISE, update), shape, self.rules.prior, dtype, state.get("set.prior"))
+
     def _noise_scale(self, state: State, step: int | Tensor) -> Tensor | None:
         """[N] standard deviation of the input noise now."""
         if not self.rules.input_noise:
@@ -290,8 +337,23 @@ class Step:
         scale = state["set.input_noise"]
         if self.rules.input_noise_steps:
             done = torch.as_tensor(step, dtype=torch.float64, device=scale.device) / self.rules.input_noise_steps
-            scale = scale * (1.0 - done).clamp(min=0.0)
+            if self.rules.input_noise_decay == "linear":
+                scale = scale * (1.0 - done).clamp(min=0.0)
+            else:  # whole, then a third, then none
+                scale = scale * ((done < 0.5).to(scale.dtype) * 2.0 + (done < 1.0).to(scale.dtype)) / 3.0
         return scale.to(state["g.params"].dtype)
+
+    def _seen(self, x: Tensor, scale: Tensor | None, draws: Streams, update: int, made: int) -> Tensor:
+        """What the discriminator sees of x [N, B, …], real (`made` 0) or made (1)."""
+        rules = self.rules
+        if rules.flip and not made:
+            u = draws.draw((streams.AUGMENT, update, 2), (rules.batch, 1), "uniform", torch.float32)
+            x = augment(x, u, ("flip",))
+        x = self._noisy(x, None if made and rules.input_noise_on == "real" else scale, draws, update, made)
+        if rules.augment:
+            shape = (rules.batch, numbers(rules.augment))
+            x = augment(x, draws.draw((streams.AUGMENT, update, made), shape, "uniform", torch.float32), rules.augment)
+        return x
 
     def _noisy(self, x: Tensor, scale: Tensor | None, draws: Streams, *call: int) -> Tensor:
         """What the discriminator sees of x [N, B, …]."""
@@ -299,8 +361,3 @@ class Step:
             return x
         noise = draws.draw((streams.INPUT_NOISE, *call), x.shape[1:], "normal", x.dtype)
         return x + scale.reshape(-1, *(1,) * (x.dim() - 1)) * noise
-
-    def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        if self.rules.precision == "bf16":
-            return torch.autocast(device.type, dtype=torch.bfloat16)
-        return nullcontext()

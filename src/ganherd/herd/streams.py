@@ -23,6 +23,8 @@ from ganherd.errors import UserError
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
 OPPONENT, MUTATE, MUTATE_LOSS, PAIRING, FITNESS, TOURNAMENT, MIXING, AUGMENT = range(12, 20)
 
+PRIORS = ("normal", "uniform")  # by their numbers in `set.prior`
+
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -225,8 +227,15 @@ class Streams:
     def draw(self, parts: tuple[int, ...], shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
         return draw(self.keys(*parts), shape, kind, dtype)
 
-    def prior(self, parts: tuple[int, ...], shape: Sequence[int], prior: str, dtype: torch.dtype) -> Tensor:
-        """Noise for generators: N(0, 1), or uniform on [-1, 1)."""
+    def prior(
+        self, parts: tuple[int, ...], shape: Sequence[int], prior: str, dtype: torch.dtype, choice: Tensor | None = None
+    ) -> Tensor:
+        """Noise for generators: N(0, 1), or uniform on [-1, 1); `mixed`: as `choice` [N] says, a number of PRIORS."""
         if prior == "normal":
             return self.draw(parts, shape, "normal", dtype)
-        return self.draw(parts, shape, "uniform", dtype) * 2.0 - 1.0
+        uniform = self.draw(parts, shape, "uniform", dtype) * 2.0 - 1.0
+        if prior == "uniform":
+            return uniform
+        assert choice is not None
+        picked = (choice.to(uniform.device) == PRIORS.index("uniform")).view(-1, *(1,) * len(shape))
+        return torch.where(picked, uniform, self.draw(parts, shape, "normal", dtype))

@@ -23,6 +23,9 @@ class Turn:
     fold: bool = False  # an upsampling by 2 goes before: 3×3 become 4×4
     flip: bool = False  # taps in reverse order
     in_first: bool = False  # the module keeps the channels in first
+    # A linear layer before an unflattening, or after a flattening, numbers (channel, place); kernels number (place, channel).
+    places_in: int = 1
+    places_out: int = 1
 
     @property
     def taps(self) -> int:
@@ -31,9 +34,19 @@ class Turn:
 
 
 @triton.jit
+def _numbered(index, COUNT, PLACES: tl.constexpr):
+    """(place, channel) -> (channel, place)."""
+    if PLACES == 1:
+        return index
+    channels = COUNT // PLACES
+    return (index % channels) * PLACES + index // channels
+
+
+@triton.jit
 def _turn(
     w, out, CI, CO, WN, SI, SO,
-    K: tl.constexpr, FOLD: tl.constexpr, FLIP: tl.constexpr, BJ: tl.constexpr, BO: tl.constexpr,
+    K: tl.constexpr, FOLD: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
+    BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """w, with strides SI and SO of its channels -> out [N, taps, CI, CO]; j runs over (channel in, tap)."""
     KT: tl.constexpr = 4 if FOLD else K
@@ -44,7 +57,7 @@ def _turn(
     tap = j % (KT * KT)
     known = (ci < CI)[:, None] & (co < CO)[None, :]
     w += n * WN
-    place = ci[:, None] * SI + co[None, :] * SO
+    place = _numbered(ci, CI, PI)[:, None] * SI + _numbered(co, CO, PO)[None, :] * SO
     if FOLD:
         total = tl.zeros((BJ, BO), tl.float32)
         for a in tl.static_range(2):
@@ -64,10 +77,11 @@ def _turn(
 
 @triton.jit
 def _turn_back(
-    parts, out, CI, CO, PI, PO, SI, SO,
-    SPLIT: tl.constexpr, K: tl.constexpr, FOLD: tl.constexpr, FLIP: tl.constexpr, BJ: tl.constexpr, BO: tl.constexpr,
+    parts, out, CI, CO, XI, XO, SI, SO,
+    SPLIT: tl.constexpr, K: tl.constexpr, FOLD: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
+    BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """parts [N, SPLIT, taps, …] with strides PI and PO of the channels -> the gradient of w: parts added, unfolded, turned."""
+    """parts [N, SPLIT, taps, …] with strides XI and XO of the channels -> the gradient of w: parts added, unfolded, turned."""
     KT: tl.constexpr = 4 if FOLD else K
     n = tl.program_id(2).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
@@ -76,7 +90,7 @@ def _turn_back(
     s = j % (K * K)
     known = (ci < CI)[:, None] & (co < CO)[None, :]
     total = tl.zeros((BJ, BO), tl.float32)
-    place = ci[:, None] * PI + co[None, :] * PO
+    place = ci[:, None] * XI + co[None, :] * XO
     for part in tl.static_range(SPLIT):
         base = parts + (n * SPLIT + part) * (KT * KT) * CI * CO + place
         if FOLD:
@@ -87,7 +101,8 @@ def _turn_back(
         else:
             tap = KT * KT - 1 - s if FLIP else s
             total += tl.load(base + (tap * (CI * CO))[:, None], mask=known, other=0.0)
-    to = n * (K * K) * CI * CO + ci[:, None] * SI + co[None, :] * SO + s[:, None]
+    here = _numbered(ci, CI, PI)[:, None] * SI + _numbered(co, CO, PO)[None, :] * SO
+    to = n * (K * K) * CI * CO + here + s[:, None]
     tl.store(out + to, total, mask=known)
 
 
@@ -113,7 +128,7 @@ def turned(weight: Tensor, turn: Turn, dtype: torch.dtype) -> Tensor:
     grid, bj, bo = _sizes(ci, co, turn.taps**2)
     _turn[(*grid, n)](
         weight, out, ci, co, weight.stride(0), *_strides(turn, ci, co),
-        K=turn.k, FOLD=turn.fold, FLIP=turn.flip, BJ=bj, BO=bo,
+        K=turn.k, FOLD=turn.fold, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
     )  # fmt: skip
     return out
 
@@ -126,6 +141,6 @@ def turned_back(parts: Tensor, turn: Turn, swapped: bool, shape: torch.Size) -> 
     grid, bj, bo = _sizes(ci, co, turn.k**2)
     _turn_back[(*grid, n)](
         parts, out, ci, co, *((1, ci) if swapped else (co, 1)), *_strides(turn, ci, co),
-        SPLIT=split, K=turn.k, FOLD=turn.fold, FLIP=turn.flip, BJ=bj, BO=bo,
+        SPLIT=split, K=turn.k, FOLD=turn.fold, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
     )  # fmt: skip
     return out
