@@ -32,7 +32,8 @@ def train(
 ) -> Run:
     """Trains a recipe (a packaged name, a file, a mapping or a `Recipe`) in a new run folder.
 
-    In a mapping, `nets.generator` and `nets.discriminator` may be classes: your own plain `nn.Module`s for one GAN.
+    In a mapping, the nets (`nets.generator`, `nets.discriminator`, those of `nets.breeds`) may be classes: your own plain
+    `nn.Module`s for one GAN.
     """
     from ganherd import recipe_file
     from ganherd.run import start
@@ -63,7 +64,13 @@ def _with_names(recipe: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(nets, dict):
         return recipe
 
-    return {**recipe, "nets": {key: _with_name(key, value) for key, value in nets.items()}}
+    named = {key: _with_name(key, value) for key, value in nets.items()}
+    if isinstance(nets.get("breeds"), list):
+        named["breeds"] = [
+            {**breed, "generator": _with_name("breeds", breed.get("generator"))} if isinstance(breed, dict) else breed
+            for breed in nets["breeds"]
+        ]
+    return {**recipe, "nets": named}
 
 
 def _with_name(key: str, value: Any) -> Any:

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ganherd import mixture_file, nets
+from ganherd import mixture_file
 from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
-from ganherd.mixture_file import Winner
-from ganherd.nets.catalog import is_foreign
-from ganherd.recipe import Net
+from ganherd.mixture_breeds import Generators, breeds_of, tensors_of
+from ganherd.mixture_file import Neighbourhoods, Winner
+from ganherd.recipe_nets import Breed
 from ganherd.run.folder import mixture_of
 
 _BLOCK = 64  # images that draw their noise together, on every device: so image i is the same for every n
@@ -53,17 +53,15 @@ class Mixture:
     offset: float
     scale: float
     latent: int
-    prior: str
-    generator: Net
+    prior: str | tuple[str, ...]  # of all members, or of each
     label_of: np.ndarray  # [members] int64, -1: stands for no single class
-    weights: np.ndarray  # [members] float64, sums to 1 in each replica
+    weights: np.ndarray  # [members] float64, sums to 1; [replicas, members] where replicas differ
     label_weights: np.ndarray  # [classes] p(y), for generators that take the label as an input
     seeds: list[int]  # of each replica
     step: int
-    params: dict[str, Tensor]  # [replicas × members, …]
-    buffers: dict[str, Tensor]
-    module: nn.Module  # a template: its own weights are never used
+    breeds: tuple[Generators, ...]  # in the order of their members
     winner: Winner | None = None  # the best member, where `ganherd score --metrics gam2` has found one
+    neighbourhoods: Neighbourhoods | None = None  # the mixtures of a grid's cells: `weights` are those of the best
 
     @property
     def replicas(self) -> int:
@@ -79,21 +77,48 @@ class Mixture:
 
     @property
     def device(self) -> torch.device:
-        return next((value.device for value in self.params.values()), torch.device("cpu"))
+        return self.breeds[0].device
 
     def to(self, device: torch.device | str) -> Mixture:
         """The same mixture with its generators on a device; itself where they are there already."""
         device = torch.device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):
             return self
-        params, buffers = ({k: v.to(device) for k, v in part.items()} for part in (self.params, self.buffers))
-        return replace(self, params=params, buffers=buffers, module=copy.deepcopy(self.module).to(device))
+        return replace(self, breeds=tuple(breed.to(device) for breed in self.breeds))
 
     def alone(self, member: int) -> Mixture:
         """One member by itself."""
         if not 0 <= member < self.members:
             raise UserError(f"there is no member {member}; this mixture has {self.members}, counted from 0.")
         return replace(self, weights=np.eye(self.members)[member])
+
+    def neighbourhood(self, cell: int) -> Mixture:
+        """The mixture of one cell of the grid and its neighbours, in every replica."""
+        if self.neighbourhoods is None:
+            raise UserError("this mixture has no neighbourhoods: it was not trained with strategy.name cellular.")
+        if not 0 <= cell < self.neighbourhoods.cells:
+            raise UserError(f"there is no cell {cell}; this grid has {self.neighbourhoods.cells}, counted from 0.")
+        weights = np.zeros((self.replicas, self.members))
+        for replica in range(self.replicas):
+            found = self.neighbourhoods.of(replica, cell)
+            weights[replica, found.members] = found.weights
+        return replace(self, weights=weights if self.replicas > 1 else weights[0])
+
+    def weights_of(self, replica: int = 0) -> np.ndarray:
+        """[members] float64"""
+        return self.weights if self.weights.ndim == 1 else np.asarray(self.weights[replica])
+
+    def generator(self, member: int, replica: int = 0) -> tuple[Generators, dict[str, Tensor]]:
+        """The breed of a member, and its own parameters and buffers."""
+        first = 0
+        for breed in self.breeds:
+            if member < first + breed.members:
+                break
+            first += breed.members
+        return breed, breed.of(replica * breed.members + member - first)
+
+    def prior_of(self, member: int) -> str:
+        return self.prior if isinstance(self.prior, str) else self.prior[member]
 
     def sample(
         self,
@@ -109,18 +134,16 @@ class Mixture:
         on another one it is made of the same noise, and differs by rounding. `watch` is told how many are made."""
         if device is not None:
             return self.to(device).sample(n, label, seed, replica, watch=watch)
-        if n < 1:
-            raise UserError(f"asked for {n} samples; ask for at least 1.")
-        if not 0 <= replica < self.replicas:
-            raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
-        member, y = self._routes(n, self.label_number(label), seed)
+        member, y = self.routes(n, label, seed, replica)
         x = np.empty((n, *self.shape), np.uint8 if self.is_image else np.float32)
         made = 0
         for pair in np.unique(np.stack([member, y]), axis=1).T.tolist():
             rows = np.flatnonzero((member == pair[0]) & (y == pair[1]))
-            told = (lambda count, before=made: watch(before + count)) if watch else None
-            x[rows] = self._images(pair[0], pair[1], len(rows), seed, replica, told)
-            made += len(rows)
+            for images in self.images(pair[0], pair[1], len(rows), seed, replica):
+                x[rows[: len(images)]], rows = images, rows[len(images) :]
+                made += len(images)
+                if watch:
+                    watch(made)
         return Samples(x, y, member, self.labels)
 
     def label_number(self, label: str | int | None) -> int | None:
@@ -138,9 +161,9 @@ class Mixture:
             raise UserError(f"the mixture has no label {label!r}; it has {known}.")
         return number
 
-    def member_weights(self, label: int | None = None) -> np.ndarray:
+    def member_weights(self, label: int | None = None, replica: int = 0) -> np.ndarray:
         """[members] how probable each member is, given the label if there is one."""
-        weights = self.weights
+        weights = self.weights_of(replica)
         if label is not None and not self.takes_label:
             weights = np.where(self.label_of == label, np.maximum(weights, 1e-300), 0.0)
             if not weights.any():
@@ -152,66 +175,81 @@ class Mixture:
     @property
     def takes_label(self) -> bool:
         """Whether the generators take the label as an input, rather than standing for one."""
-        return takes_label(self.module)
+        return takes_label(self.breeds[0].module)
 
-    def _routes(self, n: int, label: int | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """[n] the member and the label of each image; image i's are drawn from (seed, i) alone."""
+    def routes(
+        self, n: int, label: str | int | None = None, seed: int = 0, replica: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """[n] the member and the label (-1: none) of each image; image i's are drawn from (seed, i) alone."""
+        if n < 1:
+            raise UserError(f"asked for {n} samples; ask for at least 1.")
+        if not 0 <= replica < self.replicas:
+            raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
+        label = self.label_number(label)
         blocks = -(-n // _BLOCK)
         keys = streams.keys(np.full(blocks, streams.key(seed, streams.ROUTE)), np.arange(blocks))
         u = streams.draw(keys, (_BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
-        member = _inverse(self.member_weights(label), u[:, 0])
+        member = _inverse(self.member_weights(label, replica), u[:, 0])
         if not self.takes_label:
             return member, self.label_of[member]
         y = np.full(n, label, np.int64) if label is not None else _inverse(self.label_weights, u[:, 1])
         return member, y
 
-    def _images(
-        self, member: int, label: int, count: int, seed: int, replica: int, watch: Callable[[int], None] | None = None
-    ) -> np.ndarray:
-        """The first `count` images that this member makes for this seed."""
-        row = replica * self.members + member
-        state = {name: value[row] for part in (self.params, self.buffers) for name, value in part.items()}
-        dtype = next(iter(self.params.values())).dtype if self.params else torch.float32
-        device, size = self.device, _CALL.get(self.device.type, _BLOCK)
-        out = []
+    def images(self, member: int, label: int, count: int, seed: int = 0, replica: int = 0) -> Iterator[np.ndarray]:
+        """The first `count` images that a member makes of a label (-1: of none) for a seed, part by part."""
+        size = _CALL.get(self.device.type, _BLOCK)
+        base = streams.key(seed, streams.SAMPLE, replica, member, label + 1)
+        calls = [np.arange(first, first + size // _BLOCK) for first in range(0, -(-count // _BLOCK), size // _BLOCK)]
+        ahead = self._noise(member, base, calls[0])
+        for number, more in enumerate([*calls[1:], None]):
+            x, finite = self._call(member, label, replica, *ahead)
+            if more is not None:
+                ahead = self._noise(member, base, more)  # while a GPU is at work
+            if not finite:
+                raise UserError(f"member {member} of the mixture makes images that are not finite: train it again.")
+            yield x.cpu().numpy()[: count - number * size]
+
+    def _noise(self, member: int, base: int, blocks: np.ndarray) -> tuple[Tensor, np.ndarray]:
+        """[blocks × 64, Z], and the key of what a generator draws by itself."""
+        keys = streams.keys(np.full(len(blocks), base), blocks)
+        z = _prior(keys, (_BLOCK, self.latent), self.prior_of(member), self.generator(member)[0].dtype)
+        return z.reshape(-1, self.latent), keys[:1]
+
+    def _call(self, member: int, label: int, replica: int, z: Tensor, key: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Images on the device, and whether all of them are finite; a GPU has only been told to make them."""
+        breed, state = self.generator(member, replica)
+        device = self.device
         with torch.no_grad(), _repeatable(device):
-            for call in range(-(-count // size)):
-                blocks = np.arange(call * size // _BLOCK, (call + 1) * size // _BLOCK)
-                keys = streams.keys(
-                    np.full(len(blocks), streams.key(seed, streams.SAMPLE, replica, member, label + 1)), blocks
-                )
-                z = _prior(keys, (_BLOCK, self.latent), self.prior, dtype).reshape(size, self.latent).to(device)
-                inputs = (z, torch.full((size,), label, device=device)) if self.takes_label else (z,)
-                with MemberRandomness(torch.from_numpy(streams.keys(keys[:1], streams.INSIDE))[0].to(device)):
-                    x = functional_call(self.module, state, inputs)
-                x = x.float() * self.scale + self.offset
-                if not torch.isfinite(x).all():
-                    raise UserError(f"member {member} of the mixture makes images that are not finite: train it again.")
-                out.append((x.round().clamp(0, 255).to(torch.uint8) if self.is_image else x).cpu())
-                if watch:
-                    watch(min((call + 1) * size, count))
-        return torch.cat(out)[:count].numpy()
+            inputs = (z.to(device), *((torch.full((len(z),), label, device=device),) if self.takes_label else ()))
+            with MemberRandomness(torch.from_numpy(streams.keys(key, streams.INSIDE))[0].to(device)):
+                x = functional_call(breed.module, state, inputs)
+            x = x.float() * self.scale + self.offset
+            return x.round().clamp(0, 255).to(torch.uint8) if self.is_image else x, torch.isfinite(x).all()
 
     # -- files ----------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
+        several = (
+            [Breed(generator=breed.net, members=breed.members) for breed in self.breeds] if self.breeds[1:] else []
+        )
         facts = mixture_file.Facts(
             labels=list(self.labels),
             shape=list(self.shape),
             offset=self.offset,
             scale=self.scale,
             latent=self.latent,
-            prior="normal" if self.prior == "normal" else "uniform",
-            generator=self.generator,
+            prior=self.prior if isinstance(self.prior, str) else list(self.prior),  # type: ignore[arg-type]
+            generator=self.breeds[0].net,
+            breeds=several,
             label_of=self.label_of.tolist(),
             weights=self.weights.tolist(),
             label_weights=self.label_weights.tolist(),
             seeds=self.seeds,
             step=self.step,
             winner=self.winner,
+            neighbourhoods=self.neighbourhoods,
         )
-        params = {f"params/{name}": value for name, value in self.params.items()}
-        mixture_file.write(folder, facts, params | {f"buffers/{name}": value for name, value in self.buffers.items()})
+        mixture_file.write(folder, facts, tensors_of(self.breeds))
 
 
 def load(path: str | Path, trust_code: bool = False) -> Mixture:
@@ -223,37 +261,21 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     """
     folder = mixture_of(path)
     facts, tensors = mixture_file.read(folder)
-    labels, shape = tuple(facts.labels), tuple(facts.shape)
-
-    def build() -> nn.Module:
-        return nets.build_generator(facts.generator, shape, facts.latent, len(labels), trust_code=trust_code).eval()
-
-    try:
-        if not is_foreign(facts.generator.name):  # sizes first, without memory: a file may claim any
-            with torch.device("meta"):
-                mixture_file.refuse_misfits(build(), tensors, len(facts.seeds) * len(facts.label_of), folder)
-        module = build()
-    except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"the generator that {folder} names cannot be built: {why}.") from error
-    mixture_file.refuse_misfits(module, tensors, len(facts.seeds) * len(facts.label_of), folder)
     return Mixture(
-        labels=labels,
-        shape=shape,
+        labels=tuple(facts.labels),
+        shape=tuple(facts.shape),
         offset=facts.offset,
         scale=facts.scale,
         latent=facts.latent,
-        prior=facts.prior,
-        generator=facts.generator,
+        prior=facts.prior if isinstance(facts.prior, str) else tuple(facts.prior),
         label_of=np.array(facts.label_of, np.int64),
         weights=np.array(facts.weights, np.float64),
         label_weights=np.array(facts.label_weights, np.float64),
         seeds=facts.seeds,
         step=facts.step,
-        params={name.removeprefix("params/"): value for name, value in tensors.items() if name.startswith("params/")},
-        buffers={name.removeprefix("buffers/"): v for name, v in tensors.items() if name.startswith("buffers/")},
-        module=module,
+        breeds=breeds_of(facts, tensors, folder, trust_code),
         winner=facts.winner,
+        neighbourhoods=facts.neighbourhoods,
     )
 
 

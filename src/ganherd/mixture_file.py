@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ganherd.errors import UserError
-from ganherd.recipe import Net
+from ganherd.recipe_nets import Breed, Net, Prior
 
 JSON, TENSORS = "mixture.json", "generators.safetensors"
 _Weight = Annotated[float, Field(ge=0)]
@@ -29,6 +29,49 @@ class Winner(BaseModel):
     value: float  # what it had
 
 
+class Neighbourhood(BaseModel):
+    """Members of one replica that are a mixture together, as a cell and its neighbours, and how far that is from the data."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+    replica: Annotated[int, Field(ge=0)] = 0
+    cell: Annotated[int, Field(ge=0)]
+    members: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    weights: list[_Weight]
+    fid: float | None = None  # none: not a number
+    tvd: float | None = None  # none: the network tells no classes
+
+
+class Neighbourhoods(BaseModel):
+    """All mixtures of a grid, and how they were judged; those of the best cell are the weights of the whole."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+    by: Literal["fid", "tvd"]  # what the best was chosen by
+    network: str
+    samples: Annotated[int, Field(ge=1)]  # of each generator
+    best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the cell, in each replica
+    all: Annotated[list[Neighbourhood], Field(min_length=1)]
+
+    def of(self, replica: int, cell: int) -> Neighbourhood:
+        return next(one for one in self.all if (one.replica, one.cell) == (replica, cell))
+
+    @property
+    def cells(self) -> int:
+        return len({one.cell for one in self.all})
+
+    def refuse_misfits(self, members: int, replicas: int) -> None:
+        """A ValueError, where they are not those of such a herd."""
+        cells = range(self.cells)
+        if [(one.replica, one.cell) for one in self.all] != [(r, c) for r in range(replicas) for c in cells]:
+            raise ValueError("neighbourhoods must be one for each cell of each replica, in their order")
+        if len(self.best) != replicas or max(self.best) >= self.cells:
+            raise ValueError("neighbourhoods.best must be a cell for each replica")
+        for one in self.all:
+            if len(one.weights) != len(one.members) or not sum(one.weights) > 0 or max(one.members) >= members:
+                raise ValueError(f"neighbourhood {one.cell} needs members that are there, and a weight for each")
+
+
 class Facts(BaseModel):
     """All that mixture.json says."""
 
@@ -40,14 +83,16 @@ class Facts(BaseModel):
     offset: float
     scale: Annotated[float, Field(gt=0)]
     latent: Annotated[int, Field(ge=1)]
-    prior: Literal["normal", "uniform"]
+    prior: Prior | Annotated[list[Prior], Field(min_length=1)]  # of all members, or of each
     generator: Net
+    breeds: list[Breed] = []  # members with different generators, in this order; none: all have the one above
     label_of: Annotated[list[Annotated[int, Field(ge=-1)]], Field(min_length=1)]
-    weights: list[_Weight]
+    weights: list[_Weight] | list[list[_Weight]]  # of all replicas, or of each
     label_weights: list[_Weight]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     step: Annotated[int, Field(ge=0)]
     winner: Winner | None = None
+    neighbourhoods: Neighbourhoods | None = None
     sha256: str = ""
 
     @model_validator(mode="after")
@@ -56,10 +101,20 @@ class Facts(BaseModel):
             raise ValueError("shape is neither that of images nor that of points")
         if max(self.label_of) >= len(self.labels):
             raise ValueError("label_of names a label that is not there")
-        if len(self.weights) != len(self.label_of) or not sum(self.weights) > 0:
+        each = [row for row in self.weights if isinstance(row, list)]
+        rows = each or [[weight for weight in self.weights if not isinstance(weight, list)]]
+        if each and len(each) != len(self.seeds):
+            raise ValueError("weights must be the same for all replicas, or a list for each")
+        if any(len(row) != len(self.label_of) or not sum(row) > 0 for row in rows):
             raise ValueError("weights must be one for each member, and not all zero")
+        if self.neighbourhoods:
+            self.neighbourhoods.refuse_misfits(len(self.label_of), len(self.seeds))
         if len(self.label_weights) != len(self.labels) or (self.labels and not sum(self.label_weights) > 0):
             raise ValueError("label_weights must be one for each label, and not all zero")
+        if isinstance(self.prior, list) and len(self.prior) != len(self.label_of):
+            raise ValueError("prior must be one for all members, or one for each")
+        if self.breeds and sum(breed.members for breed in self.breeds) != len(self.label_of):
+            raise ValueError("breeds must have as many members as there are")
         best = self.winner
         if best and (best.member >= len(self.label_of) or best.replica >= len(self.seeds)):
             raise ValueError("winner names a member that is not there")
@@ -77,7 +132,7 @@ def write(folder: Path, facts: Facts, tensors: dict[str, Tensor]) -> None:
 
 def mark(folder: Path, winner: Winner | None) -> None:
     """Writes down which member won; nothing else of the mixture changes."""
-    facts = Facts.model_validate(_facts(folder).model_dump() | {"winner": winner})
+    facts = Facts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
     _replace(folder / JSON, facts.model_dump_json(indent=1).encode())
 
 
@@ -89,7 +144,8 @@ def _replace(path: Path, data: bytes) -> None:
     aside.replace(path)
 
 
-def _facts(folder: Path) -> Facts:
+def read_facts(folder: Path) -> Facts:
+    """What mixture.json says, checked."""
     try:
         return Facts.model_validate_json((folder / JSON).read_bytes())
     except OSError as error:
@@ -103,7 +159,7 @@ def _facts(folder: Path) -> Facts:
 
 
 def read(folder: Path) -> tuple[Facts, dict[str, Tensor]]:
-    facts = _facts(folder)
+    facts = read_facts(folder)
     try:
         content = (folder / TENSORS).read_bytes()
     except OSError as error:

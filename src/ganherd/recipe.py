@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_serializer, model_validator
 
 from ganherd.recipe_base import (
     ALSO_CALLED,
@@ -26,46 +24,10 @@ from ganherd.recipe_base import (
     refuse,
     steps_of,
 )
+from ganherd.recipe_nets import Net, Nets
 from ganherd.recipe_strategy import Strategy
 
-__all__ = ["ALSO_CALLED", "LOSSES", "Recipe", "Section", "nearest", "parse_budget", "parse_bytes", "refuse"]
-
-
-class Net(Section):
-    """A net by name with its settings; `package.module:Class` names a user's own."""
-
-    name: str
-    settings: dict[str, Any] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        """`mlp` is short for {name: mlp}; settings may stand beside the name."""
-        if isinstance(value, Net):
-            return value
-        if isinstance(value, str):
-            value = {"name": value}
-        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-            raise ValueError("must name a net, as mlp or {name: mlp, activation: tanh}")
-        inner, beside = value.get("settings"), {k: v for k, v in value.items() if k not in ("name", "settings")}
-        if not isinstance(inner, dict | None):
-            raise ValueError("must have a mapping as its settings, as {name: mlp, settings: {activation: tanh}}")
-        if twice := sorted(set(inner or {}) & set(beside)):
-            raise ValueError(f"must have its setting {twice[0]!r} once: beside the name or under settings")
-        return {"name": value["name"], "settings": _plain({**(inner or {}), **beside})}
-
-
-def _plain(value: Any) -> Any:
-    """Settings are what YAML can hold, so that a recipe can be written down and read back the same."""
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    raise ValueError(
-        f"must have settings of text, finite numbers, true or false and lists of these ({value!r} is none)"
-    )
+__all__ = ["ALSO_CALLED", "LOSSES", "Net", "Recipe", "Section", "nearest", "parse_budget", "parse_bytes", "refuse"]
 
 
 class Data(Section):
@@ -89,44 +51,37 @@ class Data(Section):
         return self
 
 
+class Origin(Section):
+    """A member of a finished run, to start from."""
+
+    run: str = Field(alias="from")
+    member: int = Field(ge=0)
+    replica: int = Field(0, ge=0)  # of several seeds, counted from 0
+
+    @model_serializer
+    def _as_written(self) -> dict[str, Any]:
+        return {"from": self.run, "member": self.member, "replica": self.replica}
+
+
 class Herd(Section):
-    members: int | None = Field(None, ge=1)  # default: one per class, or 1 where members share the data
+    # how many (default: one per class, or 1 where members share the data); or those of finished runs to start from, with
+    # their nets, as [{from: RUN, member: 2}, …]
+    members: Annotated[int, Field(ge=1)] | Annotated[list[Origin], Field(min_length=1)] | None = None
+    start_from: str | None = None  # a finished run: all start from its members of the same number, or from its only one
     seeds: int = Field(1, ge=1)  # replicas: independent copies stacked, with seeds seed, seed + 1, …
 
+    @property
+    def count(self) -> int | None:
+        return len(self.members) if isinstance(self.members, list) else self.members
 
-class Nets(Section):
-    generator: Net = Field(Net(name="small"), validate_default=True)
-    discriminator: Net = Field(Net(name="small"), validate_default=True)
-    latent: int = Field(32, ge=1)  # how many numbers a generator makes one sample from
-    prior: Literal["normal", "uniform"] = "normal"  # how they are drawn: N(0, 1), or even in [-1, 1]
-
-    @field_validator("generator", "discriminator")
-    @classmethod
-    def _in_catalog(cls, net: Net, info: ValidationInfo) -> Net:
-        """The named net exists and takes these settings; those not given are written out."""
-        from ganherd.nets import catalog  # here, because building nets needs recipes in turn
-
-        role: catalog.Role = "generator" if info.field_name == "generator" else "discriminator"
-        known, key = catalog.specs(role), f"nets.{role}"
-        if catalog.is_foreign(net.name):
-            return net  # a user's own class is looked at only when it is trusted
-        if net.name not in known:
-            also = nearest(net.name, known)
-            raise refuse(key, f"there is no {role} {net.name!r} (there are {', '.join(known)} and your own){also}")
-        settings = known[net.name].settings
-        for name in net.settings:
-            if name not in settings:
-                hint = nearest(f"{key}.{name}", [f"{key}.{n}" for n in difflib.get_close_matches(name, settings)])
-                takes = f" ({role} {net.name} takes {', '.join(settings) or 'none'})"
-                raise refuse(f"{key}.settings.{name}", f"unknown key '{key}.{name}'{takes}{hint}")
-        full = {}
-        for name, setting in settings.items():
-            value = net.settings.get(name, setting.default)
-            try:
-                full[name] = setting.check(value)
-            except ValueError as error:
-                raise refuse(f"{key}.settings.{name}", f"{key}.{name} {error}, not {value!r}") from None
-        return Net(name=net.name, settings=full)
+    @model_validator(mode="after")
+    def _one_origin(self) -> Herd:
+        if isinstance(self.members, list) and self.start_from is not None:
+            raise refuse(
+                "herd.start_from herd.members",
+                "herd.start_from and a list of herd.members both say where members start from: leave one out",
+            )
+        return self
 
 
 class Loss(Section):
@@ -134,6 +89,7 @@ class Loss(Section):
     gp_weight: float = Field(10.0, ge=0)  # wasserstein-gp
     clip: float = Field(0.01, gt=0)  # wasserstein: D's parameters are clipped to ± this
     clip_what: Literal["all", "weights"] = "all"  # weights: not the gain and shift of batch norm
+    r1: float = Field(0.0, ge=0)  # gamma of the R1 penalty, half of which is added to any discriminator's loss
 
 
 class Optim(Section):
@@ -155,8 +111,23 @@ class Train(Section):
     order: Literal["d-g", "g-d"] = "d-g"
     input_noise: PerMember = 0.0  # standard deviation of noise added to what the discriminator sees
     input_noise_steps: Steps = 0  # … decaying to none over so many steps (0: it stays)
+    # linear; or steps, as in the GAP authors' code: whole for the first half of them, a third for the second
+    input_noise_decay: Literal["linear", "steps"] = "linear"
+    input_noise_on: Literal["both", "real"] = "both"  # what it is added to: real and generated, or real only
+    flip: bool = False  # half of the real images are mirrored
+    # DiffAugment: what is done to real and generated images alike before the discriminator sees them
+    augment: list[Literal["colour", "translation", "cutout", "flip"]] = []
     ema: float | None = Field(None, gt=0, lt=1)  # decay of the running average of the generator's weights
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"
+
+    @model_validator(mode="after")
+    def _noise_decays(self) -> Train:
+        if self.input_noise_decay == "steps" and not self.input_noise_steps:
+            raise refuse(
+                "train.input_noise_decay train.input_noise_steps",
+                "train.input_noise_decay steps needs train.input_noise_steps: over how many steps it decays",
+            )
+        return self
 
 
 class Engine(Section):
@@ -205,6 +176,8 @@ class Run(Section):
     record_every: Annotated[int, BeforeValidator(steps_of), Field(ge=1)] = 50
     sample_every: Steps = 500  # 0: never
     checkpoint_every: Steps = 500  # 0: never
+    # with every record: what the discriminators cost on so many images that they train on, and held-out ones; 0: never
+    validation: int = Field(0, ge=0)
     keep: int = Field(3, ge=1)  # checkpoints kept, beside the best
     weights: Literal["data", "uniform"] | dict[str, Positive] = "data"  # p(y) of the mixture
     repair: Repair = Repair()
@@ -254,7 +227,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _can_meet(self) -> Recipe:
         """Members that meet see data of one kind, and are as many as the strategy needs."""
-        name, members = self.strategy.name, self.herd.members
+        name, members = self.strategy.name, self.herd.count
         if name == "independent":
             return self
         if self.data.partition == "by-class":
@@ -263,8 +236,25 @@ class Recipe(Section):
                 f"strategy.name {name} lets members meet, and with data.partition by-class each knows another class: "
                 "set data.partition to all or diet",
             )
-        if name == "gap" and members == 1:
+        if name == "gap" and self.members == 1:
             raise refuse("strategy.name herd.members", "strategy.name gap needs at least two members: set herd.members")
+        pace, stay, there = self.strategy.gap.pace, self.strategy.gap.stay, self.members or 0
+        if pace and len(pace) != there:
+            raise refuse(
+                "strategy.gap.pace herd.members",
+                f"strategy.gap.pace lists {len(pace)} speeds, but the herd has {there} members: give one for each",
+            )
+        if name == "gap" and max(stay, default=0) >= there:
+            raise refuse(
+                "strategy.gap.stay herd.members",
+                f"strategy.gap.stay names slot {max(stay)}, but {there} members have the slots 0 to {there - 1}",
+            )
+        if pace and self.engine.name == "graph":
+            raise refuse(
+                "strategy.gap.pace engine.name",
+                "engine.name graph captures one step of all members, and with strategy.gap.pace each is at its own: "
+                "set engine.name to fused or auto",
+            )
         cells = self.strategy.cellular
         if name == "cellular" and members not in (None, cells.cells * cells.population):
             raise refuse(
@@ -274,9 +264,30 @@ class Recipe(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _breeds_fit(self) -> Recipe:
+        """Breeds say how many members there are; their generators stay where they are."""
+        count = sum(breed.members for breed in self.nets.breeds)
+        if count and self.herd.count not in (None, count):
+            raise refuse(
+                "herd.members nets.breeds",
+                f"herd.members {self.herd.count} is not the {count} members of nets.breeds: leave herd.members out",
+            )
+        key = {"cellular": "strategy.name", "gap": "strategy.gap.swap"}.get(self.strategy.name, "")
+        moves = self.strategy.name == "cellular" or self.strategy.gap.swap == "generators"
+        if moves and not self.nets.alike:
+            what = "nets.breeds" if len(self.nets.breeds) > 1 else "nets.prior"
+            raise refuse(
+                f"{key} {what}",
+                f"{key} {'cellular' if key.endswith('name') else 'generators'} puts a generator in another's place, "
+                f"and with {what} they are of different kinds: take strategy.name gap and swap discriminators",
+            )
+        return self
+
     @property
     def members(self) -> int | None:
         """Members of one replica, where the recipe alone decides it; else the data does, or one is enough."""
         if self.strategy.name == "cellular":
             return self.strategy.cellular.cells * self.strategy.cellular.population
-        return self.herd.members or (4 if self.strategy.name == "gap" else None)
+        bred = sum(breed.members for breed in self.nets.breeds)
+        return self.herd.count or bred or (4 if self.strategy.name == "gap" else None)

@@ -96,7 +96,7 @@ def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
 def _meant(path: Path) -> str:
     """The nearest key beside the unknown one, and a key of just that name in another section."""
     known = list(_keys(Recipe))
-    beside = [p[-1] for p in known if p[:-1] == path[:-1]]
+    beside = [p[-1] for p in known if p[:-1] == path[:-1]] or _listed(path[:-1])
     near = [(*path[:-1], word) for word in _nearest(path[-1], beside)]
     near += [p for p in known if p[-1] == path[-1] and p not in near][:1]
     if not near:
@@ -105,6 +105,27 @@ def _meant(path: Path) -> str:
     if near:
         return f"; did you mean {' or '.join(repr('.'.join(p)) for p in near)}?"
     return f"; {'.'.join(path[:-1]) or 'a recipe'} has {', '.join(beside)}"
+
+
+def _listed(path: Path) -> list[str]:
+    """The keys of what a list under this key is made of.
+
+    >>> _listed(("nets", "breeds"))
+    ['generator', 'members']
+    """
+    _, field = _find(path)
+    left = [field.annotation] if field else []
+    while left:
+        annotation = left.pop()
+        if section := _section(annotation):
+            return _names(section)
+        left += typing.get_args(annotation)
+    return []
+
+
+def _names(section: type[Section]) -> list[str]:
+    """Its keys as they are written."""
+    return [field.alias or name for name, field in section.model_fields.items()]
 
 
 def _nearest(word: str, known: list[str]) -> list[str]:
@@ -154,6 +175,8 @@ def _kind(annotation: Any, limits: list[Any]) -> str:
         return ", or ".join(_kind(part, limits) for part in parts)
     if origin is Literal:
         return f"one of {', '.join(parts)}" if len(parts) > 1 else str(parts[0])
+    if origin is list and (section := _section(parts[0])):
+        return f"a list of mappings ({', '.join(_names(section))})"
     if origin is list:
         return "a list of such, one for each member"
     if origin is dict:

@@ -1,11 +1,11 @@
-"""What a recipe may say about who meets whom: the settings of the strategies `gap` and `cellular`."""
+"""What a recipe may say about who meets whom: the settings of `gap` and `cellular`, and what members share."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ganherd.recipe_base import LossName, Section, parse_budget, refuse
 
@@ -155,10 +155,45 @@ class Cellular(Section):
         return self
 
 
+def _layers(value: Any) -> Any:
+    if not isinstance(value, list) or not all(isinstance(layer, str | int) for layer in value):
+        raise ValueError("must be a list of layers by their names, as [first, blocks.0]")
+    return value
+
+
+Layers = Annotated[list[str], BeforeValidator(_layers)]
+
+
+class Share(Section):
+    """Layers that members have in common: averaged over all of them now and then."""
+
+    generator: Layers = []  # names of parameters, or how they begin: `blocks.0` is all of the first block
+    discriminator: Layers = []
+    every: Span = "1epochs"  # from one averaging to the next
+
+    @model_validator(mode="after")
+    def _says_what_and_when(self) -> Share:
+        if not self.layers and self.every != "1epochs":
+            raise refuse(
+                "strategy.share.every",
+                "strategy.share.every has no effect where no layers are shared: name some in strategy.share.generator "
+                "or strategy.share.discriminator",
+            )
+        if self.layers and self.every == "0":
+            raise refuse("strategy.share.every", "strategy.share.every 0 is never: give steps or epochs, as 100steps")
+        return self
+
+    @property
+    def layers(self) -> bool:
+        """Whether any are shared."""
+        return bool(self.generator or self.discriminator)
+
+
 class Strategy(Section):
     """Who meets whom. The settings of the other strategies must be left alone."""
 
     name: Literal["independent", "gap", "cellular"] = "independent"
+    share: Share = Share()  # independent members, but for the layers that are named here
     gap: Gap = Gap()
     cellular: Cellular = Cellular()
 
@@ -171,7 +206,13 @@ class Strategy(Section):
                     f"strategy.{other} has no effect with strategy.name {self.name}: "
                     f"set strategy.name to {other}, or leave it out",
                 )
+        if self.share.layers and self.name != "independent":
+            raise refuse(
+                "strategy.share strategy.name",
+                f"strategy.share is for members that are otherwise independent, and strategy.name is {self.name}: "
+                "leave one of them out",
+            )
         return self
 
 
-__all__ = ["Cellular", "Gap", "Strategy", "in_steps", "parse_span"]
+__all__ = ["Cellular", "Gap", "Share", "Strategy", "in_steps", "parse_span"]

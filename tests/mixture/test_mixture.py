@@ -70,7 +70,7 @@ def test_members_of_no_class_have_equal_weights(data) -> None:
 
 def test_labels_of_ten_thousand_draws_follow_their_weights(data) -> None:
     made = make_mixture(assembled(data), 0)
-    member, y = made._routes(10_000, None, seed=3)  # what `sample` does first, without the images
+    member, y = made.routes(10_000, None, seed=3)  # what `sample` does first, without the images
     assert np.array_equal(member, y)
     counts = np.bincount(y, minlength=3)
     expected = 10_000 * made.weights
@@ -136,7 +136,7 @@ def test_bad_questions(run) -> None:
 
 def test_a_broken_member_is_named_and_the_others_still_work(run) -> None:
     made = ganherd.load(run)
-    next(iter(made.params.values()))[1] = float("nan")
+    next(iter(made.breeds[0].params.values()))[1] = float("nan")
     with pytest.raises(UserError, match="member 1 of the mixture makes images that are not finite"):
         made.sample(5, label="one")
     assert len(made.sample(5, label="zero")) == 5
@@ -212,7 +212,7 @@ def test_batch_norm_is_estimated_again_with_the_exported_weights(data) -> None:
         for name in norms:
             mean, var = inputs[name].mean(0), inputs[name].var(0)
             kept_mean, kept_var = (
-                made.buffers[f"{name}.{what}"][member].double() for what in ("running_mean", "running_var")
+                made.breeds[0].buffers[f"{name}.{what}"][member].double() for what in ("running_mean", "running_var")
             )
             assert (kept_mean - mean).abs().max() < 0.05 * var.sqrt().max()
             assert kept_var == pytest.approx(var, rel=0.08)
@@ -259,8 +259,8 @@ def test_replicas_are_the_runs_that_they_stand_for(data) -> None:
     both = make_mixture(assembled(data, steps=2, herd={"seeds": 2}, run={"seed": 5}), 2)
     alone = make_mixture(assembled(data, steps=2, run={"seed": 6}), 2)
     assert both.seeds == [5, 6]
-    mine = {name: value[3:] for name, value in both.params.items()}
-    assert all(torch.equal(mine[name], value) for name, value in alone.params.items())
+    mine = {name: value[3:] for name, value in both.breeds[0].params.items()}
+    assert all(torch.equal(mine[name], value) for name, value in alone.breeds[0].params.items())
 
 
 def test_a_winner_is_marked_and_found_again(data, tmp_path) -> None:

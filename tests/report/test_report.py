@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ganherd import pictures, report
 from ganherd.errors import UserError
@@ -84,6 +88,16 @@ def test_every_score_stands_beside_its_samples_network_and_seed(make_run: MakeRu
     text = outline.text
     assert "98.6 % 100.0 % 1,000 digits cnn 1a2b3c4d 0 the classifier on held-out real data: 99.2 %" in text
     assert "0.830 1 1,000 pixels 0" in text
+
+
+def test_how_networks_were_fed_stands_below_the_scores(make_run: MakeRun, fakes: Any) -> None:
+    data, run = fakes.images(), make_run()
+    facts = {"samples": 50, "seed": 0, "network": "inception-2015-12-05", "resizing": "bilinear to 299 × 299"}
+    span = {"low": 4.0, "high": 6.0, "level": 0.95, "how": "bootstrap"}
+    (run.path / "scores.json").write_text(json.dumps({"scores": {"fid": {"value": 5.0, **facts, "interval": span}}}))
+    _, outline = page(run, data)
+    assert "inception-2015-12-05: resizing bilinear to 299 × 299." in outline.text
+    assert "95 % 4.000 to 6.000 (bootstrap)" in outline.text
 
 
 def with_pictures(folder: Path, step: int, captions: dict[str, str]) -> None:
@@ -226,6 +240,45 @@ def test_the_summary_is_one_sentence(make_run: MakeRun, fakes: Any) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         report.write(tmp_path / "nothing")
+
+
+def test_alarms_are_told_by_name_and_those_that_are_over_in_green(make_run: MakeRun, fakes: Any) -> None:
+    data = fakes.images()
+    ill = [(300, "collapse", 7), (400, "dead_critic", 7), (600, "cycling", 2)]
+    lines = [{"step": 0, "event": "start"}]
+    lines += [{"step": s, "event": "alarm", "what": what, "member": m, "spread": 0.08} for s, what, m in ill]
+    lines += [{"step": 900, "event": "calm", "what": what, "member": m} for _, what, m in ill[1:]]
+    run = make_run(labels=data.labels, event_lines=sorted(lines, key=lambda line: line["step"]))
+    text, outline = page(run, data, fakes.mixture(data))
+    for name in ("dead critic", "cycling"):
+        assert (
+            f'<span class="pill warn">{name}</span>' in text and f'<span class="pill good">{name} over</span>' in text
+        )
+    assert (
+        '<span class="pill good">collapse over</span>' not in text and "what: " not in outline.text.split("Settings")[0]
+    )
+    assert "cycling over, member 2 (2), step 900" in outline.text  # on the line of time
+    assert 'fill="var(--good)"' in text and 'fill="var(--warn)"' in text
+    assert '<span class="pill warn">2, now: collapse</span>' in text and '<span class="pill">1, over</span>' in text
+    told = [member.ill for member in gather(run, fakes.mixture(data), data).members]
+    assert told == [("collapse",) if m == 7 else () for m in range(10)]
+
+
+def test_images_of_a_short_row_are_as_large_as_the_others(make_run: MakeRun, fakes: Any) -> None:
+    bare = fakes.dataset(fakes.images().x, fakes.images().y, ())
+
+    class Alone(fakes.mixture):  # type: ignore[misc]
+        label_of = np.full(1, -1)
+
+        def sample(self, n: int, **settings: Any) -> Any:
+            return replace(super().sample(n, **settings), member=np.zeros(n, np.int64))
+
+    text, _ = page(make_run(members=1), bare, Alone(bare))
+    strips = [
+        Image.open(io.BytesIO(base64.b64decode(raw))) for raw in re.findall(r"data:image/png;base64,([^\"]+)", text)
+    ]
+    assert len(strips) == 20 and len({strip.size for strip in strips}) == 1  # 96 samples: the last row has six
+    assert strips[-2].getchannel("A").getbbox()[2] < strips[-2].width == strips[0].getchannel("A").getbbox()[2]
 
 
 def test_members_carry_labels_losses_and_troubles(make_run: MakeRun, fakes: Any) -> None:

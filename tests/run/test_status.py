@@ -1,4 +1,4 @@
-"""Where a run stands, told by its folder alone; and extras that are not installed are missed before anything is made."""
+"""Where a run stands, told by its folder alone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import ganherd
 import little
-from ganherd.run import loop, status, trackers
+from ganherd.run import loop, status
 
 
 @pytest.fixture(autouse=True)
@@ -95,30 +94,20 @@ def test_what_is_wrong_at_the_last_step_is_told_once(
     assert told.count(("repair", 1)) == (policy == "rollback")
 
 
-@pytest.mark.parametrize(
-    ("setting", "extra"), [("run.tensorboard=true", "ganherd[tensorboard]"), ("run.wandb=offline", "ganherd[wandb]")]
-)
-def test_an_extra_that_is_not_installed_is_missed_before_anything_is_made(
-    tmp_path: Path, setting: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    file = little.write_recipe(tmp_path, budget="3steps")
-    assert little.command("train", file, "--run", tmp_path / "run", "--set", setting) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1 and extra in said
-    assert not (tmp_path / "run").exists()
-
-
-def test_trackers_see_what_the_records_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[tuple[int, dict[str, float]]] = []
-
-    def fake(self: trackers.Trackers, folder: Any) -> None:
-        self._write.append(lambda step, values: written.append((step, values)))
-
-    monkeypatch.setattr(trackers, "find_spec", lambda name: True)
-    monkeypatch.setattr(trackers.Trackers, "_tensorboard", fake)
-    settings = little.recipe(tmp_path, "9steps", tensorboard=True)
-    little.train(tmp_path / "run", settings)
-    lines = little.lines(tmp_path / "run" / "metrics.jsonl")
-    assert [step for step, _ in written] == [line["step"] for line in lines] == [3, 6, 9]
-    assert [values["loss_g/2"] for _, values in written] == [line["loss_g"][2] for line in lines]
+def test_many_alarms_are_told_in_a_few_lines_with_what_followed() -> None:
+    told = [
+        {"step": 10 * k, "event": "alarm", "what": "dead_critic", "member": k, "name": f"member {k}"} for k in range(9)
+    ]
+    told += [
+        {"step": 95, "event": "calm", "what": "dead_critic", "member": k, "name": f"member {k}"} for k in range(1, 9)
+    ]
+    told += [{"step": 99, "event": "repair", "policy": "reseed", "member": 0, "name": "member 0"}]
+    told += [{"step": 100, "event": "nan", "member": 4, "name": "member 4"}]
+    facts = {
+        "run": "r", "state": "running", "step": 100, "steps": 200, "rate": 50.0, "seconds_left": 8, "members": 9,
+        "host": "h", "engine": {"name": "fused"}, "heartbeat": 1.0, "alarms": told, "ill": status.ill(told),
+    }  # fmt: skip
+    lines = status.text(facts).splitlines()
+    assert lines[2] == "… 9 before these in events.jsonl" and len(lines) == 3 + 10 + 1
+    assert "step 95: member 8 dead critic is over" in lines and "step 99: member 0 repair (reseed)" in lines
+    assert lines[-2:] == ["step 100: member 4 nan", "not well now: member 4 (nan)"]

@@ -10,6 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import cli, data, own_cache, run
+
+__all__ = ["cli", "data", "own_cache", "run"]
+
 
 @dataclass(frozen=True)
 class FakeDataset:

@@ -15,6 +15,7 @@ from ganherd import nets
 from ganherd.errors import UserError
 from ganherd.herd.state import seeded
 from ganherd.mixture import Mixture
+from ganherd.mixture_breeds import Generators
 from ganherd.recipe import Net
 from ganherd.scores import ais
 from ganherd.scores.ais import Settings, bdmc, decoder_of, dequantised, kde, log_likelihood, schedule
@@ -238,15 +239,12 @@ def _mixture(prior: str, batch_norm: bool = False) -> Mixture:
         scale=127.5,
         latent=3,
         prior=prior,
-        generator=net,
         label_of=np.full(2, -1),
         weights=np.array([0.25, 0.75]),
         label_weights=np.zeros(0),
         seeds=[0],
         step=1,
-        params=params,
-        buffers=buffers,
-        module=made[0].eval(),
+        breeds=(Generators(net, 2, made[0].eval(), params, buffers),),
     )
 
 

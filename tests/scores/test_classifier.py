@@ -89,8 +89,25 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(
     assert classifier_for(ring).held_out_accuracy is not None
 
 
-def test_without_a_held_out_split_no_accuracy_is_claimed(ring: Any) -> None:
-    judge = classifier_for(dataclasses.replace(ring, x_test=ring.x_test[:0], y_test=ring.y_test[:0]))
+def test_without_a_held_out_split_a_part_of_the_data_is_kept_from_the_training(
+    ring: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path))
+    told: list[str] = []
+    bare = dataclasses.replace(ring, x_test=ring.x_test[:0], y_test=ring.y_test[:0])
+    judge = classifier_for(bare, progress=told.append)
+    assert judge.held_out_samples == len(ring.x) // 5 and (judge.held_out_accuracy or 0) >= 0.99
+    assert told[0] == f"training the classifier on {len(ring.x) - len(ring.x) // 5:,} real samples"
+    again = classifier_for(bare, progress=told.append)
+    assert again.held_out_accuracy == judge.held_out_accuracy and len(told) == 1
+    # labels that mean nothing: whoever had seen those rows would do better than chance on them
+    random = dataclasses.replace(bare, y=np.random.default_rng(0).integers(0, 8, len(ring.y)))
+    assert (classifier_for(random).held_out_accuracy or 1) < 0.25
+
+
+def test_of_little_data_no_accuracy_is_claimed(ring: Any) -> None:
+    few = dataclasses.replace(ring, x=ring.x[:60], y=ring.y[:60], x_test=ring.x_test[:0], y_test=ring.y_test[:0])
+    judge = classifier_for(few)
     assert judge.held_out_accuracy is None and judge.held_out_samples == 0
 
 

@@ -60,6 +60,40 @@ def test_inception_score_equals_torchmetrics_on_the_same_logits() -> None:
     assert ours == (pytest.approx(float(mean), rel=1e-5), pytest.approx(float(std), rel=1e-4))
 
 
+@pytest.mark.parametrize("n", [21, 95, 101, 1001])
+def test_as_many_splits_as_are_claimed_about_equally_large(n: int) -> None:
+    logits = 3 * torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
+    parts = [logits[i * n // 10 : (i + 1) * n // 10] for i in range(10)]
+    by_hand = np.mean([inception_score(part, 1)[0] for part in parts])
+    assert inception_score(logits, 10)[0] == pytest.approx(by_hand, rel=0.05)
+    assert len(logits.tensor_split(10)) == 10
+
+
+def test_the_classifier_score_needs_no_network_but_the_datas_own(
+    digits: Any, replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANHERD_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    usual = score(replay(digits), digits, ["classifier_score"], samples=300)["classifier_score"]
+    for network, left_out in (("inception", {"fid"}), ("pixels", set())):
+        told: list[str] = []
+        reference = Reference(digits, network, progress=told.append)
+        found = score(replay(digits), digits, ["fid", "classifier_score"], 300, reference=reference, per="member")
+        entry = found["classifier_score"]
+        assert entry["value"] == pytest.approx(usual["value"]) and set(found.get("skipped", {})) == left_out
+        assert set(entry["per_member"]) == {str(m) for m in range(10)} and entry["fewest"] > 1
+        assert "real_samples" not in entry  # it is held against no data
+        by_class = score(replay(digits), digits, ["classifier_score"], 300, reference=reference, per="class")
+        assert set(by_class["classifier_score"]["per_class"]) == set(digits.labels)
+
+
+def test_a_score_of_samples_alone_looks_at_no_real_data(digits: Any, replay: Replay) -> None:
+    told: list[str] = []
+    reference = Reference(dataclasses.replace(digits, x=digits.x[::-1].copy()), "classifier", progress=told.append)
+    assert score(replay(digits), digits, ["classifier_score"], 100, reference=reference)["classifier_score"]["samples"]
+    assert not any("real samples of" in line for line in told)
+
+
 def test_prdc_equals_brute_force() -> None:
     k = 3
     real, fake = correlated(90, 4, 0).double(), correlated(70, 4, 0, shift=0.4).double()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ganherd.errors import UserError
-from ganherd.scores import Neighbourhood, score, score_seeds
+from ganherd.scores import METRICS, Neighbourhood, score, score_seeds
 from ganherd.scores.clock import Clock, timed
 from ganherd.scores.frechet import distance
 from ganherd.scores.material import EACH, Material
@@ -146,6 +146,14 @@ def test_what_stands_beside_a_mean_is_a_mean_too() -> None:
     assert "best_member" not in found and "replica" not in found
     assert found["per_seed"] == [6, 8, 7] and found["std"] == 1.0 and found["seeds"] == [5, 6, 7]
     assert found["interval"]["high"] == pytest.approx(7 + 4.30 / 3**0.5)
+
+
+def test_an_interval_of_replicas_stays_within_what_is_possible() -> None:
+    each = [entry(v, r) for r, v in enumerate((0.6, 0.9))]
+    assert together(each, [0, 1])["interval"]["high"] > 1
+    assert together(each, [0, 1], METRICS["recall"].bounds)["interval"] == {
+        "low": 0.0, "high": 1.0, "level": 0.95, "how": "Student's t over 2 seeds",
+    }  # fmt: skip
 
 
 def test_a_replica_without_a_value() -> None:

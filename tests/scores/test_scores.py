@@ -31,14 +31,23 @@ def test_real_held_out_data_scores_as_a_perfect_mixture(digits: Any, replay: Rep
     assert 0.9 <= found["diversity"]["value"] <= found["diversity"]["mean"] <= 1.1
 
 
-def test_every_number_has_its_samples_network_and_seed(digits: Any, replay: Replay) -> None:
+def test_every_number_has_its_samples_network_resizing_and_seed(digits: Any, replay: Replay) -> None:
     found = score(replay(digits), digits, samples=200, seed=7)
     for name, entry in found.items():
         assert list(entry)[:4] == ["value", "samples", "network", "seed"], name
-        assert entry["samples"] == 200 and entry["seed"] == 7 and entry["network"]
+        assert entry["samples"] == 200 and entry["seed"] == 7 and entry["network"] and entry["resizing"] == "none"
     assert found["label_accuracy"]["held_out_accuracy"] >= 0.97
     assert set(found["label_accuracy"]["per_class"]) == set(digits.labels)
     assert json.loads(json.dumps(found)) == found
+
+
+def test_what_is_done_to_large_images_stands_beside_every_number(rgb: Any, replay: Replay) -> None:
+    large = dataclasses.replace(rgb, x=np.repeat(rgb.x, 2, 2), x_test=np.repeat(rgb.x_test, 2, 2))  # 64 × 32
+    found = score(replay(large), large, ["label_accuracy", "histogram", "classifier_score", "fid", "diversity"], 40)
+    judged = {"label_accuracy", "histogram", "classifier_score", "fid"}
+    assert {name for name, entry in found.items() if entry["resizing"] == "averaged down to 32 × 32"} == judged
+    assert found["diversity"]["resizing"] == "none"  # by the pixels themselves
+    assert "resizing averaged down to 32 × 32." in table(found)
 
 
 def test_labels_are_asked_equally_and_no_more_samples_claimed_than_used(digits: Any, replay: Replay) -> None:

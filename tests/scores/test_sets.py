@@ -16,7 +16,7 @@ import ganherd
 from ganherd.data.source import Dataset, load
 from ganherd.errors import UserError
 from ganherd.recipe import Data
-from ganherd.scores import score_run, score_sets, side_by_side, table
+from ganherd.scores import Scored, score_run, score_sets, side_by_side, table
 from ganherd.scores.of_sets import GivenSet
 
 CHEAP = ["fid", "kid", "diversity"]
@@ -160,8 +160,6 @@ def test_the_command_prints_one_object(held_out: Path) -> None:
 
 
 def test_scores_of_sets_are_written_where_it_is_said(held_out: Path, tmp_path: Path) -> None:
-    from ganherd.scores import Scored
-
     found = Scored({str(held_out): score_sets("digits", str(held_out), ["fid", "kid"], network="pixels")}, "digits")
     found.write(tmp_path / "deep" / "scores.json")
     kept = json.loads((tmp_path / "deep" / "scores.json").read_text())
@@ -223,6 +221,30 @@ def test_side_by_side_has_intervals_and_what_belongs_to_a_score() -> None:
         "3.000 * (2.000 to 4.000)" in text and "5.000 ~ (3.500 to 6.500)" in text and "8.500 (8.000 to 9.000)" in text
     )
     assert "b: modes: 90.0 % high quality" in text
+
+
+def test_runs_side_by_side_have_the_lines_that_were_asked_for() -> None:
+    each = {"per_class": {"cat": 3.5, "dog": 4.5}, "per_class_samples": {"cat": 50, "dog": 60}}
+    runs = {name: {"ifid": {**FACTS, **each, "value": 4.0}, "skipped": {"ais": "no"}} for name in ("a", "b")}
+    with_parts, without = (side_by_side(runs, {"ifid": 0.0}, parts) for parts in (True, False))
+    for name in ("a", "b"):
+        assert f"{name}: class  ifid   samples" in with_parts and f"{name}: class" not in without
+    assert with_parts.count("cat       3.500  50") == 2
+    both = Scored(runs, per="class"), Scored(runs)
+    assert ("a: class" in str(both[0]), "a: class" in str(both[1])) == (True, False)
+
+
+def test_a_set_without_labels_says_so(digits_data: Dataset, tmp_path: Path) -> None:
+    np.savez(tmp_path / "bare.npz", x=digits_data.x_test[:40])
+    found = score_sets("digits", str(tmp_path / "bare.npz"), ["label_accuracy", "diversity", "memorisation"])
+    assert found["skipped"]["label_accuracy"] == "the samples carry none of the data's labels"
+    assert "there are only 40 samples" in found["diversity"]["warning"]
+    assert "x_train and x_test" in found["skipped"]["memorisation"]
+
+
+def test_nothing_is_said_of_a_mean_that_is_not_there() -> None:
+    entry = {**FACTS, "value": None, "mean": None, "per_class": {"cat": None, "dog": None}}
+    assert "least in" not in table({"diversity": entry})
 
 
 def test_members_and_neighbourhoods_have_lines_of_their_own() -> None:

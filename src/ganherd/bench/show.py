@@ -111,6 +111,8 @@ def _bars(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
     width = 0.84 / len(ways)
     for number, way in enumerate(ways):
         own = [(i, places[n, way]) for i, n in enumerate(sizes) if (n, way) in places]
+        if not own:
+            continue
         at = [i - 0.42 + width * (number + 0.5) for i, _ in own]
         bars = axes.bar(at, [rate for _, rate in own], 0.92 * width, color=COLOURS[way], label=way)
         axes.bar_label(bars, [_short(rate) for _, rate in own], rotation=90, fontsize=7.5, padding=2, color=INK)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ganherd.herd.state import State
+from ganherd.comm import messages
+
+if TYPE_CHECKING:
+    from ganherd.herd.state import State
 
 
 @dataclass(frozen=True)
@@ -27,19 +35,149 @@ class Placement:
         return {member: (rank, row) for rank, own in enumerate(self.ranks) for row, member in enumerate(own)}
 
 
-class Communicator(ABC):
-    """One process of a run, as the others see it. Every call but `rank` and `size` is made by all ranks together."""
+class RankLost(Exception):
+    """Another rank of the job is gone, so that what was asked of it will never come."""
 
+
+class Communicator(ABC):
+    """One process of a run, as the others see it. Every method is called by all ranks together, in the same order.
+
+    The exceptions are `abort` and what only looks: `rank`, `size`, `hosts`, `local_rank` and the counters. An engine (MPI,
+    torch.distributed) has to bring two things: `_exchange` of buffers between peers, and `_share` of bytes among all.
+    """
+
+    name: str  # local, mpi, torch
     rank: int
     size: int
+    hosts: tuple[str, ...] = ()  # of each rank, once the ranks have been introduced: see `agree.introduce`
+    bytes_sent = 0  # by `fetch`, from this rank to others: rows of members alone, as they are
+    bytes_received = 0
+    seconds = 0.0  # in `fetch`, waiting for others included
+    waits_since: float | None = None  # time.monotonic() since when this rank waits for others; for its heartbeat
+    _broken: tuple[type[Exception], ...] = ()  # what the engine raises where a peer is gone
 
-    @abstractmethod
+    # -- members ------------------------------------------------------------------------------------------------------
+
     def fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> State:
         """Copies of the members wanted[rank], in that order, wherever they live; only slices that cross a rank are sent.
 
         `state` holds this rank's own members. All ranks know what each of them wants, so nothing has to be asked for.
         """
+        began = time.perf_counter()
+        routes = messages.routes(placement.home(), wanted, self.rank)
+        layout = messages.Layout.of(state)
+        devices = {value.device for value in state.values()}
+        device = devices.pop() if len(devices) == 1 else torch.device("cpu")
+        device = device if self._carries(device) else torch.device("cpu")
+        outgoing = {peer: layout.pack(state, rows, device) for peer, rows in routes.send.items()}
+        incoming = {peer: layout.empty(len(rows), device) for peer, rows in routes.receive.items()}
+        if routes.crosses and layout.width:
+            with self._waiting():
+                self._exchange(outgoing, incoming, device)
+        found = layout.assemble(state, routes, incoming)
+        self.bytes_sent += sum(message.numel() for message in outgoing.values())
+        self.bytes_received += sum(message.numel() for message in incoming.values())
+        self.seconds += time.perf_counter() - began
+        return found
 
-    @abstractmethod
+    # -- small things -------------------------------------------------------------------------------------------------
+
     def gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
         """Small numbers of this rank's members [n, …] -> those of all members [N, …], on every rank."""
+        own = np.ascontiguousarray(values)
+        if len(own) != len(placement.ranks[self.rank]):
+            raise ValueError(f"{len(own)} rows for the {len(placement.ranks[self.rank])} members of rank {self.rank}")
+        width = own.dtype.itemsize * int(np.prod(own.shape[1:], dtype=np.int64))
+        shared = self._shared(own.tobytes(), [len(members) * width for members in placement.ranks])
+        rows = np.frombuffer(shared, own.dtype).reshape(placement.size, *own.shape[1:])
+        out = np.empty_like(rows)
+        out[[member for members in placement.ranks for member in members]] = rows
+        return out
+
+    def collect(self, content: bytes) -> list[bytes]:
+        """A few bytes of each rank, as JSON, on every rank."""
+        counts = np.frombuffer(self._shared(np.int64(len(content)).tobytes(), [8] * self.size), np.int64)
+        shared, ends = self._shared(content, counts.tolist()), np.cumsum(counts).tolist()
+        return [shared[end - count : end] for count, end in zip(counts.tolist(), ends, strict=True)]
+
+    def broadcast(self, content: bytes | None) -> bytes:
+        """What rank 0 gives, as a decision in JSON, on every rank; the others give None."""
+        own = (content or b"") if self.rank == 0 else b""
+        nobody = [0] * (self.size - 1)
+        length = self._shared(np.int64(len(own)).tobytes() if self.rank == 0 else b"", [8, *nobody])
+        return self._shared(own, [int(np.frombuffer(length, np.int64)[0]), *nobody])
+
+    def barrier(self) -> None:
+        """Returns when all ranks have come here."""
+        self._shared(b"!", [1] * self.size)
+
+    def _shared(self, own: bytes, counts: Sequence[int]) -> bytes:
+        if not any(counts):
+            return b""
+        with self._waiting():
+            return self._share(own, counts)
+
+    # -- where it runs, and how it ends -------------------------------------------------------------------------------
+
+    @property
+    def local_rank(self) -> int:
+        """Its number among the ranks of the same host: which GPU is its own."""
+        return sum(host == self.hosts[self.rank] for host in self.hosts[: self.rank])
+
+    @property
+    def local_size(self) -> int:
+        """How many ranks share this host, and so its cores and GPUs."""
+        return sum(host == self.hosts[self.rank] for host in self.hosts)
+
+    def among(self, ranks: Sequence[int]) -> Communicator | None:
+        """The communicator of these ranks alone, in ascending order; None on the others, which are spares."""
+        chosen = sorted(set(ranks))
+        if chosen == list(range(self.size)):
+            return self
+        made = self._among(chosen)
+        if made is not None:
+            made.hosts = tuple(self.hosts[rank] for rank in chosen) if self.hosts else ()
+        return made
+
+    @abstractmethod
+    def abort(self, code: int) -> NoReturn:
+        """Ends every rank at once with this exit code; for a rank that cannot go on while others wait for it."""
+
+    def close(self) -> None:
+        """The last call: waits, without using the processor, until all ranks have come here, however long that takes."""
+        self.barrier()
+        self._leave()
+
+    # -- what an engine brings ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _exchange(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> None:
+        """Sends one message to each peer of `outgoing` and fills `incoming`: uint8 [bytes], contiguous, none empty, all on
+        that device. Called by every rank where anything crosses anywhere."""
+
+    @abstractmethod
+    def _share(self, own: bytes, counts: Sequence[int]) -> bytes:
+        """Bytes of all ranks, one after another; rank r gives counts[r] of them, which may be none."""
+
+    @abstractmethod
+    def _among(self, ranks: Sequence[int]) -> Communicator | None:
+        """As `among`, for some of the ranks."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Lets go of the engine."""
+
+    def _carries(self, device: torch.device) -> bool:
+        """Whether messages may lie on that device; else they go through the host's memory."""
+        return device.type == "cpu"
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.waits_since = time.monotonic()
+        try:
+            yield
+        except self._broken as error:
+            reason = str(error).partition("\n")[0]
+            raise RankLost(f"rank {self.rank} waited for another rank, which is gone ({reason})") from error
+        finally:
+            self.waits_since = None

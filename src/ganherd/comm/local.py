@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ganherd.comm.base import Communicator, Placement
-from ganherd.herd.state import State
+
+if TYPE_CHECKING:
+    from ganherd.herd.state import State
 
 
 class Local(Communicator):
-    rank, size = 0, 1
+    name, rank, size = "local", 0, 1
 
     def fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> State:
-        rows = list(wanted[0])
-        return {name: value[rows] for name, value in state.items()}
+        began, rows = time.perf_counter(), list(wanted[0])
+        found = {name: value[rows] for name, value in state.items()}
+        self.seconds += time.perf_counter() - began
+        return found
 
     def gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
         return values
+
+    def abort(self, code: int) -> NoReturn:
+        sys.exit(code)
+
+    def _exchange(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> None:
+        raise AssertionError("there is nobody to send to")
+
+    def _share(self, own: bytes, counts: Sequence[int]) -> bytes:
+        return own
+
+    def _among(self, ranks: Sequence[int]) -> None:
+        raise AssertionError("one rank has no parts")
+
+    def _leave(self) -> None:
+        pass

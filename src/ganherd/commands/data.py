@@ -51,6 +51,9 @@ def data_inspect(
     ] = None,
     size: Annotated[int | None, typer.Option(min=2, help="Resize the images of a folder.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip files that are no images.")] = False,
+    recommend: Annotated[
+        bool, typer.Option("--recommend", help="Name the recipe for it, with memory, time and what to type.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Classes, counts, sizes and range of some data, and a contact sheet of it."""
@@ -65,7 +68,19 @@ def data_inspect(
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
     looking.contact_sheet(dataset, path)
     facts = looking.describe(dataset) | {"contact_sheet": str(path)}
-    print(json.dumps(facts) if as_json else looking.text(facts))
+    advice = None
+    if recommend:
+        from ganherd import recommend as advising
+
+        read = [f"data.size={size}"] if size else []
+        read += ["data.bad_images=skip"] if skip_bad else []
+        advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.Rows))
+    if as_json:
+        print(json.dumps(facts | ({"recommend": advice} if advice else {})))
+        return
+    print(looking.text(facts))
+    if advice:
+        print("\n" + advising.text(advice))
 
 
 @data_app.command("prepare")

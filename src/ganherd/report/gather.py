@@ -13,6 +13,8 @@ import numpy as np
 from ganherd.errors import UserError
 from ganherd.pictures import MOST_ROWS
 from ganherd.report.charts import TROUBLES, loss_table
+from ganherd.run import status
+from ganherd.run.progress import words
 from ganherd.scores import gallery
 from ganherd.scores.gallery import Shown
 
@@ -35,6 +37,8 @@ class Member:
     loss_d: float | None
     troubles: int  # events of its ill health: NaN, diverged, alarm, repair
     winner: bool = False  # the best of its run by GAM-II
+    generator: str = ""  # its net, where the herd has several breeds
+    ill: tuple[str, ...] = ()  # the alarms that are not over, in words
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,9 @@ def _members(
     each = max(1, total // seeds)
     by_class = (recipe.get("data") or {}).get("partition") == "by-class" and len(labels) == each
     best = getattr(mixture, "winner", None)
+    breeds = (recipe.get("nets") or {}).get("breeds") or []
+    nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
+    now = [(e.get("member"), words(status.alarm_of(e))) for e in status.ill(events)]
     out = []
     for i in range(total):
         replica, number = divmod(i, each)
@@ -200,7 +207,8 @@ def _members(
         weight = None
         if mixture is not None and number < len(mixture.label_of):
             k = int(mixture.label_of[number])
-            weight = float(np.asarray(mixture.weights)[number])
+            weights = np.asarray(mixture.weights)
+            weight = float(weights[number] if weights.ndim == 1 else weights[replica, number])
         out.append(
             Member(
                 number=number,
@@ -209,7 +217,9 @@ def _members(
                 weight=weight,
                 loss_g=_at(loss_g, i),
                 loss_d=_at(loss_d, i),
+                generator=nets[number] if number < len(nets) else "",
                 winner=best is not None and (best.member, best.replica) == (number, replica),
+                ill=tuple(what for member, what in now if member == i),
                 troubles=sum(e.get("member") == i and e.get("event") in TROUBLES for e in events),
             )
         )

@@ -6,20 +6,23 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ganherd.report.gather import Story
+from ganherd.report.gather import Member, Story
 from ganherd.report.numbers import per_class
 from ganherd.report.parts import Safe, join, number, percent, plain, table, tag
+from ganherd.run.progress import words
 
 _KINDS = {
     "nan": "bad",
     "diverged": "bad",
     "alarm": "warn",
     "repair": "warn",
+    "calm": "good",
     "finish": "good",
     "start": "busy",
     "resume": "busy",
 }
 _COLOURS = {"bad": "var(--bad)", "warn": "var(--warn)", "good": "var(--good)", "busy": "var(--busy)", "": "var(--soft)"}
+_COUNTED = ("checkpoint", "swap", "share")  # too many to be told one by one
 _MOST_LINES = 200  # of a table
 
 
@@ -27,9 +30,9 @@ def events(story: Story) -> Safe:
     head = tag("h2", "What happened")
     if not story.events:
         return tag("section", head, tag("p", "Nothing has been recorded yet.", cls="soft"))
-    kinds = Counter(str(e.get("event", "?")) for e in story.events)
-    pills = join(_pill(kind, f"{kind} × {n:,}" if n > 1 else kind) for kind, n in kinds.items())
-    told = [e for e in story.events if e.get("event") != "checkpoint"]
+    kinds = Counter((str(e.get("event", "?")), event_name(e)) for e in story.events)
+    pills = join(_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items())
+    told = [e for e in story.events if e.get("event") not in _COUNTED]
     rows = [_event_row(story, e) for e in told[:_MOST_LINES]]
     more = len(told) - len(rows)
     return tag(
@@ -42,20 +45,37 @@ def events(story: Story) -> Safe:
     )
 
 
+def event_name(event: Mapping[str, Any]) -> str:
+    """What happened in a word or two: alarms by their names, and when they are over.
+
+    >>> [event_name({"event": kind, "what": "dead_critic"}) for kind in ("alarm", "calm")], event_name({"event": "nan"})
+    (['dead critic', 'dead critic over'], 'nan')
+    """
+    kind, what = str(event.get("event", "?")), event.get("what")
+    if kind not in ("alarm", "calm") or not isinstance(what, str):
+        return kind
+    return words(what) + (" over" if kind == "calm" else "")
+
+
 def _pill(kind: str, text: str) -> Safe:
     return tag("span", text, cls=f"pill {_KINDS.get(kind, '')}")
 
 
 def _event_row(story: Story, event: Mapping[str, Any]) -> list[Any]:
     kind = str(event.get("event", "?"))
+    told = {"step", "event", "member", "name", "versions"} | ({"what"} if kind in ("alarm", "calm") else set())
+    details = plain({k.replace("_", " "): v for k, v in event.items() if k not in told})
+    return [number(event.get("step")), _pill(kind, event_name(event)), _whose(story, event), details]
+
+
+def _whose(story: Story, event: Mapping[str, Any]) -> str:
+    """The member that an event is about, with its label; nothing where it is about none."""
     member = event.get("member")
     name = str(event.get("name") or "").removeprefix("member ")
     if not name and isinstance(member, int):
         own = story.members[member] if 0 <= member < len(story.members) else None
         name = f"{member}" + (f" ({own.label})" if own and own.label else "")
-    rest = {k: v for k, v in event.items() if k not in ("step", "event", "member", "name", "versions")}
-    details = plain({k.replace("_", " "): v for k, v in rest.items()})
-    return [number(event.get("step")), _pill(kind, kind), name, details]
+    return name
 
 
 def _timeline(story: Story) -> Safe:
@@ -64,11 +84,13 @@ def _timeline(story: Story) -> Safe:
     end = max(steps, default=0) or 1
     dots = []
     order = ("", "busy", "good", "warn", "bad")
-    for event in sorted(story.events[:2000], key=lambda e: order.index(_KINDS.get(str(e.get("event")), ""))):
+    shown = [e for e in story.events if e.get("event") != "swap"]
+    for event in sorted(shown[:2000], key=lambda e: order.index(_KINDS.get(str(e.get("event")), ""))):
         if not isinstance(event.get("step"), (int, float)):
             continue
         rank = _KINDS.get(str(event.get("event")), "")
-        title = tag("title", f"{event.get('event')} at step {number(event['step'])}")
+        whose = f", member {name}" if (name := _whose(story, event)) else ""
+        title = tag("title", f"{event_name(event)}{whose}, step {number(event['step'])}")
         x = 1 + 98 * event["step"] / end
         dots.append(f'<circle cx="{x:.2f}%" cy="17" r="{5 if rank else 3}" fill="{_COLOURS[rank]}">{title}</circle>')
     return Safe(
@@ -81,21 +103,49 @@ def members(story: Story) -> Safe:
     if not story.members:
         return Safe("")
     many = max(m.replica for m in story.members) > 0
-    accuracy, spread = per_class(story, "label_accuracy"), per_class(story, "diversity")
-    head = ["member", *(["replica"] if many else []), "label", "weight", "generator loss", "discriminator loss"]
+    known = {m.label for m in story.members}
+    accuracy, spread = (
+        found if known & found.keys() else {}
+        for found in (per_class(story, n) for n in ("label_accuracy", "diversity"))
+    )
+    bred = any(m.generator for m in story.members)
+    head = [
+        "member",
+        *(["replica"] if many else []),
+        *(["generator"] if bred else []),
+        "label",
+        "weight",
+        "generator loss",
+        "discriminator loss",
+    ]
     head += [*(["recognised"] if accuracy else []), *(["diversity"] if spread else []), "troubles"]
     rows = []
     for m in story.members[:_MOST_LINES]:
         # the scores are the first replica's
         own = m.label if m.replica == 0 else None
         first = join([m.number, " ", tag("span", "best", cls="pill good", title="by GAM-II")]) if m.winner else m.number
-        row: list[Any] = [first, *([m.replica] if many else []), m.label or "–", percent(m.weight)]
+        row: list[Any] = [
+            first,
+            *([m.replica] if many else []),
+            *([m.generator] if bred else []),
+            m.label or "–",
+            percent(m.weight),
+        ]
         row += [number(m.loss_g), number(m.loss_d)]
         row += [percent(accuracy.get(own or ""))] if accuracy else []
         row += [number(spread.get(own or ""))] if spread else []
-        row.append(tag("span", m.troubles, cls="pill warn") if m.troubles else "–")
+        row.append(_troubles(m))
         rows.append(row)
-    right = tuple(i for i, name in enumerate(head) if name != "label")
+    right = tuple(i for i, name in enumerate(head) if name not in ("label", "generator"))
     more = len(story.members) - len(rows)
     rest = tag("p", f"{more:,} more members.", cls="small") if more > 0 else ""
     return tag("section", tag("h2", "Members"), table(head, rows, right=right), rest)
+
+
+def _troubles(member: Member) -> Any:
+    """How often it was ill, and whether it still is."""
+    if not member.troubles:
+        return "–"
+    if member.ill:
+        return tag("span", f"{member.troubles}, now: {', '.join(member.ill)}", cls="pill warn")
+    return tag("span", f"{member.troubles}, over", cls="pill")

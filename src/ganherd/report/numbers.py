@@ -9,7 +9,7 @@ from ganherd.report import charts
 from ganherd.report.gather import Story
 from ganherd.report.parts import Safe, figure, join, number, table, tag
 from ganherd.scores import METRICS
-from ganherd.scores.table import remarks, shown, value
+from ganherd.scores.table import networks_told, remarks, shown, value
 
 
 def scores(story: Story) -> Safe:
@@ -43,8 +43,9 @@ def scores(story: Story) -> Safe:
     left_out = skipped.items() if isinstance(skipped, Mapping) else ()
     warnings += [f"{name.replace('_', ' ')} is left out: {why}" for name, why in left_out]
     titles = ("score", "value", "perfect", "samples", "network", "seed", "beside it")
+    fed = join(tag("p", line, cls="small") for line in networks_told(entries))
     notes = join(tag("p", note, cls="note") for note in warnings)
-    return tag("section", head, table(titles, rows, right=(1, 2, 3, 5), cls="scores"), notes)
+    return tag("section", head, table(titles, rows, right=(1, 2, 3, 5), cls="scores"), fed, notes)
 
 
 def _best(name: str, best: float) -> str:

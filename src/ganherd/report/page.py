@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
 
+from ganherd.report.document import document
 from ganherd.report.gather import Story
 from ganherd.report.herd import events, members
+from ganherd.report.meetings import meetings
 from ganherd.report.numbers import classes, losses, scores
-from ganherd.report.parts import Safe, count, duration, esc, join, number, percent, plain, table, tag
+from ganherd.report.parts import Safe, count, duration, join, number, percent, plain, table, tag
 from ganherd.report.samples import maps, samples
 
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
 
 
 def render(story: Story) -> str:
-    style = importlib.resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
-    sections = (samples, scores, maps, losses, classes, events, members, _settings)
+    sections = (samples, scores, maps, losses, classes, meetings, events, members, _settings)
     body = join([_part(section, story) for section in (_header, *sections)], "\n")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # nothing from anywhere: not even by a slip
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        "style-src 'unsafe-inline'\">\n"
-        f'<link rel="icon" href="data:,"><title>{esc(story.name)} · ganherd</title>\n<style>\n{style}</style></head>\n'
-        f"<body><main>\n{body}\n<footer>written by ganherd; this page is complete in itself</footer>\n"
-        "</main></body></html>\n"
-    )
+    return document(story.name, body)
 
 
 def _part(section: Callable[[Story], Safe], story: Story) -> Safe:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ganherd import pictures
-from ganherd.report.gather import Story
+from ganherd.report.gather import PER_ROW, Story
 from ganherd.report.parts import Safe, figure, image, join, number, tag
 
 
@@ -36,12 +36,14 @@ def samples(story: Story) -> Safe:
             both.append(figure(pictures.draw_points(np.empty((0, 2)), real), "data", "points"))
         return tag("section", head, tag("p", where, cls="caption"), tag("div", join(both), cls="pair"))
     rows = pictures.sample_rows(x, story.generated_y, story.labels, story.generated_member)
+    rows = [(name, images[:PER_ROW]) for name, images in rows]
     beside = _real_rows(story, rows)
+    widest = max(len(images) for images in (*(images for _, images in rows), *beside))
     cells: list[Any] = [tag("div", cls="corner"), tag("h3", "generated"), tag("h3", "real data" if beside else "")]
     for i, (name, images) in enumerate(rows):
         other = beside[i] if i < len(beside) else None
-        cells += [tag("div", name, cls="name"), _strip(images, f"generated {name}")]
-        cells.append(_strip(other, f"real {name}") if other is not None and len(other) else tag("div"))
+        cells += [tag("div", name, cls="name"), _strip(images, f"generated {name}", widest)]
+        cells.append(_strip(other, f"real {name}", widest) if other is not None and len(other) else tag("div"))
     shown = f" {len(rows)} of {len(story.labels)} classes are shown." if len(rows) < len(story.labels) else ""
     stacked = tag("span", " Above generated, below real.", cls="stacked") if beside else ""
     return tag("section", head, tag("p", where + shown, stacked, cls="caption"), tag("div", join(cells), cls="compare"))
@@ -94,9 +96,16 @@ def _real_alone(story: Story) -> Safe:
     if story.real.ndim == 2:
         return figure(pictures.draw_points(np.empty((0, 2)), story.real), "data", "points")
     rows = pictures.sample_rows(story.real, story.real_y, story.labels)
-    cells = [part for name, images in rows for part in (tag("div", name, cls="name"), _strip(images, name))]
+    widest = max(len(images) for _, images in rows)
+    cells = [part for name, images in rows for part in (tag("div", name, cls="name"), _strip(images, name, widest))]
     return tag("div", join(cells), cls="compare two")
 
 
-def _strip(images: np.ndarray, about: str) -> Safe:
-    return image(pictures.png(pictures.draw_grid([images], background=None, margin=1, largest=128)), about)
+def _strip(images: np.ndarray, about: str, columns: int) -> Safe:
+    """A row of images, as wide as one of so many: the page stretches strips, and all their images must stay alike."""
+    settings: Any = {"background": None, "margin": 1, "largest": 128}
+    drawn = pictures.draw_grid([images], **settings)
+    if len(images) < columns:
+        full = pictures.draw_grid([np.repeat(images[:1], columns, 0)], **settings).size
+        drawn = drawn.crop((0, 0, *full))  # what lies beyond it is transparent
+    return image(pictures.png(drawn), about)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,17 @@ from ganherd.data import partition as parts
 from ganherd.data import source
 from ganherd.data.feed import Feed
 from ganherd.errors import UserError
+from ganherd.herd.breeds import new_breeds
 from ganherd.herd.engine import Herd
-from ganherd.herd.state import Seat, new_state, takes_label
+from ganherd.herd.pace import paces
+from ganherd.herd.state import Seat, takes_label
 from ganherd.herd.step import Rules
-from ganherd.herd.streams import MemberRandomness
+from ganherd.herd.streams import PRIORS, MemberRandomness
 from ganherd.losses import Game
 from ganherd.recipe import Recipe
 from ganherd.recipe_strategy import in_steps
+from ganherd.run import origins
+from ganherd.strategies.share import shared_parts
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
 _LONG_AGO = -(2**40)
@@ -39,6 +43,8 @@ class Assembly:
     seats: list[Seat]
     herd: Herd
     notes: list[str]
+    origins: list[dict[str, Any]] = field(default_factory=list)  # [N] what each member started from; empty: nothing
+    trusted: bool = False  # whether code of the user's own may be imported
 
     @property
     def members(self) -> int:
@@ -53,27 +59,52 @@ class Assembly:
         return float(whose) / self.recipe.train.n_critic
 
     def name_of(self, member: int) -> str:
-        """How people speak of a member: its label, and its seed where there are several."""
-        slot, label = member % self.members, int(self.label[member])
-        name = f"member {slot}" + (f" ({self.dataset.labels[label]})" if label >= 0 else "")
+        """How people speak of a member: with its seed, where there are several."""
+        name = self.slot_name(member)
         return name + (f" of seed {self.seats[member].seed}" if self.recipe.herd.seeds > 1 else "")
 
+    def slot_name(self, member: int) -> str:
+        """With its label, and with its generator where there are breeds; the same in every replica."""
+        slot, label = member % self.members, int(self.label[member])
+        words = [self.dataset.labels[label]] if label >= 0 else []
+        words += [self.herd.breeds.of(slot).name] if len(self.herd.breeds.all) > 1 else []
+        return f"member {slot}" + (f" ({', '.join(words)})" if words else "")
 
-def assemble(recipe: Recipe, trust_code: bool = False) -> Assembly:
-    """Loads the data, cuts it by member, draws the initial weights, and puts everything on the device."""
+
+def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> Assembly:
+    """Loads the data, cuts it by member, draws the initial weights, and puts everything on the device.
+
+    `begins`: with its first step. Only then the runs that members start from are read; else a checkpoint has their weights.
+    """
+    recipe = origins.resolved(recipe) if begins else recipe
     dataset = source.load(recipe.data)
+    if not dataset.is_image and (recipe.train.augment or recipe.train.flip):
+        raise UserError(f"train.augment and train.flip change images, and {dataset.name} has points: leave them out.")
+    if recipe.run.validation and not len(dataset.x_test):
+        raise UserError(f"run.validation is of held-out data, and {dataset.name} has none: set data.holdout.")
     device = device_of(recipe)
     dtype = DTYPES[recipe.train.precision]
     seeds = [recipe.run.seed + r for r in range(recipe.herd.seeds)]
-    cuts = [parts.partition(dataset, recipe.data, recipe.members, recipe.train.batch, seed) for seed in seeds]
+    together = recipe.strategy.cellular.population if recipe.strategy.name == "cellular" else 1
+    batch = recipe.train.batch
+    cuts = [parts.partition(dataset, recipe.data, recipe.members, batch, seed, together) for seed in seeds]
     members = len(cuts[0].count)
     seats = [Seat(seed, slot) for seed in seeds for slot in range(members)]
-    make_g, make_d = makers(recipe, dataset.shape, len(dataset.labels), trust_code)
+    classes = len(dataset.labels)
+    each, slot = [], 0
+    for net, count in recipe.nets.each(members):
+        make_g, make_d = makers(recipe, dataset.shape, classes, trust_code, slot)
+        each.append((net.name, make_g, count))
+        slot += count
     settings, losses = _settings(recipe, members)
     ema = recipe.train.ema is not None
-    g, d, state = new_state(make_g, make_d, seats, settings, dtype, ema)
-    _try_once(make_g, make_d, recipe, dataset)
-    for blueprint in (g, d):
+    breeds, d, state = new_breeds(each, make_d, seats, settings, dtype, ema)
+    for name, make_g, _ in each:
+        _try_once(name, make_g, make_d, recipe, dataset)
+    shared_parts(recipe.strategy.share, breeds, d, members)  # a layer that is not there is said before anything begins
+    if len({breed.g.takes_label for breed in breeds.all}) > 1:
+        raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
+    for blueprint in (*(breed.g for breed in breeds.all), d):
         blueprint.module.to(device)
     feed = Feed(
         torch.from_numpy(dataset.x).to(device),
@@ -85,7 +116,10 @@ def assemble(recipe: Recipe, trust_code: bool = False) -> Assembly:
         dataset.scale,
         dtype,
     )
-    herd = Herd(g, d, state, _rules(recipe, losses), feed, device)
+    herd = Herd(breeds, d, state, _rules(recipe, losses), feed, device)
+    started = origins.start(herd, recipe, dataset.shape, trust_code) if begins else []
+    runs = dict.fromkeys((one["from"], one["step"]) for one in started)
+    told = [f"members start from {run} (step {step:,}); Adam starts anew" for run, step in runs]
     made = Assembly(
         recipe,
         dataset,
@@ -93,20 +127,25 @@ def assemble(recipe: Recipe, trust_code: bool = False) -> Assembly:
         np.concatenate([cut.count for cut in cuts]),
         seats,
         herd,
-        [*dataset.notes, *cuts[0].notes],
+        [*dataset.notes, *cuts[0].notes, *told],
+        started,
+        trust_code,
     )
     if recipe.strategy.name == "gap" and (smoothing := recipe.strategy.gap.smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
+    if pace := recipe.strategy.gap.pace:
+        herd.pace = paces(pace) * recipe.herd.seeds
     return made
 
 
 def makers(
-    recipe: Recipe, shape: tuple[int, ...], classes: int, trust_code: bool
+    recipe: Recipe, shape: tuple[int, ...], classes: int, trust_code: bool, slot: int = 0
 ) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
-    """Functions that build one generator, one discriminator."""
+    """Functions that build one generator, one discriminator, of the members in that slot."""
+    net = [net for net, count in recipe.nets.each(slot + 1) for _ in range(count)][slot]
 
     def make_g() -> nn.Module:
-        return nets.build_generator(recipe.nets.generator, shape, recipe.nets.latent, classes, trust_code=trust_code)
+        return nets.build_generator(net, shape, recipe.nets.latent, classes, trust_code=trust_code)
 
     def make_d() -> nn.Module:
         return nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
@@ -159,10 +198,19 @@ def _settings(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple
             "lr0_g": settings["lr_g"],
             "lr0_d": settings["lr_d"],
         }  # what the reference's mutation is measured by
+    priors = _each("nets.prior", recipe.nets.prior, members)
+    if prior_of(recipe) == "mixed":
+        settings["prior"] = [PRIORS.index(name) for name in priors] * seeds
     settings["loss"] = [distinct.index(name) for name in chosen] * seeds
     if recipe.strategy.name == "gap" and recipe.strategy.gap.smoothing != "0":
         settings["met"] = [_LONG_AGO] * members * seeds  # the step of its last swap
     return settings, distinct
+
+
+def prior_of(recipe: Recipe) -> str:
+    """The prior of all members, or mixed."""
+    given = recipe.nets.prior
+    return given if isinstance(given, str) else given[0] if len(set(given)) == 1 else "mixed"
 
 
 def _each(key: str, value: Any, members: int) -> Sequence[Any]:
@@ -183,7 +231,7 @@ def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
         game=Game(losses, mutation.d_loss),
         batch=train.batch,
         latent=recipe.nets.latent,
-        prior=recipe.nets.prior,
+        prior=prior_of(recipe),
         n_critic=train.n_critic,
         skip_d=train.skip_d,
         order=train.order,
@@ -195,7 +243,12 @@ def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
         ema=train.ema,
         input_noise=any(noise) if isinstance(noise, list) else noise > 0,
         input_noise_steps=train.input_noise_steps,
+        input_noise_decay=train.input_noise_decay,
+        input_noise_on=train.input_noise_on,
         precision=train.precision,
+        r1=recipe.loss.r1,
+        flip=train.flip,
+        augment=tuple(train.augment),
         wander=mutation.learning_rate if wanders else "off",
         wander_strength=mutation.strength,
         wander_probability=mutation.probability,
@@ -204,7 +257,11 @@ def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
 
 
 def _try_once(
-    make_g: Callable[[], nn.Module], make_d: Callable[[], nn.Module], recipe: Recipe, dataset: source.Dataset
+    name: str,
+    make_g: Callable[[], nn.Module],
+    make_d: Callable[[], nn.Module],
+    recipe: Recipe,
+    dataset: source.Dataset,
 ) -> None:
     """Two images through a plain pair of the nets: what does not fit is said in one sentence, before anything is stacked."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -224,14 +281,11 @@ def _try_once(
         except Exception as error:
             first_line = (str(error) or "no reason given").splitlines()[0]
             raise UserError(
-                f"the nets {recipe.nets.generator.name} and {recipe.nets.discriminator.name} do not run on data of shape "
+                f"the nets {name} and {recipe.nets.discriminator.name} do not run on data of shape "
                 f"{dataset.shape} with latent {recipe.nets.latent}: {type(error).__name__}: {first_line}"
             ) from error
         if made != (2, *dataset.shape):
-            raise UserError(
-                f"the generator {recipe.nets.generator.name} makes images of shape {made[1:]}, "
-                f"but the data has {dataset.shape}."
-            )
+            raise UserError(f"the generator {name} makes images of shape {made[1:]}, but the data has {dataset.shape}.")
         if math.prod(answered) != 2:
             raise UserError(
                 f"the discriminator {recipe.nets.discriminator.name} answers {answered} for two images; "

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 
 from ganherd.errors import UserError
-from ganherd.herd.state import Blueprint, State, named, unnamed
+from ganherd.herd.state import Rows, State, named, unnamed
 from ganherd.run.folder import steps
 from ganherd.run.record import plain
 
@@ -40,7 +40,7 @@ class Checkpoint:
     facts: dict[str, Any]
 
 
-def save(folder: Path, step: int, state: State, blueprints: Mapping[str, Blueprint], facts: Mapping[str, Any]) -> Path:
+def save(folder: Path, step: int, state: State, nets: Mapping[str, Rows], facts: Mapping[str, Any]) -> Path:
     """Writes everything aside, puts it on the disk, then renames: a reader sees the whole checkpoint or none."""
     target = folder / f"step-{step:08d}"
     aside = folder / f".{target.name}.new"
@@ -53,7 +53,7 @@ def save(folder: Path, step: int, state: State, blueprints: Mapping[str, Bluepri
         for first in range(0, size, _BLOCK):
             last = min(first + _BLOCK, size) - 1
             name = f"herd-{first:03d}-{last:03d}.safetensors"
-            block = named(blueprints, {k: v[first : last + 1] for k, v in state.items()})
+            block = named(nets, {k: v[first : last + 1] for k, v in state.items()})
             content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in block.items()})
             files[name] = hashlib.sha256(content).hexdigest()
             _write(aside / name, content)
@@ -71,9 +71,13 @@ def save(folder: Path, step: int, state: State, blueprints: Mapping[str, Bluepri
     return target
 
 
-def load(path: Path, blueprints: Mapping[str, Blueprint], members: Sequence[int] | None = None) -> Checkpoint:
-    """Reads and verifies a checkpoint, whole or only some members; raises `Damaged`."""
+def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = None) -> Checkpoint:
+    """Reads and verifies a checkpoint, whole or only some members; raises `Damaged`.
+
+    A kind of net that is not among `nets` is left out: who asks for discriminators alone need not know the generators.
+    """
     facts = read_facts(path)
+    names = [name for name in facts["names"] if name[:2] not in ("g.", "d.") or name[0] in nets]
     blocks = []
     for name, digest in facts["files"].items():
         match = _FILE.fullmatch(name)
@@ -93,11 +97,11 @@ def load(path: Path, blueprints: Mapping[str, Blueprint], members: Sequence[int]
         if hashlib.sha256(content).hexdigest() != digest:
             raise Damaged(f"{path.name}/{name} is not what was written (its sha256 differs)")
         try:
-            part = unnamed(blueprints, safetensors.torch.load(content), facts["names"])
+            part = unnamed(nets, safetensors.torch.load(content), names)
         except (KeyError, ValueError, RuntimeError, IndexError, SafetensorError) as error:
             raise Damaged(f"{path.name}/{name} does not hold this herd ({error})") from error
         parts.append(part if rows is None else {k: v[rows] for k, v in part.items()})
-    state = {name: torch.cat([part[name] for part in parts]) for name in facts["names"]}
+    state = {name: torch.cat([part[name] for part in parts]) for name in names}
     return Checkpoint(path, int(facts["step"]), state, facts)
 
 
@@ -123,7 +127,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 def newest(
     folder: Path,
-    blueprints: Mapping[str, Blueprint],
+    nets: Mapping[str, Rows],
     members: Sequence[int] | None = None,
     not_after: int | None = None,
     records: Mapping[str, Path] | None = None,
@@ -135,7 +139,7 @@ def newest(
     damaged: list[str] = []
     for step in reversed([step for step in steps(folder) if not_after is None or step <= not_after]):
         try:
-            found = load(path_of(folder, step), blueprints, members)
+            found = load(path_of(folder, step), nets, members)
             _check_records(found, records or {})
             return found, damaged
         except Damaged as error:

@@ -16,7 +16,7 @@ from ganherd.run.progress import duration, size
 def describe(recipe: Recipe) -> dict[str, Any]:
     """Assembles the herd and runs it for a second on copies; nothing is written."""
     assembly = assemble(recipe, trust_code=True)
-    herd = assembly.herd
+    herd, recipe = assembly.herd, assembly.recipe
     plan = autotune.choose(herd, recipe.engine, lambda text: None)
     speed = rate(herd, plan, 1.0)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.size, 2.0))
@@ -27,7 +27,10 @@ def describe(recipe: Recipe) -> dict[str, Any]:
         "members": herd.size,
         "replicas": recipe.herd.seeds,
         "images_per_member": [int(assembly.count.min()), int(assembly.count.max())],
-        "generator": {"net": recipe.nets.generator.name, "parameters": herd.g.size},
+        "generator": {"net": recipe.nets.generator.name, "parameters": herd.breeds.all[0].g.size},
+        "breeds": [
+            {"net": breed.name, "parameters": breed.g.size, "members": len(breed.slots)} for breed in herd.breeds.all
+        ],
         "discriminator": {"net": recipe.nets.discriminator.name, "parameters": herd.d.size},
         "loss": recipe.loss.name,
         "engine": plan.describe(herd.size),
@@ -44,12 +47,16 @@ def describe(recipe: Recipe) -> dict[str, Any]:
 
 def text(facts: dict[str, Any]) -> str:
     low, high = facts["images_per_member"]
+    many = len(facts["breeds"]) > 1
     each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     rows = {
         "data": facts["data"],
         "herd": f"{facts['members']} members, each with {each} images"
         + (f"; {facts['replicas']} seeds stacked" if facts["replicas"] > 1 else ""),
-        "generator": "{net}, {parameters:,} parameters".format(**facts["generator"]),
+        "generator": "; ".join(
+            (f"{breed['members']} × " if many else "") + f"{breed['net']}, {breed['parameters']:,} parameters"
+            for breed in facts["breeds"]
+        ),
         "discriminator": "{net}, {parameters:,} parameters".format(**facts["discriminator"]),
         "loss": facts["loss"] if isinstance(facts["loss"], str) else ", ".join(facts["loss"]),
         "engine": facts["engine"],

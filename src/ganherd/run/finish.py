@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,54 +13,73 @@ import torch
 
 from ganherd import pictures, scores
 from ganherd.errors import UserError
+from ganherd.herd.breeds import Breed
 from ganherd.herd.state import bases, buffers_of
+from ganherd.herd.streams import PRIORS
 from ganherd.mixture import Mixture, recalibrated
-from ganherd.recipe import Recipe
+from ganherd.mixture_breeds import Generators
+from ganherd.mixture_file import Neighbourhoods
+from ganherd.recipe import Net, Recipe
 from ganherd.run.assemble import Assembly
 from ganherd.run.folder import RunFolder, write_aside
 from ganherd.run.progress import Progress
 from ganherd.run.record import plain
 
 
-def make_mixture(assembly: Assembly, step: int) -> Mixture:
-    """Generators with the weights that are exported (the running average where there is one), batch norm re-estimated."""
+def make_mixture(assembly: Assembly, step: int, neighbourhoods: Neighbourhoods | None = None) -> Mixture:
+    """Generators with the weights that are exported (the running average where there is one), batch norm re-estimated.
+
+    Where neighbourhoods made mixtures of their own, the whole is that of the best, in each replica its own.
+    """
     herd, recipe = assembly.herd, assembly.recipe
-    views = {
-        k: v.detach().cpu().clone() for k, v in herd.g.views(herd.state.get("g.ema", herd.state["g.params"])).items()
-    }
-    buffers: dict[str, list[torch.Tensor]] = {name: [] for name in herd.g.buffers}
-    for member, key in enumerate(bases(herd.state).tolist()):
-        own = {name: value[member] for name, value in views.items()}
-        kept = {name: value[member].cpu() for name, value in buffers_of(herd.state, "g").items()}
-        found = recalibrated(
-            herd.g.module,
-            own,
-            kept,
-            herd.rules.latent,
-            herd.rules.prior,
-            len(assembly.dataset.labels),
-            key,
-            herd.device,
-        )
-        for name, value in found.items():
-            buffers[name].append(value)
-    return Mixture(
+    chosen = herd.priors(slice(0, assembly.members))
+    nets = recipe.nets.each(assembly.members)
+    made = Mixture(
         labels=assembly.dataset.labels,
         shape=assembly.dataset.shape,
         offset=assembly.dataset.offset,
         scale=assembly.dataset.scale,
         latent=herd.rules.latent,
-        prior=herd.rules.prior,
-        generator=recipe.nets.generator,
+        prior=herd.rules.prior if chosen is None else tuple(PRIORS[number] for number in chosen.tolist()),
         label_of=assembly.label[: assembly.members],
         weights=member_weights(recipe, assembly),
         label_weights=label_weights(recipe, assembly),
         seeds=[recipe.run.seed + r for r in range(recipe.herd.seeds)],
         step=step,
-        params=views,
-        buffers={name: torch.stack(values) for name, values in buffers.items()},
-        module=copy.deepcopy(herd.g.module).cpu().eval(),
+        breeds=tuple(_exported(assembly, breed, net) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)),
+        neighbourhoods=neighbourhoods,
     )
+    if neighbourhoods is None:
+        return made
+    each = np.stack([made.neighbourhood(cell).weights_of(r) for r, cell in enumerate(neighbourhoods.best)])
+    return replace(made, weights=each if len(each) > 1 else each[0])
+
+
+def _exported(assembly: Assembly, breed: Breed, net: Net) -> Generators:
+    """The generators of one breed."""
+    herd = assembly.herd
+    rows = herd.breeds.rows(breed, herd.state["set.slot"].tolist())
+    state = breed.view(herd.state)
+    weights = state.get("g.ema", state["g.params"])[rows].detach().cpu()
+    views = {name: value.clone() for name, value in breed.g.views(weights).items()}
+    buffers: dict[str, list[torch.Tensor]] = {name: [] for name in breed.g.buffers}
+    keys, priors = bases(state).tolist(), herd.priors(slice(0, herd.size))
+    for number, member in enumerate(rows):
+        found = recalibrated(
+            breed.g.module,
+            {name: value[number] for name, value in views.items()},
+            {name: value[member].cpu() for name, value in buffers_of(state, "g").items()},
+            herd.rules.latent,
+            herd.rules.prior if priors is None else PRIORS[int(priors[member])],
+            len(assembly.dataset.labels),
+            keys[member],
+            herd.device,
+        )
+        for name, value in found.items():
+            buffers[name].append(value)
+    module = copy.deepcopy(breed.g.module).cpu().eval()
+    stacked = {name: torch.stack(values) for name, values in buffers.items()}
+    return Generators(net, len(breed.slots), module, views, stacked)
 
 
 def label_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:
@@ -104,8 +124,9 @@ def write_scores(folder: RunFolder, mixture: Mixture, assembly: Assembly, progre
 
 def write_picture(folder: RunFolder, mixture: Mixture, assembly: Assembly) -> None:
     """samples/final.png: what the mixture makes, a row for each label; a label whose member is broken has none."""
-    if mixture.is_image and (mixture.label_of >= 0).all():
-        asked: list[int | None] = [int(k) for k in sorted(set(mixture.label_of.tolist()))[:50]]
+    stands = np.arange(len(mixture.labels)) if mixture.takes_label else np.unique(mixture.label_of)
+    if mixture.is_image and (stands >= 0).all():
+        asked: list[int | None] = stands[:50].tolist()
         count = 12
     else:
         asked, count = [None], 144 if mixture.is_image else 2500

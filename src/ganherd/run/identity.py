@@ -22,6 +22,7 @@ from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
 from ganherd.run.cadence import Cadence
 from ganherd.run.folder import RunFolder
+from ganherd.run.origins import as_resolved
 
 
 def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
         "budget": vars(budget),
         "members": assembly.herd.size,
         "data": assembly.dataset.digest,
+        **({"origins": assembly.origins} if assembly.origins else {}),
     }
 
 
@@ -74,8 +76,15 @@ def recorded_meetings(info: dict[str, Any], folder: RunFolder) -> dict[str, int]
     return dict(found)
 
 
+def check_origins(info: dict[str, Any], assembly: Assembly, folder: RunFolder) -> None:
+    """A run that begins again starts from what it started from."""
+    if info.get("origins", []) != assembly.origins:
+        raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
+
+
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
     """Of a recipe that is resumed, only the budget may be another one."""
+    wanted = as_resolved(wanted, recipe)
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith("train.budget:")]
     if changes:
         raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,6 +24,7 @@ from ganherd.run.progress import Progress
 from ganherd.run.record import Lines
 from ganherd.run.repair import RunFailed, repair
 from ganherd.run.stop import StopRequest
+from ganherd.run.validate import Validation
 from ganherd.run.watch import SCORES, Watch, recall
 from ganherd.strategies.base import Event, Strategy
 
@@ -53,10 +55,11 @@ class Trainer:
             progress,
         )
         self.settings, self.also_record = assembly.recipe.run, also_record
-        self.blueprints = {"g": self.herd.g, "d": self.herd.d}
+        self.blueprints = self.herd.nets
         self.strategy = strategy or Strategy()
         self.engine = make_engine(self.herd, plan)
         self.preview = Preview(assembly)
+        self.validation = Validation(assembly, self.settings.validation) if self.settings.validation else None
         remembered = resumed.state if resumed else None
         recall(self.strategy.state, remembered)
         if resumed:
@@ -92,7 +95,9 @@ class Trainer:
             began, start = time.monotonic(), self.step
             if self.step == 0 or self.strategy.meets_at(self.step):
                 self.tell(self.strategy.open(self.step))
+            left = time.perf_counter()
             self.step = self.engine.advance(self.step, self.next_stop(), self.sums, self.enough(stop), self.tick)
+            self.strategy.trained(time.perf_counter() - left)
             if self.budget.is_over(self.seconds) and self.step < self.budget.steps:
                 self.end()
             if self.cadence.every is None:
@@ -161,10 +166,13 @@ class Trainer:
         steps = range(self.recorded, self.step)
         if not steps:
             return
-        updates = sum(self.herd.rules.d_updates(step) for step in steps)
-        counts = {"loss_d": updates, "loss_g": len(steps), "real": updates, "fake": updates}
-        sums = dict(zip(SUMS, self.sums.tolist(), strict=True))
-        means = {name: [v / counts[name] for v in sums[name]] if counts[name] else None for name in SUMS}
+        counts, sums = self.counts(), dict(zip(SUMS, self.sums.tolist(), strict=True))
+        means = {
+            name: [v / n if n else math.nan for v, n in zip(sums[name], counts[name], strict=True)]
+            if any(counts[name])
+            else None
+            for name in SUMS
+        }
         line = {
             "step": self.step,
             "epoch": round(self.step / self.assembly.steps_per_epoch, 4),
@@ -175,10 +183,19 @@ class Trainer:
         looked = int(self.watch.state["watch.at"].max())
         if looked > self.recorded:  # the last look since the last record
             line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in self.watch.scores().items()}}
+        if self.validation:
+            line |= {name: [round(v, 5) for v in each] for name, each in self.validation.look().items()}
         line |= self.strategy.measured()
         self.metrics.write(line)
         self.progress.record(line)
         self.also_record(line)
+
+    def counts(self) -> dict[str, list[int]]:
+        """How many updates of each member the sums hold."""
+        spans = list(zip(self.herd.made(self.recorded), self.herd.made(self.step), strict=True))
+        of_d = {span: sum(self.herd.rules.d_updates(step) for step in range(*span)) for span in set(spans)}
+        d, g = [of_d[span] for span in spans], [stop - start for start, stop in spans]
+        return {"loss_d": d, "loss_g": g, "real": d, "fake": d}
 
     def end(self) -> None:
         """The time is over: the run ends with this step, also if it is resumed from here."""

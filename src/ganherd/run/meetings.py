@@ -7,7 +7,7 @@ from typing import Any
 from ganherd.comm.base import Communicator, Placement
 from ganherd.comm.local import Local
 from ganherd.recipe import Recipe
-from ganherd.recipe_strategy import Cellular, Gap, in_steps
+from ganherd.recipe_strategy import Cellular, Gap, Share, in_steps
 from ganherd.run.assemble import Assembly
 from ganherd.strategies.base import Strategy
 
@@ -15,14 +15,14 @@ from ganherd.strategies.base import Strategy
 def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[str, int]:
     """The spans of the recipe's strategy in steps: fixed at the start of a run, recorded, and kept when it is extended."""
 
-    def spans(settings: Gap | Cellular, *names: str) -> dict[str, int]:
+    def spans(settings: Gap | Cellular | Share, *names: str) -> dict[str, int]:
         return {name: in_steps(getattr(settings, name), steps_per_epoch, steps) for name in names}
 
     if recipe.strategy.name == "gap":
         return spans(recipe.strategy.gap, "every", "warmup")
     if recipe.strategy.name == "cellular":
         return spans(recipe.strategy.cellular, "iteration")
-    return {}
+    return spans(recipe.strategy.share, "every") if recipe.strategy.share.layers else {}
 
 
 def make_strategy(assembly: Assembly, spans: dict[str, int], comm: Communicator | None = None) -> Strategy:
@@ -34,11 +34,15 @@ def make_strategy(assembly: Assembly, spans: dict[str, int], comm: Communicator 
         "members": assembly.members,
     }
     if settings.name == "gap":
-        from ganherd.strategies import gap
+        from ganherd.strategies import gap, gap_paced
 
-        return gap.Gap(herd, settings.gap, spans, **everyone)
+        return (gap_paced.PacedGap if settings.gap.pace else gap.Gap)(herd, settings.gap, spans, **everyone)
     if settings.name == "cellular":
         from ganherd.strategies import cellular
 
         return cellular.Cellular(assembly, settings.cellular, spans, **everyone)
+    if settings.share.layers:
+        from ganherd.strategies import share
+
+        return share.Share(herd, settings.share, spans, **everyone)
     return Strategy()

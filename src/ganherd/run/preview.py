@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map
 
 from ganherd import pictures
 from ganherd.herd import streams
-from ganherd.herd.state import bases, buffers_of
+from ganherd.herd.breeds import Breed
+from ganherd.herd.state import buffers_of, members_of
 from ganherd.herd.streams import MemberRandomness, Streams
 from ganherd.run.assemble import Assembly
 
@@ -42,13 +43,33 @@ class Preview:
 
     def look(self) -> tuple[float, list[float]]:
         """(score of the herd, spread of each member against its data); the images stay for the picture."""
-        assembly, herd = self._assembly, self._assembly.herd
-        module = herd.g.module
-        row_name = "g.ema" if "g.ema" in herd.state else "g.params"
-        base = bases(herd.state)
+        blocks = self._assembly.herd.blocks(_MEMBERS_AT_ONCE)
+        with torch.no_grad():
+            out = [self._look_at(block, breed) for block, breed in blocks]
+        self.images = torch.cat(out)  # [N, 64, …] in model units
+        mean, std = zip(*(_moments(x.double().flatten(1)) for x in self.images), strict=True)
+        fake_mean, fake_std = torch.stack(mean), torch.stack(std)
+        distance = ((fake_mean - self._mean).square() + (fake_std - self._std).square()).mean(1)  # [N]
+        spread = fake_std.mean(1) / self._std.mean(1).clamp(min=1e-12)
+        return float(distance.mean()), spread.tolist()
+
+    def _look_at(self, block: slice, breed: Breed) -> Tensor:
+        """[n, 64, …] the images of some members, which are of one breed."""
+        herd, module = self._assembly.herd, breed.g.module
+        state = breed.view(members_of(herd.state, block))
+        rows = state.get("g.ema", state["g.params"]).cpu()
         seeds = streams.keys(
-            np.zeros(herd.size, np.int64), *(herd.state[f"set.{k}"].cpu().numpy() for k in ("seed", "slot"))
+            np.zeros(len(rows), np.int64), *(state[f"set.{k}"].cpu().numpy() for k in ("seed", "slot"))
         )
+        shape, prior = (_IMAGES, herd.rules.latent), herd.rules.prior
+        z = Streams(seeds, 0).prior((streams.PREVIEW,), shape, prior, rows.dtype, herd.priors(block))
+        views = {k: v.to(herd.device) for k, v in breed.g.views(rows).items()}
+        buffers = {k: v.to(herd.device) for k, v in buffers_of(state, "g").items()}
+        inputs: tuple[Tensor, ...] = (z.to(herd.device),)
+        if breed.g.takes_label:
+            classes = max(len(self._assembly.dataset.labels), 1)
+            inputs += (torch.arange(_IMAGES, device=herd.device).remainder(classes).expand(len(rows), -1),)
+        keys = torch.from_numpy(streams.keys(seeds, streams.PREVIEW, streams.INSIDE)).to(herd.device)
 
         def call(
             params: dict[str, Tensor], buffers: dict[str, Tensor], key: Tensor, inputs: tuple[Tensor, ...]
@@ -56,34 +77,11 @@ class Preview:
             with MemberRandomness(key):  # a generator may draw noise of its own
                 return functional_call(module, {**params, **buffers}, inputs)
 
-        out = []
         module.eval()
         try:
-            with torch.no_grad():
-                for first in range(0, herd.size, _MEMBERS_AT_ONCE):
-                    block = slice(first, min(first + _MEMBERS_AT_ONCE, herd.size))
-                    rows = herd.state[row_name][block].cpu()
-                    z = Streams(seeds[block], 0).prior(
-                        (streams.PREVIEW,), (_IMAGES, herd.rules.latent), herd.rules.prior, rows.dtype
-                    )
-                    views = {k: v.to(herd.device) for k, v in herd.g.views(rows).items()}
-                    buffers = {k: v[block].to(herd.device) for k, v in buffers_of(herd.state, "g").items()}
-                    inputs: tuple[Tensor, ...] = (z.to(herd.device),)
-                    if herd.g.takes_label:
-                        classes = max(len(assembly.dataset.labels), 1)
-                        inputs += (
-                            torch.arange(_IMAGES, device=herd.device).remainder(classes).expand(len(base[block]), -1),
-                        )
-                    own = torch.from_numpy(streams.keys(seeds[block], streams.PREVIEW, streams.INSIDE))
-                    out.append(self._all(call, views, buffers, own.to(herd.device), inputs).cpu())
+            return self._all(call, views, buffers, keys, inputs).cpu()
         finally:
             module.train()
-        self.images = torch.cat(out)  # [N, 64, …] in model units
-        mean, std = zip(*(_moments(x.double().flatten(1)) for x in self.images), strict=True)
-        fake_mean, fake_std = torch.stack(mean), torch.stack(std)
-        distance = ((fake_mean - self._mean).square() + (fake_std - self._std).square()).mean(1)  # [N]
-        spread = fake_std.mean(1) / self._std.mean(1).clamp(min=1e-12)
-        return float(distance.mean()), spread.tolist()
 
     def _all(self, call: Callable[..., Tensor], *batched: Any) -> Tensor:
         """`call` for all members at once, or for one after another where the generator cannot be fused."""
@@ -103,7 +101,7 @@ class Preview:
         if data.is_image:
             pixels = x[:, :12].nan_to_num(0.0).round().clamp(0, 255).to(torch.uint8).numpy()
             label = self._assembly.label[:members]
-            names = [data.labels[k] if k >= 0 else f"member {m}" for m, k in enumerate(label.tolist())]
+            names = [data.labels[k] if k >= 0 else self._assembly.slot_name(m) for m, k in enumerate(label.tolist())]
             pictures.save(pictures.draw_grid(list(pixels), names), path)
         else:
             pictures.save(pictures.draw_points(x.flatten(0, 1).numpy(), data.x), path)

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 
+COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
+
+
 class Lines:
     """An append-only file of JSON lines that can be cut back to where a checkpoint left it."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ganherd.herd.state import Seat, finite, new_state, take_
 from ganherd.run import checkpoint
 from ganherd.run.alarms import TRY, WHY
@@ -67,11 +69,11 @@ def _roll_back(trainer: Trainer, member: int) -> dict[str, Any]:
 
 def _reseed(trainer: Trainer, member: int, life: int) -> dict[str, Any]:
     """Weights drawn as at the start of a run, from the stream of its new life; its settings stay."""
-    state, assembly = trainer.herd.state, trainer.assembly
+    assembly, state = trainer.assembly, trainer.herd.breed_of(member).view(trainer.herd.state)
     seat = Seat(assembly.seats[member].seed, assembly.seats[member].slot, life)
     data = assembly.dataset
     # trusted: a net of the user's own was built by `assemble` already, with leave
-    make_g, make_d = makers(assembly.recipe, data.shape, len(data.labels), trust_code=True)
+    make_g, make_d = makers(assembly.recipe, data.shape, len(data.labels), trust_code=True, slot=seat.slot)
     fresh = new_state(make_g, make_d, [seat], {}, state["g.params"].dtype, "g.ema" in state)[2]
     kept = {name: value[[member]] for name, value in state.items() if name.startswith("set.")}
     take_(state, {**kept, **{k: v for k, v in fresh.items() if k not in kept}}, [member], [0])
@@ -79,12 +81,14 @@ def _reseed(trainer: Trainer, member: int, life: int) -> dict[str, Any]:
 
 
 def _neighbour(trainer: Trainer, member: int) -> int | None:
-    """The next member of the same replica that is well."""
+    """The next member of the same replica that is well, and whose generator is of the same kind."""
     members, slot = trainer.assembly.members, member % trainer.assembly.members
-    good = finite(trainer.herd.state)
+    good, herd = finite(trainer.herd.state), trainer.herd
+    prior = herd.state.get("set.prior", torch.zeros(herd.size))
     for away in range(1, members):
         other = member - slot + (slot + away) % members
-        if good[other] and not trainer.alarms.is_ill(other):
+        alike = herd.breed_of(other) is herd.breed_of(member) and prior[other] == prior[member]
+        if alike and good[other] and not trainer.alarms.is_ill(other):
             return other
     return None
 

@@ -26,6 +26,7 @@ from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
     check_facts,
     check_names,
+    check_origins,
     facts_of,
     recorded,
     recorded_meetings,
@@ -56,14 +57,23 @@ class Run:
 
 
 def begin(
-    recipe: Recipe, path: str | Path | None = None, name: str = "run", quiet: bool = False, trust_code: bool = True
+    recipe: Recipe,
+    path: str | Path | None = None,
+    name: str = "run",
+    quiet: bool = False,
+    trust_code: bool = True,
+    whole: bool = False,
 ) -> Run:
-    """Trains a recipe in a new run folder. The recipe is the caller's own, so the nets that it names are trusted."""
+    """Trains a recipe in a new run folder. The recipe is the caller's own, so the nets that it names are trusted.
+
+    `whole`: a time budget is all for the training, and the mixture comes after it.
+    """
     say = _teller(quiet)
     if path is not None:  # what is wrong is better said now than after the measuring, or after the training
         RunFolder(path).refuse_existing()
     trackers.check(recipe)
     assembly = assemble(recipe, trust_code)
+    recipe = assembly.recipe  # with the nets of the runs that it starts from
     finish.member_weights(recipe, assembly)
     for note in assembly.notes:
         say(f"note: {note}")
@@ -71,7 +81,7 @@ def begin(
     plan = autotune.choose(assembly.herd, recipe.engine, say)
     torch.set_num_threads(plan.threads)
     place(assembly.herd, plan)
-    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan))
+    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan, whole))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
     folder = RunFolder.create(path or next_path(Path("runs"), name))
     with folder.lock():
@@ -93,7 +103,8 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
     trackers.check(recipe)
     with folder.lock():
         info = folder.info
-        assembly = assemble(recipe, trust_code)
+        begins = not checkpoint.steps(folder.checkpoints)
+        assembly = assemble(recipe, trust_code, begins)
         if info.get("data") != assembly.dataset.digest:
             raise UserError(
                 f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
@@ -102,10 +113,10 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
         paced = recorded_pace(info, folder)
         set_precision(recipe)
         resumed = None
-        if checkpoint.steps(folder.checkpoints):
+        if not begins:
             resumed, damaged = checkpoint.newest(
                 folder.checkpoints,
-                {"g": assembly.herd.g, "d": assembly.herd.d},
+                assembly.herd.nets,
                 records={"metrics": folder.metrics_path, "events": folder.events_path},
             )
             for sentence in damaged:
@@ -115,6 +126,7 @@ def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False,
             everyone = range(assembly.herd.size)
             take_(assembly.herd.state, resumed.state, everyone, everyone)
         else:
+            check_origins(info, assembly, folder)
             say(f"{folder.path} has no checkpoint: it starts again from its first step.")
         torch.set_num_threads(plan.threads)
         place(assembly.herd, plan)
@@ -186,11 +198,12 @@ def _train(
 
 def _finish(trainer: Trainer, progress: Progress) -> Run:
     assembly, folder, seconds = trainer.assembly, trainer.folder, round(trainer.seconds, 3)
-    made = finish.make_mixture(assembly, trainer.step)
+    made = finish.make_mixture(assembly, trainer.step, trainer.strategy.neighbourhoods(trainer.step))
     made.save(folder.mixture)
     finish.write_picture(folder, made, assembly)
     found = finish.write_scores(folder, made, assembly, progress)
-    trainer.event("finish", seconds=seconds)
+    left = trainer.strategy.measured().get("profile")  # of what came after the last record
+    trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
     here = max(trainer.seconds - trainer.seconds_before, 1e-9)  # by this process, as the seconds of its looks
     watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / here, 5)}
     folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
@@ -212,9 +225,11 @@ def _again(folder: RunFolder) -> str:
 # -- how long it is ------------------------------------------------------------------------------------------------
 
 
-def _measure(assembly: Assembly, plan: Plan) -> tuple[float, float]:
-    """(steps per second, seconds that the checkpoint and the mixture will take)."""
+def _measure(assembly: Assembly, plan: Plan, whole: bool = False) -> tuple[float, float]:
+    """(steps per second, seconds that the checkpoint and the mixture will take; 0 where these are not counted)."""
     steps = rate(assembly.herd, plan, 2.0) / assembly.herd.size
+    if whole:
+        return steps, 0.0
     began = time.perf_counter()
     finish.make_mixture(assembly, 0)
     return steps, 1.0 + 2.0 * (time.perf_counter() - began)

@@ -13,6 +13,7 @@ from ganherd.run.folder import steps as saved_steps
 from ganherd.run.progress import duration, words
 
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
+_SHOWN = 10  # of them, the last
 
 
 def describe(path: str | Path) -> dict[str, Any]:
@@ -49,22 +50,31 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         else None,
         "losses": {key: last.get(key) for key in ("loss_g", "loss_d")},
         "alarms": [e for e in events if e.get("event") in _TOLD],
-        "ill": _ill(events),
+        "ill": ill(events),
     }
 
 
-def _ill(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def ill(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The alarms that are not over: neither calm nor repaired since."""
-    ill: dict[tuple[str, str], dict[str, Any]] = {}
+    still: dict[tuple[str, str], dict[str, Any]] = {}
     for event in events:
         kind, member = event.get("event"), str(event.get("member"))
         if kind in ("nan", "diverged", "alarm"):
-            ill[member, str(event.get("what", kind))] = event
+            still[member, alarm_of(event)] = event
         elif kind == "calm":
-            ill.pop((member, str(event.get("what"))), None)
+            still.pop((member, alarm_of(event)), None)
         elif kind == "repair":
-            ill = {key: value for key, value in ill.items() if key[0] != member}
-    return list(ill.values())
+            still = {key: value for key, value in still.items() if key[0] != member}
+    return list(still.values())
+
+
+def alarm_of(event: dict[str, Any]) -> str:
+    """The name of the alarm that an event tells of.
+
+    >>> alarm_of({"event": "calm", "what": "dead_critic"}), alarm_of({"event": "nan"})
+    ('dead_critic', 'nan')
+    """
+    return str(event.get("what", event.get("event")))
 
 
 def text(facts: dict[str, Any]) -> str:
@@ -74,17 +84,29 @@ def text(facts: dict[str, Any]) -> str:
         f"{facts['members']} members on {facts['host']} ({facts['engine']['name']}), {facts['rate']:,.0f} member-steps/s"
         + (f", last record {duration(facts['heartbeat'])} ago" if facts["heartbeat"] is not None else ""),
     ]
-    for alarm in facts["alarms"][-10:]:
-        what = words(str(alarm.get("what", alarm["event"])))
-        what = f"{what} is over" if alarm["event"] == "calm" else what
-        lines.append(f"step {alarm['step']:,}: {alarm.get('name', '')} {what}")
+    if (earlier := len(facts["alarms"]) - _SHOWN) > 0:
+        lines.append(f"… {earlier:,} before these in events.jsonl")
+    for alarm in facts["alarms"][-_SHOWN:]:
+        lines.append(f"step {alarm['step']:,}: {alarm.get('name', '')} {_told(alarm)}")
     if facts["ill"]:
-        names = [f"{alarm.get('name', '')} ({words(str(alarm.get('what', alarm['event'])))})" for alarm in facts["ill"]]
+        names = [f"{alarm.get('name', '')} ({words(alarm_of(alarm))})" for alarm in facts["ill"]]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         lines.append(f"not well now: {', '.join(names[:5])}{more}")
     if facts["state"] in ("killed", "interrupted"):
         lines.append(f"resume it with: ganherd train --resume {facts['run']}")
     return "\n".join(lines)
+
+
+def _told(alarm: dict[str, Any]) -> str:
+    """An event of a member's health in words.
+
+    >>> _told({"event": "calm", "what": "dead_critic"}), _told({"event": "repair", "policy": "reseed"})
+    ('dead critic is over', 'repair (reseed)')
+    """
+    what = words(alarm_of(alarm))
+    if alarm["event"] == "calm":
+        return f"{what} is over"
+    return f"{what} ({alarm['policy']})" if alarm["event"] == "repair" and alarm.get("policy") else what
 
 
 def _is_locked(folder: RunFolder) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -31,14 +32,20 @@ class Trackers:
             self._wandb(folder, recipe)
 
     def record(self, line: dict[str, Any]) -> None:
+        """A line of metrics.jsonl: a curve for each member, scores of a look at the step at which it was taken."""
         if not self._write:
             return
-        values = {
-            f"{key}/{m}": v for key in ("loss_g", "loss_d", "real", "fake") for m, v in enumerate(line.get(key) or [])
-        }
-        values["rate"] = line["rate"]
+        from ganherd.run.watch import SCORES
+
+        if "looked" in line:  # before the record: steps must not go back
+            seen = curves({name: line[name] for name in SCORES if name in line})
+            self._hand(line["looked"], {name: value for name, value in seen.items() if not math.isnan(value)})
+        rest = curves({name: values for name, values in line.items() if name not in SCORES})
+        self._hand(line["step"], {**rest, "rate": line["rate"]})
+
+    def _hand(self, step: int, values: dict[str, float]) -> None:
         for write in self._write:
-            write(line["step"], values)
+            write(step, values)
 
     def close(self) -> None:
         for close in self._close:
@@ -47,14 +54,17 @@ class Trackers:
     def _tensorboard(self, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        writer = SummaryWriter(str(folder.path / "tensorboard"))  # type: ignore[no-untyped-call]
+        place = folder.path / "tensorboard"
+        opened: list[SummaryWriter] = []
 
         def write(step: int, values: dict[str, float]) -> None:
+            if not opened:  # with the first record, when those that a resume makes again are cut off already
+                opened.append(SummaryWriter(str(place), purge_step=_kept(folder) + 1))  # type: ignore[no-untyped-call]
+                self._close.append(opened[0].close)
             for name, value in values.items():
-                writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+                opened[0].add_scalar(name, value, step)  # type: ignore[no-untyped-call]
 
         self._write.append(write)
-        self._close.append(writer.close)
 
     def _wandb(self, folder: RunFolder, recipe: Recipe) -> None:
         import wandb
@@ -68,3 +78,22 @@ class Trackers:
         )
         self._write.append(lambda step, values: run.log(values, step=step))
         self._close.append(run.finish)
+
+
+def _kept(folder: RunFolder) -> int:
+    """The step of the record before the newest: what TensorBoard has of later ones was cut off by a resume."""
+    return max((int(line["step"]) for line in folder.metrics()[:-1]), default=0)
+
+
+def curves(line: dict[str, Any]) -> dict[str, float]:
+    """What a line says of each member, by the name of its curve.
+
+    >>> curves({"step": 50, "loss_g": [0.5, 0.25], "loss_d": None})
+    {'loss_g/0': 0.5, 'loss_g/1': 0.25}
+    """
+    lists = {name: values for name, values in line.items() if isinstance(values, list)}
+    return {f"{name}/{m}": float(v) for name, values in lists.items() for m, v in enumerate(values) if _is_number(v)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -24,8 +24,9 @@ from torch.utils._pytree import tree_map
 
 from ganherd.errors import UserError
 from ganherd.herd import streams
+from ganherd.herd.breeds import Breed
+from ganherd.herd.play import member_call
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
-from ganherd.herd.step import member_call
 from ganherd.herd.streams import Streams
 from ganherd.run.assemble import Assembly
 from ganherd.scores.neighbours import BY_CHANCE, NEXT
@@ -98,12 +99,11 @@ class Watch:
     def _seen(self) -> tuple[dict[str, Tensor], Tensor]:
         """(scores [N] by name, sketches [N, sketch]), on the host."""
         if not self._blocks:
-            size = self._herd.size
-            cuts = [slice(a, min(a + _AT_ONCE, size)) for a in range(0, size, _AT_ONCE)]
             pixels = int(np.prod(self._assembly.dataset.shape))
             projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(self._herd.device)
             mixing = _gaussian(IMAGES * min(pixels, _FEATURES), _SKETCH).to(self._herd.device)
-            self._blocks = [_Fixed(self._assembly, cut, projection, mixing) for cut in cuts]
+            cuts = self._herd.blocks(_AT_ONCE)
+            self._blocks = [_Fixed(self._assembly, cut, breed, projection, mixing) for cut, breed in cuts]
         parts = [self._seen_of(block) for block in self._blocks]
         seen = {name: torch.cat([part[name] for part in parts]).double().cpu() for name in parts[0]}
         return seen, seen.pop("sketch").float()
@@ -111,9 +111,10 @@ class Watch:
     @torch.no_grad()
     def _seen_of(self, fixed: _Fixed) -> dict[str, Tensor]:
         herd = self._herd
-        state = {k: v.to(herd.device) for k, v in members_of(herd.state, fixed.members).items() if k[1] == "."}
+        own = fixed.breed.view(members_of(herd.state, fixed.members))
+        state = {k: v.to(herd.device) for k, v in own.items() if k[1] == "."}
         x, y = herd.feed.gather(fixed.rows[fixed.shown])  # [n, 64, …], [n, 64]
-        fake = self._call(herd.g, "g", state, fixed.keys[0], (fixed.z,), y)
+        fake = self._call(fixed.breed.g, "g", state, fixed.keys[0], (fixed.z,), y)
         tells = below(
             self._call(herd.d, "d", state, fixed.keys[2], (fake,), y).flatten(1),
             self._call(herd.d, "d", state, fixed.keys[1], (x,), y).flatten(1),
@@ -152,15 +153,17 @@ class Watch:
 class _Fixed:
     """What never changes about a block of members: noise, data, and how far apart held-out images lie."""
 
-    def __init__(self, assembly: Assembly, members: slice, projection: Tensor | None, mixing: Tensor) -> None:
-        herd, self.members = assembly.herd, members
+    def __init__(
+        self, assembly: Assembly, members: slice, breed: Breed, projection: Tensor | None, mixing: Tensor
+    ) -> None:
+        herd, self.members, self.breed = assembly.herd, members, breed
         self._projection, self.mixing = projection, mixing
         device, feed = herd.device, herd.feed
         seed, slot = (herd.state[f"set.{k}"].cpu().numpy()[members] for k in ("seed", "slot"))
         keys = streams.keys(np.zeros(len(seed), np.int64), seed, slot)  # without its life: the noise outlives a repair
         dtype = herd.state["g.params"].dtype
-        prior = herd.rules.prior
-        self.z = Streams(keys, 0).prior((streams.PREVIEW,), (IMAGES, herd.rules.latent), prior, dtype).to(device)
+        shape, prior = (IMAGES, herd.rules.latent), herd.rules.prior
+        self.z = Streams(keys, 0).prior((streams.PREVIEW,), shape, prior, dtype, herd.priors(members)).to(device)
         inside = [torch.from_numpy(streams.keys(keys, streams.PREVIEW, streams.INSIDE, call)) for call in range(3)]
         self.keys = [each.to(device) for each in inside]
         # rows of the data that stand for each member's: all of them, or so many that they fit

@@ -72,7 +72,8 @@ def score(
             skipped[name] = str(why).rstrip(".")
             continue
         first = {key: found.pop(key) for key in ("value", "samples", "network")}
-        out[name] = {**first, "seed": seed, "replica": replica, **found}
+        # what says nothing of resizing looks at the samples as they are
+        out[name] = {**first, "seed": seed, "replica": replica, "resizing": "none", **found}
     if skipped:
         out["skipped"] = skipped
     return out
@@ -105,7 +106,10 @@ def score_seeds(
     if len(each) == 1:
         return each[0]
     names = dict.fromkeys(name for one in each for name in one if name != "skipped")
-    out = {name: together([one[name] for one in each if name in one], mixture.seeds) for name in names}
+    out = {
+        name: together([one[name] for one in each if name in one], mixture.seeds, METRICS[name].bounds)
+        for name in names
+    }
     skipped = {name: why for one in each for name, why in one.get("skipped", {}).items()}
     return out | ({"skipped": skipped} if skipped else {})
 
@@ -124,6 +128,8 @@ def _missing(metric: Metric, material: Material) -> str:
     if metric.needs_classes and len(material.dataset.labels) < 2:
         known = len(material.dataset.labels)
         return "the data has only one class" if known == 1 else "the data has no labels"
+    if metric.needs_asking and not material.has_labels and not material.has_generators:
+        return "the samples carry none of the data's labels"
     if metric.needs_asking and not material.has_labels:
         return "the members stand for no class, so no label can be asked for"
     if metric.needs_generators and not material.has_generators:

@@ -190,9 +190,8 @@ def decoder_of(
     """
     if not (0 <= member < mixture.members and 0 <= replica < mixture.replicas):
         raise UserError(f"there is no member {member} of replica {replica}; both are counted from 0.")
-    module = copy.deepcopy(mixture.module)
-    row = replica * mixture.members + member
-    own = {name: value[row] for part in (mixture.params, mixture.buffers) for name, value in part.items()}
+    breed, own = mixture.generator(member, replica)
+    module = copy.deepcopy(breed.module)
     module.load_state_dict(own, strict=False)
     module.to(device, dtype).eval().requires_grad_(False)
     scale, offset = mixture.scale, mixture.offset
@@ -206,7 +205,7 @@ def decoder_of(
         given = (z, y.expand(len(z))) if mixture.takes_label else (z,)
         return torch.as_tensor(module(*given)) * scale + offset
 
-    return decode if mixture.prior == "normal" else with_uniform_prior(decode)
+    return decode if mixture.prior_of(member) == "normal" else with_uniform_prior(decode)
 
 
 def dequantised(x: np.ndarray, seed: int = 0) -> np.ndarray:

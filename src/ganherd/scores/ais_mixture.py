@@ -48,8 +48,8 @@ def measure(
         per_member.append(ais.log_likelihood(decoder, x, mixture.latent, variance, settings, tell).log_p)
         gaps.append(ais.bdmc(decoder, mixture.latent, variance, SIMULATED, settings, device, x.dtype, tell).gap)
         baseline.append(ais.kde(decoder, x, mixture.latent, variance, KDE_SAMPLES, settings.seed))
-    log_p = ais.mixture_log_p(np.stack(per_member), np.asarray(mixture.weights))  # [P]
-    kde = ais.mixture_log_p(np.stack(baseline), np.asarray(mixture.weights))
+    log_p = ais.mixture_log_p(np.stack(per_member), material.weights)  # [P]
+    kde = ais.mixture_log_p(np.stack(baseline), material.weights)
     mean, error = float(log_p.mean()), ais.standard_error(log_p)
     gap = max(gaps)
     out: dict[str, Any] = {

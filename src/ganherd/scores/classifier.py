@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ganherd.data.keyed import shuffle
 from ganherd.errors import UserError
 from ganherd.scores import store
 from ganherd.scores.clock import timed
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 VERSION = 1  # part of the cache's key: raise it when the net or its training changes
 BATCH = 64
 STEPS = (500, 2000)  # two epochs, but not fewer nor more steps than these
+OWN, FEW = 5, 20  # of data without a held-out split a fifth is tried and not trained on, if that is so many rows
 LARGEST = 32  # larger images are averaged down to this side: enough to tell classes apart, in seconds
 
 
@@ -64,8 +66,9 @@ class Classifier:
     name: str
     offset: float
     scale: float
-    held_out_accuracy: float | None  # None: the data has no held-out split
+    held_out_accuracy: float | None  # None: there is too little data to hold any out
     held_out_samples: int
+    resizing: str = "none"  # what it does to an image first
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """Scores of every class, float32 [n, classes], for data in its own units (uint8 images, float points)."""
@@ -87,15 +90,18 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
     if classes < 2:
         raise UserError(f"a classifier needs data of at least two classes, and {dataset.name} has {classes}")
     key = f"{dataset.digest}|{tuple(dataset.shape)}|{classes}|{seed}|{VERSION}"
+    trained_on, held_out = _split(dataset)
+    if held_out.x is dataset.x:
+        key += f"|{OWN}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     net = _make(dataset.shape, classes, seed)
     path = cache_folder() / f"{digest}.safetensors"
     facts = _read(path, net, key)
     if facts is None:
         if progress:
-            progress(f"training the classifier on {int((dataset.y >= 0).sum()):,} real samples")
-        _fit(net, dataset, seed, progress)
-        facts = _held_out(net, dataset)
+            progress(f"training the classifier on {len(trained_on.index):,} real samples")
+        _fit(net, dataset, trained_on.index, seed, progress)
+        facts = _tried(net, dataset, held_out)
         store.write(path, key, net.state_dict(), facts)
     kind = "mlp" if isinstance(net, PointNet) else "cnn"
     return Classifier(
@@ -105,7 +111,39 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
         dataset.scale,
         facts["held_out_accuracy"],
         facts["held_out_samples"],
+        _resizing(dataset.shape),
     )
+
+
+def _resizing(shape: tuple[int, ...]) -> str:
+    """
+    >>> _resizing((3, 64, 20)), _resizing((1, 28, 28)), _resizing((2,))
+    ('averaged down to 32 × 20', 'none', 'none')
+    """
+    if len(shape) < 3 or max(shape[1:]) <= LARGEST:
+        return "none"
+    return f"averaged down to {' × '.join(str(min(side, LARGEST)) for side in shape[1:])}"
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of the data, not yet read."""
+
+    x: np.ndarray
+    y: np.ndarray
+    index: np.ndarray  # int64, of those with a label
+
+
+def _split(dataset: Dataset) -> tuple[_Rows, _Rows]:
+    """Rows to train on and rows to try it on: the held-out split, else a part of the data, always the same one."""
+    own, held = (np.flatnonzero(y >= 0) for y in (dataset.y, dataset.y_test))
+    if len(held):
+        return _Rows(dataset.x, dataset.y, own), _Rows(dataset.x_test, dataset.y_test, held)
+    order = shuffle(len(own), "held out for the classifier")
+    some = len(own) // OWN if len(own) // OWN >= FEW else 0
+    parts = (own[np.sort(order[some:])], own[np.sort(order[:some])])
+    train, tried = (_Rows(dataset.x, dataset.y, part) for part in parts)
+    return train, tried if some else _Rows(dataset.x_test, dataset.y_test, held)
 
 
 def cache_folder() -> Path:
@@ -119,8 +157,9 @@ def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
         return ImageNet(shape, classes) if len(shape) == 3 else PointNet(shape, classes)
 
 
-def _fit(net: nn.Module, dataset: Dataset, seed: int, progress: Callable[[str], None] | None = None) -> None:
-    rows = np.flatnonzero(dataset.y >= 0)
+def _fit(
+    net: nn.Module, dataset: Dataset, rows: np.ndarray, seed: int, progress: Callable[[str], None] | None = None
+) -> None:
     if len(rows) == 0:
         raise UserError(f"a classifier needs labels, and no sample of {dataset.name} has one")
     y = torch.from_numpy(np.ascontiguousarray(dataset.y[rows]))
@@ -146,12 +185,12 @@ def _batches(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([rng.permutation(n) for _ in range(epochs)])[: steps * size].reshape(steps, size)
 
 
-def _held_out(net: nn.Module, dataset: Dataset) -> dict[str, Any]:
-    rows = np.flatnonzero(dataset.y_test >= 0)
+def _tried(net: nn.Module, dataset: Dataset, held_out: _Rows) -> dict[str, Any]:
+    rows = held_out.index
     if len(rows) == 0:
         return {"held_out_accuracy": None, "held_out_samples": 0}
     judge = Classifier(net, "", dataset.offset, dataset.scale, None, 0)
-    right = judge.predict(dataset.x_test[rows]) == dataset.y_test[rows]
+    right = judge.predict(held_out.x[rows]) == held_out.y[rows]
     return {"held_out_accuracy": float(right.mean()), "held_out_samples": len(rows)}
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from ganherd.scores import intervals
 from ganherd.scores.groups import asked_by_class, in_groups, wanted_rows
 from ganherd.scores.material import Material
 
 FEW = 50  # a spread of fewer samples than this gets a warning
+ENOUGH = 10  # … and of fewer than this no interval: two rows cannot say how far off their spread is
+_ROWS = 4096  # at once
 
 
 def spread(x: np.ndarray) -> float:
@@ -19,6 +23,20 @@ def spread(x: np.ndarray) -> float:
     0.7071067811865476
     """
     return float(x.reshape(len(x), -1).astype(np.float64).std(axis=0, ddof=1).mean())
+
+
+def relative_error(x: np.ndarray) -> float:
+    """The standard error of the spread by the spread, as x is a sample: the infinitesimal bootstrap, which asks how much
+    the weight of each row counts."""
+    flat = x.reshape(len(x), -1)
+    mean, std = flat.mean(0, dtype=np.float64), flat.astype(np.float64).std(0)
+    varies = std > 0
+    if not varies.any():
+        return 0.0
+    slope = np.where(varies, 0.5 / np.where(varies, std, 1.0), 0.0)
+    parts = (flat[i : i + _ROWS] for i in range(0, len(flat), _ROWS))
+    influence = np.concatenate([(((part - mean) ** 2 - std**2) * slope).mean(1) for part in parts])  # [n]
+    return float(influence.std() / math.sqrt(len(x)) / std.mean())
 
 
 def ratio(generated: np.ndarray, data: np.ndarray) -> float | None:
@@ -32,19 +50,26 @@ def diversity(
     x: np.ndarray, y: np.ndarray, data_x: np.ndarray, data_y: np.ndarray, labels: tuple[str, ...]
 ) -> dict[str, float | None]:
     """The ratio for every class that was generated; for samples without labels one ratio, named `all`."""
+    return {name: ratio(x[own], data_x[theirs]) for name, own, theirs in _classes(y, data_y, labels)}
+
+
+def _classes(
+    y: np.ndarray, data_y: np.ndarray, labels: tuple[str, ...]
+) -> list[tuple[str, np.ndarray | slice, np.ndarray | slice]]:
+    """Every class that was generated, with its rows and those of the data."""
     if (y < 0).all():
-        return {"all": ratio(x, data_x)}
-    return {name: ratio(x[y == k], data_x[data_y == k]) for k, name in enumerate(labels) if (y == k).any()}
+        return [("all", slice(None), slice(None))]
+    return [(name, y == k, data_y == k) for k, name in enumerate(labels) if (y == k).any()]
 
 
 def measure(material: Material) -> dict[str, Any]:
     samples, dataset = (material.asked if material.has_labels else material.free), material.dataset
     per_class = diversity(samples.x, samples.y, dataset.x, dataset.y, dataset.labels)
-    known = [v for v in per_class.values() if v is not None]
+    known = {name: v for name, v in per_class.items() if v is not None}
     # the worst class is the score: a mean would hide one member that collapsed
     out: dict[str, Any] = {
-        "value": min(known) if known else None,
-        "mean": float(np.mean(known)) if known else None,
+        "value": min(known.values()) if known else None,
+        "mean": float(np.mean(list(known.values()))) if known else None,
         "per_class": per_class,
         "samples": len(samples.x),
         "network": "pixels" if dataset.is_image else "coordinates",
@@ -53,7 +78,12 @@ def measure(material: Material) -> dict[str, Any]:
     if not known:
         out["warning"] = "no class has two samples and data that vary: ask for more samples"
     elif fewest < FEW:
-        out["warning"] = f"a class has only {fewest} samples: ask for more"
+        whose = "there are" if (samples.y < 0).all() else "a class has"
+        out["warning"] = f"{whose} only {fewest} samples: ask for more"
+    if known and fewest >= ENOUGH:
+        rows = {name: own for name, own, _ in _classes(samples.y, dataset.y, dataset.labels)}
+        errors = [relative_error(samples.x[rows[name]]) for name in known]
+        out["interval"] = intervals.least(list(known.values()), errors)
     return out | _in_groups(material)
 
 

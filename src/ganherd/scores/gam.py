@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ganherd.errors import UserError
+from ganherd.scores import intervals
 
 SAMPLES = 10_000  # of every generator, at least: then an error rate is known to 0.005
 # where a logit of each loss stands between fake and real, as its own targets have it
@@ -29,6 +30,7 @@ class Player:
     member: int
     herd: int = 0  # the replica: players of one herd may have met
     label: int = -1  # the class that it stands for
+    kind: str = ""  # its generator's net, where the runs have several: then each kind is judged by itself
 
     @property
     def name(self) -> str:
@@ -104,7 +106,7 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
 
     `other_runs`: every discriminator of its own run, as in the paper's tables, so that all members of a run face the
     same judges. Otherwise: the one of its slot, and where the strategy lets members meet (`swaps`), all of its herd.
-    Nor do members of different classes judge each other.
+    Nor do members of different classes judge each other, or of different kinds: the paper has a table for each.
     """
     out = np.zeros((len(players), len(players)), bool)
     for j, judge in enumerate(players):
@@ -112,7 +114,7 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
             same_run = judge.group == one.group
             same_herd = same_run and judge.herd == one.herd
             met = same_run if other_runs else j == m or (same_herd and swaps[m])
-            out[j, m] = met or not comparable(judge, one)
+            out[j, m] = met or not comparable(judge, one) or judge.kind != one.kind
     return out
 
 
@@ -173,14 +175,15 @@ def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
 
 def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int, held_out: int) -> str:
     """GAM-II by run, the least and the largest over its members, and below it what its judges are worth."""
-    groups = list(dict.fromkeys(player.group for player in players))
+    kinds = list(dict.fromkeys(player.kind for player in players))
+    groups = [(k, g) for k in kinds for g in dict.fromkeys(player.group for player in players if player.kind == k)]
     lines = [("run", "generators", "judged by", "avg", "worst", "its judges' error on real")]
-    for group in groups:
-        rows = [i for i, player in enumerate(players) if player.group == group]
+    for kind, group in groups:
+        rows = [i for i, player in enumerate(players) if (player.kind, player.group) == (kind, group)]
         judges = sorted(set(verdict.judges[rows].tolist()))
         lines.append(
             (
-                group,
+                _named(group, kind),
                 str(len(rows)),
                 " to ".join(str(n) for n in (judges if len(judges) < 3 else (judges[0], judges[-1]))),
                 _span(verdict.average[rows]),
@@ -204,14 +207,23 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
             text.append(f"each of {len(those)} judges of {group} {is_}{why}")
         else:
             text += [f"the judge of {player.name} {is_}{why}" for player in those]
-    for group in groups[1:]:
-        first, other = (np.array([p.group == g for p in players]) for g in (groups[0], group))
-        for word, values in (("avg", verdict.average), ("worst", verdict.worst)):
-            text.append(f"{group} {helps(values[other], values[first])} against {groups[0]} ({word})")
-    if verdict.winner is not None:
+    for kind in kinds:
+        own = [group for k, group in groups if k == kind]
+        for group in own[1:]:
+            first, other = (np.array([(p.kind, p.group) == (kind, g) for p in players]) for g in (own[0], group))
+            for word, values in (("avg", verdict.average), ("worst", verdict.worst)):
+                words = helps(values[other], values[first])
+                text.append(f"{_named(group, kind)} {words} against {_named(own[0], kind)} ({word})")
+    if len(kinds) > 1:
+        text.append("generators of each kind are judged by the discriminators of that kind: compare them within a kind")
+    elif verdict.winner is not None:
         best = players[verdict.winner]
         text.append(f"the best by avg is {best.name} ({verdict.average[verdict.winner]:.3f})")
     return "\n".join(text)
+
+
+def _named(group: str, kind: str) -> str:
+    return f"{group} ({kind})" if kind else group
 
 
 def _span(values: np.ndarray) -> str:
@@ -246,16 +258,13 @@ def comparable(one: Player, other: Player) -> bool:
 
 def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> dict[str, Any] | None:
     """Of the mean of GAM-II over generators [M], from error rates [J, M]; judges of the same samples err together, so
-    their errors are taken as one: the interval is rather too wide."""
+    they are taken as one: the interval is rather too wide."""
     judged = allowed.any(0)
     if not judged.any():
         return None
     known = np.where(allowed, errors, np.nan)[:, judged]
-    each = np.nanmean(np.sqrt(known * (1 - known) / samples), 0)  # standard error of each generator's average
-    reach = 1.96 * float(np.sqrt((each**2).sum()) / len(each))
     value = float(np.nanmean(np.nanmean(known, 0)))
-    low, high = max(0.0, value - reach), min(1.0, value + reach)
-    return {"low": low, "high": high, "level": 0.95, "how": "binomial over the samples"}
+    return intervals.share(value, samples * known.shape[1])
 
 
 def entry(

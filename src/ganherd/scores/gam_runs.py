@@ -131,17 +131,17 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
     folder = RunFolder.open(run)
     recipe = folder.recipe
     try:
-        g, d = (make() for make in makers(recipe, shape, classes, trust_code))
+        d = makers(recipe, shape, classes, trust_code)[1]()
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"the nets that {folder.path} names cannot be built: {why}.") from error
-    blueprints = {"g": Blueprint(g), "d": Blueprint(d)}
-    found, damaged = checkpoint.newest(folder.checkpoints, blueprints)
+        raise UserError(f"the discriminator that {folder.path} names cannot be built: {why}.") from error
+    net = Blueprint(d)
+    found, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # the generators are not asked for
     del damaged  # an older whole one judges as well; its step is told
     size = len(found.state["d.params"])
     offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
     device = best_device()
-    params = blueprints["d"].views(found.state["d.params"])
+    params = net.views(found.state["d.params"])
     return Judges(
         d.to(device, found.state["d.params"].dtype).eval(),
         {name: value.to(device) for name, value in params.items()},
@@ -179,6 +179,11 @@ def contest(
     tell = progress or (lambda line: None)
     judges = [load_judges(run, made[0].shape, len(data[0].labels), trust_code) for run in runs]
     players, swaps, seats = _seat(names, made, judges, recipes)
+    met = gam.met_matrix(players, other_runs, swaps)
+    if met.all():
+        raise UserError(
+            f"the generators of {names[0]} have met all its discriminators: name another run to judge them."
+        )
     fakes = []  # the samples of each generator, drawn once
     tell(f"drawing {samples:,} samples of each of {len(seats):,} generators")
     clock = Clock(progress, "generators", len(seats))
@@ -203,7 +208,7 @@ def contest(
         thresholds.append((at, words))
         errors[j, seen] = gam.called_real(on_fakes[None], np.array([at]))[0]
         real_errors[j] = 1 - gam.called_real(real[None], np.array([at]))[0]
-    verdict = gam.gam2(errors, gam.met_matrix(players, other_runs, swaps))
+    verdict = gam.gam2(errors, met)
     notes = []
     for name, judge, herd in zip(names, judges, made, strict=True):
         if judge.step != herd.step:
@@ -233,12 +238,14 @@ def _seat(
 ) -> tuple[list[gam.Player], list[bool], list[tuple[int, int, int]]]:
     """Everybody in a row: who it is, whether its herd meets, and where it is found (run, replica, member)."""
     players, swaps, seats = [], [], []
+    mixed = any(len(one.breeds) > 1 for one in made)
     for run, (name, one, judge, recipe) in enumerate(zip(names, made, judges, recipes, strict=True)):
         if len(judge.losses) != one.replicas * one.members:
             raise UserError(f"{name}: its checkpoint and its mixture are of herds of different size; resume it first.")
         for replica in range(one.replicas):
             for member in range(one.members):
-                players.append(gam.Player(name, member, replica, int(one.label_of[member])))
+                kind = one.generator(member)[0].net.name if mixed else ""
+                players.append(gam.Player(name, member, replica, int(one.label_of[member]), kind))
                 swaps.append(recipe.strategy.name != "independent")
                 seats.append((run, replica, member))
     return players, swaps, seats

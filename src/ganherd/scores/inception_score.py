@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
-from ganherd.scores.groups import entries, wanted_groups
+from ganherd.scores import store
+from ganherd.scores.groups import entries, in_groups, wanted_groups, wanted_rows
 from ganherd.scores.material import LeftOut, Material
 
+if TYPE_CHECKING:
+    from ganherd.scores.classifier import Classifier
+
 SPLITS = 10
+HEAD = (
+    "the network of FID ends before its classifier: give one with --head FILE.npz, an array weight [classes, 2048] and maybe "
+    "bias; the score's authors take softmax/weights of TensorFlow's classify_image_graph_def.pb (2015-12-05) without a bias"
+)
 FEW = 100  # samples of a split: fewer cannot show many classes
 
 
@@ -23,7 +32,7 @@ def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]
     4.0
     """
     logs = logits.double().log_softmax(1)
-    found = torch.stack([_one(part) for part in logs.chunk(splits)])
+    found = torch.stack([_one(part) for part in logs.tensor_split(splits)])
     return float(found.mean()), float(found.std()) if len(found) > 1 else math.nan
 
 
@@ -34,40 +43,73 @@ def _one(logs: Tensor) -> Tensor:
 
 def measure_classifier(material: Material) -> dict[str, Any]:
     """By the network of the other scores if it tells classes apart, else by the classifier of the data."""
-    fake = material.features
-    if fake.logits is not None and not material.reference.network.name.startswith("inception"):
-        return _measure(material, fake.logits, material.reference.beside(fake))
-    judge = material.classifier
-    beside = {"samples": len(fake), "network": judge.name, "held_out_accuracy": judge.held_out_accuracy}
-    return _measure(material, torch.from_numpy(judge.logits(material.free.x)), beside)
+    if _tells_classes(material):
+        fake = material.features
+        if fake.logits is not None:
+            return _measure(material, fake.logits, material.reference.beside(fake))
+    judge, x = material.classifier, material.free.x
+    beside = {"samples": len(x), "network": judge.name, "resizing": judge.resizing}
+    beside["held_out_accuracy"] = judge.held_out_accuracy
+    return _measure(material, torch.from_numpy(judge.logits(x)), beside, judge)
+
+
+def _tells_classes(material: Material) -> bool:
+    """Whether the network of the other scores may; Inception's classes are others, and it may be missing."""
+    try:
+        return not material.reference.network.as_inception
+    except LeftOut:
+        return False
 
 
 def measure_inception(material: Material) -> dict[str, Any]:
-    network = material.reference.network
-    fake = material.features if network.name.startswith("inception") else None
-    if fake is None:
-        raise LeftOut(f"the network here is {network.name}: give --network inception and a classifier --head")
+    reference = material.reference
+    if not reference.network.as_inception:
+        raise LeftOut(f"the network here is {reference.network.name}: give --network inception and a classifier --head")
+    fake = material.features
     if fake.logits is None:
-        raise LeftOut(
-            "the network of FID has no classifier: give one with --head FILE.npz (weight [classes, 2048], bias)"
-        )
-    return _measure(material, fake.logits, material.reference.beside(fake))
+        raise LeftOut(HEAD)
+    beside = reference.beside(fake)
+    if reference.head is not None:
+        beside["head"] = f"{reference.head.name} (sha256 {store.digest_of(reference.head)[:12]}…)"
+    return _measure(material, fake.logits, beside)
 
 
-def _measure(material: Material, logits: Tensor, beside: dict[str, Any]) -> dict[str, Any]:
+def _measure(
+    material: Material, logits: Tensor, beside: dict[str, Any], judge: Classifier | None = None
+) -> dict[str, Any]:
+    """From the logits of the free samples; `judge`: whose they are, where they are not the network's."""
     n = len(logits)
     splits = SPLITS if n >= 2 * SPLITS else 1
     order = torch.from_numpy(shuffle(n, "inception score", material.seed)).to(logits.device)
     value, std = inception_score(logits[order], splits)
+    beside = {key: fact for key, fact in beside.items() if key != "real_samples"}  # nothing is compared with them
     out = {"value": value, **beside, "splits": splits, "classes": logits.shape[1]}
     if splits > 1:
         error = 1.96 * std / math.sqrt(splits)
         how = f"{splits} splits of {n // splits:,}"
         out |= {"std": std, "interval": {"low": value - error, "high": value + error, "level": 0.95, "how": how}}
-    if material.per and beside.get("resizing"):
-        groups = [group for group in wanted_groups(material) if group.fake.logits is not None]
-        values = [inception_score(group.fake.logits, 1)[0] for group in groups if group.fake.logits is not None]
-        out |= entries(material.per, groups, values)
+    if material.per:
+        out |= _judged_groups(material, judge) if judge else _groups(material)
     if n // splits < FEW:
         out["warning"] = f"a split has only {n // splits} samples for {logits.shape[1]} classes: ask for more"
     return out
+
+
+def _groups(material: Material) -> dict[str, Any]:
+    """Of every class, member or neighbourhood, by the network's logits."""
+    groups = [group for group in wanted_groups(material) if group.fake.logits is not None]
+    values = [inception_score(group.fake.logits, 1)[0] for group in groups if group.fake.logits is not None]
+    return entries(str(material.per), groups, values)
+
+
+def _judged_groups(material: Material, judge: Classifier) -> dict[str, Any]:
+    """The same by the classifier of the data."""
+    if material.per == "class":
+        drawn, names = material.free, material.dataset.labels
+        rows = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names)}
+    else:
+        drawn, wanted = wanted_rows(material)
+        rows = {one.name: one.index for one in wanted}
+    logits = torch.from_numpy(judge.logits(drawn.x))
+    values = {name: inception_score(logits[index], 1)[0] for name, index in rows.items() if len(index) > 1}
+    return in_groups(str(material.per), values, {name: len(rows[name]) for name in values})

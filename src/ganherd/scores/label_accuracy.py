@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ganherd.scores import intervals
 from ganherd.scores.groups import asked_by_class, in_groups, wanted_rows
 from ganherd.scores.material import LeftOut, Material
 
@@ -26,33 +26,22 @@ def label_accuracy(predicted: np.ndarray, asked: np.ndarray, labels: Sequence[st
     return {"value": float(right.mean()), "per_class": per_class}
 
 
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share of n: never beyond 0 or 1, and of some width also where all or none were right.
-
-    >>> [round(end, 3) for end in wilson(1.0, 100)]
-    [0.963, 1.0]
-    """
-    z2 = 1.96**2
-    middle, half = (share + z2 / (2 * n)), 1.96 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
-
-
 def measure(material: Material) -> dict[str, Any]:
     samples, judge = material.asked, material.classifier
     if not len(samples.x):
         raise LeftOut("no sample carries a label")
     found = label_accuracy(judge.predict(samples.x), samples.y, material.dataset.labels)
-    low, high = wilson(found["value"], len(samples.x))
     out = {
         **found,
-        "interval": {"low": low, "high": high, "level": 0.95, "how": "Wilson's, over the samples"},
+        "interval": intervals.share(found["value"], len(samples.x)),
         "samples": len(samples.x),
         "network": judge.name,
+        "resizing": judge.resizing,
         "held_out_accuracy": judge.held_out_accuracy,
         "held_out_samples": judge.held_out_samples,
     }
     if judge.held_out_accuracy is None:
-        out["warning"] = "the data has no held-out split, so nobody knows how good the classifier is"
+        out["warning"] = "the data is too small to hold any out, so nobody knows how good the classifier is"
     elif judge.held_out_accuracy < TRUSTED:
         out["warning"] = (
             f"the classifier itself is right on only {judge.held_out_accuracy:.1%} of held-out real samples: "

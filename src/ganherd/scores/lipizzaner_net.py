@@ -57,7 +57,7 @@ def load(path: Path | None) -> tuple[LipizzanerNet, str]:
             if set(file.files) != set(wanted):
                 raise ValueError(f"it has the arrays {', '.join(sorted(file.files)) or 'none'}")
             arrays = {name: np.asarray(file[name], np.float32) for name in wanted}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{place} does not hold the weights of lipizzaner-mnist: {error}.") from error
     for name, shape in wanted.items():
         if arrays[name].shape != shape or not math.isfinite(float(np.abs(arrays[name]).sum())):

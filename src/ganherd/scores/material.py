@@ -75,6 +75,12 @@ class Material:
         """Whether a label can be asked for: members stand for classes of the data, or take the label as an input."""
         return bool(self.mixture.labels) and (self._takes_label or bool((np.asarray(self.mixture.label_of) >= 0).any()))
 
+    @property
+    def weights(self) -> np.ndarray:
+        """float64 [members], of this replica."""
+        weights = np.asarray(self.mixture.weights, np.float64)
+        return weights if weights.ndim == 1 else np.asarray(weights[self.replica])
+
     @cached_property
     def _takes_label(self) -> bool:
         return bool(getattr(self.mixture, "takes_label", False))
@@ -121,7 +127,7 @@ class Material:
     def by_member(self) -> Drawn:
         """Samples of every member, equally many: the free ones where those are enough, or drawn for it."""
         members = len(self.mixture.label_of)
-        weights = np.asarray(self.mixture.weights, np.float64)
+        weights = self.weights
         counts = np.bincount(self.free.member, minlength=members) if np.ptp(weights) < 1e-12 else np.zeros(members)
         if counts.min() >= min(EACH, self.samples):
             return self.free
@@ -157,7 +163,7 @@ class Material:
             return np.asarray(self.mixture.label_weights, np.float64), "p(y) of the mixture"
         if self.has_labels:
             label_of = np.asarray(self.mixture.label_of)
-            weights = np.asarray(self.mixture.weights, np.float64)
+            weights = self.weights
             known = label_of >= 0
             p = np.bincount(label_of[known], weights[known], minlength=len(self.dataset.labels))
             return p / p.sum(), "p(y) of the mixture"

@@ -16,6 +16,7 @@ import numpy as np
 
 from ganherd.data.toys import TOYS
 from ganherd.errors import UserError
+from ganherd.scores import intervals
 from ganherd.scores.clock import Progress, timed
 
 if TYPE_CHECKING:
@@ -185,13 +186,15 @@ def table(rows: Sequence[tuple[str, Coverage]]) -> str:
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def entry(found: Coverage, modes: Modes) -> dict[str, Any]:
+def entry(found: Coverage, modes: Modes, seed: int = 0) -> dict[str, Any]:
     """What scores.json keeps of a coverage."""
     return {
         "value": found.captured,
         "of": found.modes,
+        "interval": intervals.captured(found.counts, found.samples, seed),
         "represented": int(found.represented.sum()),
         "high_quality": found.high_quality,
+        "high_quality_interval": intervals.share(found.high_quality, found.samples),
         "reverse_kl": found.reverse_kl,
         "counts": found.counts.tolist(),
         "samples": found.samples,
@@ -210,7 +213,7 @@ def measure(material: Material) -> dict[str, Any]:
     except UserError as why:
         raise LeftOut(str(why)) from why
     if not material.has_generators:
-        out = entry(coverage(material.free.x, modes), modes)
+        out = entry(coverage(material.free.x, modes), modes, material.seed)
         if out["samples"] < POINTS:
             out["warning"] = (
                 f"the protocol has {POINTS:,} points; {out['samples']:,} capture fewer modes by chance alone"
@@ -220,7 +223,7 @@ def measure(material: Material) -> dict[str, Any]:
         material.mixture, modes, POINTS, material.seed, material.replica, progress=material.progress
     )
     best = max(each, key=lambda m: (each[m].captured, each[m].high_quality))
-    return entry(whole, modes) | {
+    return entry(whole, modes, material.seed) | {
         "per_member": {str(m): found.captured for m, found in each.items()},
         "per_member_samples": {str(m): found.samples for m, found in each.items()},
         "per_member_high_quality": {str(m): found.high_quality for m, found in each.items()},

@@ -188,7 +188,10 @@ def measure(material: Material) -> dict[str, Any]:
 
     data = material.dataset
     if len(data.x_test) < 2 or len(data.x) < 2:
-        raise LeftOut("memorisation is measured against held-out real data, and there is none")
+        raise LeftOut(
+            "memorisation is measured against held-out real data, and there is none: score a run, or give data with a "
+            "split of its own (an .npz with x_train and x_test)"
+        )
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
     held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
     found = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NAMES = ("inception", "classifier", "lipizzaner-mnist", "pixels")
 LARGEST = 8  # `pixels` averages images down to this side: a covariance of thousands of pixels says little, slowly
 SCRIPTS = (".pt", ".pth", ".ts")  # endings of TorchScript files
+STATED = "#sha256="  # after the path of one that is not Inception: what the user knows it by
 SMALLEST = 32  # images below this side say little to Inception
 
 
@@ -37,6 +38,7 @@ class Network:
     batch: int = 1024
     heavy: bool = False  # seconds for a hundred images on a CPU
     held_out_accuracy: float | None = None
+    as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
 
 
 class Pixels(nn.Module):
@@ -105,12 +107,16 @@ def find(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> Network:
-    """A network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`."""
-    path = Path(wanted).expanduser()
-    if head is not None and wanted != "inception" and path.suffix not in SCRIPTS:
+    """A network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`.
+
+    `FILE.pt#sha256=…` is any TorchScript in the place of inception.
+    """
+    path, script = Path(wanted).expanduser(), script_of(wanted)
+    if head is not None and wanted != "inception" and script is None:
         raise UserError(f"--head is for the network inception, and the network here is {wanted}.")
-    if wanted == "inception" or path.suffix in SCRIPTS:
-        return _inception(path if wanted != "inception" else None, head, dataset)
+    if wanted == "inception" or script is not None:
+        file, stated = script or (None, "")
+        return _inception(file, stated, head, dataset)
     if wanted == "lipizzaner-mnist" or path.suffix == ".npz":
         return _lipizzaner(path if wanted != "lipizzaner-mnist" else None, dataset)
     if wanted == "classifier":
@@ -127,15 +133,25 @@ def find(
     )
 
 
-def _inception(path: Path | None, head: Path | None, dataset: Dataset) -> Network:
+def script_of(wanted: str) -> tuple[Path, str] | None:
+    """The path of a TorchScript file and the sha256 that is stated with it, if any; None where this is no such file.
+
+    >>> script_of("my/net.pt"), script_of("net.bin#sha256=0a"), script_of("pixels")
+    ((PosixPath('my/net.pt'), ''), (PosixPath('net.bin'), '0a'), None)
+    """
+    path, _, stated = wanted.partition(STATED)
+    return (Path(path).expanduser(), stated) if stated or path.endswith(SCRIPTS) else None
+
+
+def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset) -> Network:
     from ganherd.scores import inception
 
     if not dataset.is_image or dataset.shape[0] not in (1, 3):
         raise LeftOut("the network inception looks at grey or RGB images, and this is other data")
-    module = inception.load(path, head)
+    module, name, digest = inception.load(path, head, stated)
     resizing = inception.RESIZING + (", grey repeated to RGB" if dataset.shape[0] == 1 else "")
     batch = 250 if torch.cuda.is_available() else 32
-    return Network("inception-2015-12-05", module, resizing, inception.SHA256, batch, heavy=True)
+    return Network(name, module, resizing, digest, batch, heavy=True, as_inception=True)
 
 
 def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
@@ -148,18 +164,14 @@ def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
 
 
 def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
-    from ganherd.scores.classifier import LARGEST as LARGEST_SEEN
     from ganherd.scores.classifier import classifier_for
 
     if len(dataset.labels) < 2:
         raise LeftOut("the network classifier is trained on the data's labels, and there are none to tell apart")
     judge = classifier_for(dataset, progress=progress)
-    sides = dataset.shape[1:]
-    down = dataset.is_image and max(sides) > LARGEST_SEEN
-    resizing = f"averaged down to {' × '.join(str(min(s, LARGEST_SEEN)) for s in sides)}" if down else "none"
     module = Penultimate(judge.net, judge.offset, judge.scale)
-    accuracy = judge.held_out_accuracy
-    return Network(f"classifier ({judge.name})", module, resizing, _digest(judge.net), held_out_accuracy=accuracy)
+    accuracy, name = judge.held_out_accuracy, f"classifier ({judge.name})"
+    return Network(name, module, judge.resizing, _digest(judge.net), held_out_accuracy=accuracy)
 
 
 def _pixels(dataset: Dataset) -> Network:

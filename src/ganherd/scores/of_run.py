@@ -30,8 +30,8 @@ def score_run(
 ) -> dict[str, dict[str, Any]]:
     """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
 
-    `network`: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, or your own
-    `package.module:Class`; `head`: a classifier for inception; `per`: "class" or "member".
+    `network`: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, any TorchScript as
+    `FILE.pt#sha256=…`, or your own `package.module:Class`; `head`: a classifier for inception; `per`: "class" or "member".
     """
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder
@@ -77,7 +77,7 @@ def default_samples(data: Dataset, network: str | None) -> int:
     from ganherd.scores.features import best_device
 
     wanted = network or networks.choose(data)
-    heavy = wanted == "inception" or wanted.endswith(networks.SCRIPTS)
+    heavy = wanted == "inception" or networks.script_of(wanted) is not None
     return 10_000 if heavy and best_device().type == "cuda" else 1_000
 
 

@@ -23,12 +23,13 @@ class Scored:
     runs: Mapping[str, dict[str, dict[str, Any]]]
     real: str = ""  # what a set was scored against, where that is not a run's own data
     contest: str = ""  # the table of GAM-II
+    per: str | None = None  # whose scores stand beside: of each class or member
 
     def __str__(self) -> str:
         if len(self.runs) == 1:
             text = table(next(iter(self.runs.values())))
         else:
-            text = side_by_side(self.runs, {name: metric.best for name, metric in METRICS.items()})
+            text = side_by_side(self.runs, {n: metric.best for n, metric in METRICS.items()}, bool(self.per))
         return f"{text}\n\n{self.contest}" if self.contest else text
 
     def facts(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def score_runs(
         if others != []:
             found[str(run)] |= score_run(run, others, samples, seed, trust_code, progress, **settings)
     if not contests:
-        return Scored(found)
+        return Scored(found, per=settings.get("per"))
     if "gam" in contests and len(runs) < 2:
         raise UserError("GAM is a battle between runs: name at least two.")
     from ganherd.scores import gam, gam_runs
@@ -83,12 +84,12 @@ def score_runs(
     held = gam_runs.contest(runs, samples or gam.SAMPLES, seed, trust_code=trust_code, progress=progress)
     for run, group in zip(runs, held.groups, strict=True):
         ask = {"gam2": held.entry, "gam": held.battles}
-        entries = {name: ask[name](group) for name in contests}
+        entries = {name: {**ask[name](group), "resizing": "none"} for name in contests}
         keep(run, entries)
         found[str(run)] |= entries
         if "gam2" in entries:
             _mark(run, entries["gam2"])
-    return Scored(found, contest=f"GAM-II\n{held}" if "gam2" in contests else "")
+    return Scored(found, contest=f"GAM-II\n{held}" if "gam2" in contests else "", per=settings.get("per"))
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
+from ganherd.scores import intervals
 from ganherd.scores.clock import Clock, Progress, timed
 from ganherd.scores.features import Features
 from ganherd.scores.groups import Group, entries, wanted_groups
@@ -21,7 +22,6 @@ from ganherd.scores.material import LeftOut, Material
 NEIGHBOURS = 5
 MOST = 10_000  # samples and data: the number that these scores are commonly given for
 CHUNK = 1024  # rows of distances at once
-RESAMPLES = 200
 FEW = 1000
 NAMES = ("precision", "recall", "density", "coverage")
 
@@ -57,13 +57,6 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
 def _radius(x: Tensor, k: int) -> Tensor:
     """[n] the distance to the k-th nearest other point."""
     return torch.cat([torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in x.split(CHUNK)])
-
-
-def bootstrap(values: np.ndarray, seed: int) -> tuple[float, float]:
-    """The middle 95 % of the mean over resamples of the values, the same ones for the same seed."""
-    rng = np.random.default_rng([seed, len(values)])
-    means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(RESAMPLES)]
-    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
 
 def equally_many(fake: Features, real: Features, seed: int) -> tuple[Features, Features]:
@@ -107,13 +100,16 @@ def _in_groups(material: Material) -> dict[str, Any]:
 def _measure(name: str) -> Callable[[Material], dict[str, Any]]:
     def measure(material: Material) -> dict[str, Any]:
         fake, found = _measured(material)
-        low, high = bootstrap(found[name], material.seed)
+        value = float(found[name].mean())
         out = {
-            "value": float(found[name].mean()),
+            "value": value,
             **material.reference.beside(fake),
             "real_samples": len(fake),
             "neighbours": NEIGHBOURS,
-            "interval": {"low": low, "high": high, "level": 0.95, "how": f"bootstrap, {RESAMPLES} resamples"},
+            # a density is no share: it may be above 1
+            "interval": intervals.mean(found[name], material.seed)
+            if name == "density"
+            else intervals.share(value, len(fake)),
         }
         if material.per:
             out |= _in_groups(material)[name]

@@ -107,7 +107,7 @@ class Reference:
             "precision": precision(features.x.device),
             "dimension": features.dimension,
             "real": self.dataset.name,
-            "real_samples": len(self.real),
+            "real_samples": len(self.rows),
         }
         accuracy = self.network.held_out_accuracy
         return facts if accuracy is None else {**facts, "held_out_accuracy": accuracy}

@@ -27,6 +27,7 @@ class Metric:
     needs_generators: bool = False  # a mixture, not only its samples
     when: Literal["train", "score", "asked"] = "asked"  # at the end of a training too; by `ganherd score`; only by name
     fits: Callable[[Any], bool] | None = None  # the data that it is for; on other data it comes only by name
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # beyond which no value can be
     contest: bool = False  # of runs against each other, by their discriminators
 
 
@@ -46,11 +47,14 @@ def late(where: str) -> Callable[[Material], dict[str, Any]]:
     return measure
 
 
+SHARE = (0.0, 1.0)  # bounds of it
+
 METRICS: dict[str, Metric] = {
     "label_accuracy": Metric(
         label_accuracy.measure,
         "samples that a classifier of the real data sees as the label that was asked for",
         best=1.0,
+        bounds=SHARE,
         needs_classes=True,
         needs_asking=True,
         when="train",
@@ -59,6 +63,7 @@ METRICS: dict[str, Metric] = {
         histogram.measure,
         "total variation distance between the classes seen in free samples and p(y)",
         best=0.0,
+        bounds=SHARE,
         needs_classes=True,
         when="train",
     ),
@@ -89,16 +94,16 @@ METRICS: dict[str, Metric] = {
         when="train",
     ),
     "precision": Metric(
-        late("prdc:measure_precision"), "samples that lie where the data is: fidelity", best=1.0, when="score"
+        late("prdc:measure_precision"), "samples that lie where the data is: fidelity", best=1.0, bounds=SHARE, when="score"
     ),
     "recall": Metric(
-        late("prdc:measure_recall"), "data that lies where samples are: variety", best=1.0, when="score"
+        late("prdc:measure_recall"), "data that lies where samples are: variety", best=1.0, bounds=SHARE, when="score"
     ),
     "density": Metric(
         late("prdc:measure_density"), "how many data neighbourhoods hold a sample, by their number", best=1.0, when="score"
     ),
     "coverage": Metric(
-        late("prdc:measure_coverage"), "data that has a sample in its neighbourhood", best=1.0, when="score"
+        late("prdc:measure_coverage"), "data that has a sample in its neighbourhood", best=1.0, bounds=SHARE, when="score"
     ),
     "classifier_score": Metric(
         late("inception_score:measure_classifier"),
@@ -127,7 +132,10 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: data.name in STACKED,
     ),
     "memorisation": Metric(
-        late("neighbours:measure"), "samples that look like copies of one training image; 0.05 is chance", best=0.05
+        late("neighbours:measure"),
+        "samples that look like copies of one training image; 0.05 is chance",
+        best=0.05,
+        bounds=SHARE,
     ),
     "ais": Metric(
         late("ais_mixture:measure"),
@@ -139,12 +147,14 @@ METRICS: dict[str, Metric] = {
         late("gam_runs:alone"),
         "samples that discriminators call real which their generator did not meet (GAM-II)",
         best=math.inf,
+        bounds=SHARE,
         contest=True,
     ),
     "gam": Metric(
         late("gam_runs:alone"),
         "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
         best=math.inf,
+        bounds=SHARE,
         contest=True,
     ),
 }  # fmt: skip

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from ganherd.scores import intervals
+
 Entry = Mapping[str, Any]
 COUNTS = ("samples", "fewest", "held_out", "training", "real_samples", "held_out_samples")  # the least is claimed
 # 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, those of the normal are near enough
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
-def together(each: Sequence[Entry], seeds: Sequence[int]) -> dict[str, Any]:
-    """One entry out of those of the replicas, in their order.
+def together(
+    each: Sequence[Entry], seeds: Sequence[int], bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> dict[str, Any]:
+    """One entry out of those of the replicas, in their order; `bounds`: beyond which no value can be.
 
     >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0, "replica": r} for r, v in enumerate((1.0, 3.0)))
     >>> found = together([one, two], [0, 1])
@@ -25,15 +29,14 @@ def together(each: Sequence[Entry], seeds: Sequence[int]) -> dict[str, Any]:
     values = [entry["value"] for entry in each]
     known = [value for value in values if value is not None]
     # an interval is of one replica's samples: beside a mean of replicas stands that of their own spread
-    out = _merged(
-        [{k: v for k, v in entry.items() if k not in ("replica", "interval", "std", "error")} for entry in each]
-    )
+    own = ("replica", "interval", "std", "error")
+    out = _merged([{k: v for k, v in one.items() if k not in own and not k.endswith("_interval")} for one in each])
     deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
     if deviation is not None:
         t = _T[len(known) - 2] if len(known) - 2 < len(_T) else 2.0
         reach, mean = t * deviation / math.sqrt(len(known)), float(np.mean(known))
         how = f"Student's t over {len(known)} seeds"
-        out["interval"] = {"low": mean - reach, "high": mean + reach, "level": 0.95, "how": how}
+        out["interval"] = intervals.interval(max(bounds[0], mean - reach), min(bounds[1], mean + reach), how)
     return {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)}
 
 

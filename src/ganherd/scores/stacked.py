@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.errors import UserError
+from ganherd.scores import intervals
 from ganherd.scores.modes import reverse_kl
 
 if TYPE_CHECKING:
@@ -75,10 +76,12 @@ def measure(material: Material, samples: int = SAMPLES) -> dict[str, Any]:
     out: dict[str, Any] = {
         "value": found.captured,
         "of": 1000,
+        "interval": intervals.captured(found.counts, found.samples, material.seed),
         "kl": found.kl,
         "by_chance": found.by_chance,
         "samples": found.samples,
         "network": judge.name,
+        "resizing": judge.resizing,
         "held_out_accuracy": judge.held_out_accuracy,
     }
     if found.samples < samples:

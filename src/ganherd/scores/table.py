@@ -33,8 +33,10 @@ def table(scores: Scores) -> str:
     return "\n".join([*_aligned(lines), *_parts(entries), *_notes(scores)])
 
 
-def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float]) -> str:
+def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float], parts: bool = False) -> str:
     """A column for each run; the better value is marked, and so is one that its interval does not tell from it.
+
+    `parts`: the lines of the members or classes of each run below.
 
     >>> one, two = ({"fid": {"value": v, "samples": 10, "network": "pixels", "seed": 0}} for v in (3.0, 5.0))
     >>> print(side_by_side({"a": {"fid": one["fid"]}, "b": {"fid": two["fid"]}}, {"fid": 0.0}))
@@ -59,7 +61,8 @@ def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float]) -> str:
         for name in (name for name in names if name in scores):
             notes += [f"{run}: {name.replace('_', ' ')}: {words}." for words in _own(scores[name])]
         notes += [f"{run}: {note}" for note in _notes(scores)]
-    return "\n".join([*_aligned(lines), *notes])
+    below = [line for run, scores in runs.items() for line in _parts(scores, f"{run}: ")] if parts else []
+    return "\n".join([*_aligned(lines), *below, *notes])
 
 
 LEGEND = {
@@ -74,7 +77,8 @@ def _marks(entries: Sequence[Mapping[str, Any] | None], best: float) -> list[str
     known = [entry for entry in entries if entry is not None and isinstance(entry.get("value"), (int, float))]
     if len(known) < 2 or math.isnan(best):
         return [""] * len(entries)
-    if len({(e["network"], e["samples"], e.get("real"), e.get("real_samples")) for e in known}) > 1:
+    with_what = ("network", "head", "samples", "real", "real_samples")
+    if len({tuple(entry.get(key) for key in with_what) for entry in known}) > 1:
         return ["?" if entry in known else "" for entry in entries]
     winner = min(known, key=lambda entry: -entry["value"] if math.isinf(best) else abs(entry["value"] - best))
     out = []
@@ -108,28 +112,34 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
 def _notes(scores: Scores) -> list[str]:
     """How each network was fed, warnings, and what was left out."""
     entries = {name: entry for name, entry in scores.items() if name != "skipped"}
-    fed = {str(e["network"]): e for e in entries.values() if e.get("resizing") not in (None, "none")}
-    notes = [f"{network}: resizing {entry['resizing']}." for network, entry in fed.items()]
-    judges = {
-        str(e["network"]): e["held_out_accuracy"]
-        for e in entries.values()
-        if "resizing" in e and "held_out_accuracy" in e
-    }
-    notes += [
-        f"{network} is right on {value('accuracy', share)} of held-out real data." for network, share in judges.items()
-    ]
+    notes = networks_told(scores)
     notes += [f"{name.replace('_', ' ')}: {e['warning']}." for name, e in entries.items() if e.get("warning")]
     return notes + [f"{name.replace('_', ' ')} is left out: {why}." for name, why in scores.get("skipped", {}).items()]
 
 
-def _parts(entries: Scores) -> list[str]:
+def networks_told(scores: Scores) -> list[str]:
+    """What is done to an image before each network sees it, and how good the classifiers behind features are."""
+    entries = [entry for name, entry in scores.items() if name != "skipped" and isinstance(entry, Mapping)]
+    fed = {str(e.get("network")): e["resizing"] for e in entries if e.get("resizing") not in (None, "none")}
+    judges = {
+        str(e.get("network")): e["held_out_accuracy"]
+        for e in entries
+        if "real_samples" in e and "held_out_accuracy" in e  # others say it beside their value
+    }
+    told = [f"{network}: resizing {resizing}." for network, resizing in fed.items()]
+    known = {network: value("accuracy", share) for network, share in judges.items()}
+    return told + [f"{network} is right on {share} of held-out real data." for network, share in known.items()]
+
+
+def _parts(scores: Scores, of: str = "") -> list[str]:
     """What --per asked for, and what is known of members anyway: a line for each, with its samples."""
+    entries = {name: entry for name, entry in scores.items() if name != "skipped"}
     out: list[str] = []
     for per in ("class", "member", "neighbourhood"):
         columns = {name: e for name, e in entries.items() if f"per_{per}_samples" in e and f"per_{per}" in e}
         if columns:
             rows = list(dict.fromkeys(key for e in columns.values() for key in e[f"per_{per}"]))
-            lines = [(per, *(name.replace("_", " ") for name in columns), "samples")]
+            lines = [(f"{of}{per}", *(name.replace("_", " ") for name in columns), "samples")]
             for row in rows:
                 counts = {e[f"per_{per}_samples"].get(row) for e in columns.values()} - {None}
                 cells = (shown(name, {**e, "value": e[f"per_{per}"].get(row)}) for name, e in columns.items())
@@ -181,10 +191,12 @@ def remarks(entry: Mapping[str, Any], name: str = "") -> list[str]:
     elif "held_out_accuracy" in entry:
         known = value("accuracy", entry["held_out_accuracy"])
         out.append(f"the classifier on held-out real data: {known}")
+    if "head" in entry:
+        out.append(f"classifier head {entry['head']}")
     out += _own(entry)
     if "by_chance" in entry and "nearer" not in entry and "kl" not in entry:
         out.append(f"perfect draws would show about {value('', entry['by_chance'])}")
-    if "mean" in entry and list(entry.get("per_class", ())) != ["all"]:
+    if isinstance(entry.get("mean"), (int, float)) and list(entry.get("per_class", ())) != ["all"]:
         worst = [name for name, v in entry.get("per_class", {}).items() if v == entry.get("value")]
         out.append(f"mean over the classes {value('', entry['mean'])}" + (f", least in {worst[0]}" if worst else ""))
     return out
@@ -193,13 +205,14 @@ def remarks(entry: Mapping[str, Any], name: str = "") -> list[str]:
 def _span(name: str, entry: Mapping[str, Any]) -> str:
     """Its interval, written as its value is; nothing where it has none.
 
-    >>> _span("fid", {"interval": {"low": 2.9, "high": 3.1}})
-    ' (2.900 to 3.100)'
+    >>> _span("fid", {"interval": {"low": 2.9, "high": 3.1}}), _span("modes", {"of": 8, "interval": {"low": 6.0, "high": 7.0}})
+    (' (2.900 to 3.100)', ' (6 to 7)')
     """
     interval = entry.get("interval")
     if not isinstance(interval, Mapping) or not all(isinstance(interval.get(k), (int, float)) for k in ("low", "high")):
         return ""
-    low, high = (shown(name, {"value": interval[end]}) for end in ("low", "high"))
+    ends = (interval[end] for end in ("low", "high"))
+    low, high = (_count(end) if "of" in entry else shown(name, {"value": end}) for end in ends)
     return f" ({low} to {high})"
 
 
@@ -208,8 +221,9 @@ def _own(entry: Mapping[str, Any]) -> list[str]:
     out = []
     if "high_quality" in entry:
         kl = value("", entry.get("reverse_kl"))
+        span = _span("accuracy", {"interval": entry.get("high_quality_interval")})
         out.append(
-            f"{value('accuracy', entry['high_quality'])} high quality, reverse KL {kl}, "
+            f"{value('accuracy', entry['high_quality'])}{span} high quality, reverse KL {kl}, "
             f"{_count(entry.get('represented'))} represented; {entry.get('modes', '')}"
         )
     if "mean_member" in entry:

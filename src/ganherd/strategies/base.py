@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ganherd.herd.state import State
+from ganherd.mixture_file import Neighbourhoods
 
 Event = tuple[str, dict[str, Any]]  # its name and its facts, for events.jsonl
 
@@ -38,6 +39,13 @@ class Strategy:
 
     def resume(self, step: int) -> None:
         """Rebuilds, from `state` and the herd as a checkpoint holds them, what is in memory between two meetings."""
+
+    def trained(self, seconds: float) -> None:
+        """Is told how long the engine took, each time that it was asked to go on."""
+
+    def neighbourhoods(self, step: int) -> Neighbourhoods | None:
+        """The mixtures that it made of the members, at the end of a run; none: they all are one."""
+        return None
 
     def measured(self) -> dict[str, Any]:
         """Numbers for the next line of metrics, as seconds per routine since the last one."""

@@ -1,0 +1,111 @@
+"""One arm of the toy study: GANs of many seeds trained as one run, and what each seed of it captured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ganherd
+from ganherd.data.source import load
+from ganherd.run.folder import RunFolder
+from ganherd.scores.modes import POINTS, Coverage, Modes, coverage, modes_of
+
+ARMS = {"one": "gan", "apart": "apart4", "gap": "gap4"}  # by the end of their recipes' names
+KINDS = ("mean", "best", "mixture")  # of the members of an arm
+NUMBERS = ("modes", "represented", "high_quality", "reverse_kl")  # represented: with a fifth of its share at least
+# nothing is measured or drawn while it trains; engine and threads are fixed, so that nothing depends on the machine
+_PLAIN = ("run.watch.every=0", "run.sample_every=0", "run.checkpoint_every=0", "run.record_every=1000")
+_CPU = ("engine.device=cpu", "engine.name=fused", "engine.threads=1", "engine.chunk=40")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one arm is trained from."""
+
+    data: str  # r15, grid25, ring8
+    arm: str
+    seed: int
+    seeds: int
+    overrides: tuple[str, ...] = ()
+    device: str = "cpu"
+
+    @property
+    def recipe(self) -> str:
+        return f"{self.data}-{ARMS[self.arm]}"
+
+    @property
+    def settings(self) -> list[str]:
+        where = _CPU if self.device == "cpu" else (f"engine.device={self.device}", "run.checkpoint_every=20000")
+        return [f"run.seed={self.seed}", f"herd.seeds={self.seeds}", *_PLAIN, *where, *self.overrides]
+
+
+def trained(job: Job, runs: Path) -> tuple[Path, float]:
+    """The finished run of a job and the seconds that it took; one that is there already is used, one that was stopped
+    goes on."""
+    path = runs / f"{job.recipe}-{job.seed}"
+    began = time.perf_counter()
+    if not path.exists():
+        ganherd.train(job.recipe, job.settings, run=path, quiet=True)
+    elif RunFolder.open(path).info.get("state") != "finished":
+        ganherd.resume(path, quiet=True)
+    return path, time.perf_counter() - began
+
+
+def measured(run: Path, arm: str) -> list[dict[str, Any]]:
+    """For each seed: modes, share of high quality and reverse KL of the mean member, the best and the mixture.
+
+    Each from 2,500 points, as in the protocol. The best member is picked by other points than it is measured with.
+    """
+    mixture, modes = ganherd.load(run), modes_of(load(RunFolder.open(run).recipe.data))
+    out = []
+    for replica, seed in enumerate(mixture.seeds):
+        each = [coverage(mixture.alone(m).sample(POINTS, replica=replica).x, modes) for m in range(mixture.members)]
+        found = {"mean": _mean([numbers(one) for one in each])}
+        if arm != "one":
+            found["best"] = numbers(each[_best(mixture, modes, replica)])
+            found["mixture"] = numbers(coverage(mixture.sample(POINTS, replica=replica).x, modes))
+        out.append({"seed": seed, **found, "members": [numbers(one) for one in each]})
+    return out
+
+
+def numbers(found: Coverage) -> dict[str, float | None]:
+    values = (float(found.captured), float(found.represented.sum()), found.high_quality, found.reverse_kl)
+    return dict(zip(NUMBERS, values, strict=True))
+
+
+def _best(mixture: Any, modes: Modes, replica: int) -> int:
+    """By modes, then by quality, of points of another sampling seed."""
+    judged = [
+        coverage(mixture.alone(m).sample(POINTS, seed=1, replica=replica).x, modes) for m in range(mixture.members)
+    ]
+    return max(range(len(judged)), key=lambda m: (judged[m].captured, judged[m].high_quality))
+
+
+def _mean(each: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
+    out: dict[str, float | None] = {}
+    for name in NUMBERS:
+        known = [value for one in each if (value := one[name]) is not None]
+        out[name] = float(np.mean(known)) if known else None
+    return out
+
+
+def work(job: Job, runs: Path) -> dict[str, Any]:
+    """Trains an arm and measures it, all in this process."""
+    path, seconds = trained(job, runs)
+    began = time.perf_counter()
+    per_seed = measured(path, job.arm)
+    recipe = RunFolder.open(path).recipe
+    return {
+        **asdict(job),
+        "recipe": job.recipe,
+        "steps": RunFolder.open(path).info.get("step"),
+        "points": recipe.data.points,
+        "seconds": round(seconds, 1),
+        "measuring_seconds": round(time.perf_counter() - began, 1),
+        "per_seed": per_seed,
+    }

@@ -1,0 +1,159 @@
+"""GAP on toys: does swapping discriminators find more modes than the same GANs apart, or than one of them? Writes JSON and PNG.
+
+python benchmarks/gap_toys.py                        R15 at 100 points and 25 Gaussians at 2,500, seeds 0 to 9, two processes
+python benchmarks/gap_toys.py --tune                 the settings that were tried first, on seeds 1000 to 1002
+python benchmarks/gap_toys.py --full --device cuda   PacGAN's protocol on ring8 and grid25, beside its table; --runs keeps the
+                                                     runs, and goes on with those that were stopped
+
+Three arms with the same updates for each member: one GAN, four that never meet, four that swap. All seeds of an arm are
+one run. One GAN of a seed is the first of its four apart, so these two differ by what the other three add.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gap_arms import ARMS, Job, work
+from gap_toys_show import beside, differences, draw, table
+
+import ganherd
+
+HERE = Path(__file__).parent / "results"
+# What the tuning chose, beyond the recipes; none: they stand as they are.
+CHOSEN: dict[str, tuple[str, ...]] = {}
+_RATES = [f"optim.lr_g={rate} optim.lr_d={rate}" for rate in ("1e-4", "3e-4", "1e-3")]
+_SWAPS = ["strategy.gap.every=1epochs", "strategy.gap.every=10epochs", "strategy.gap.every=50epochs"]
+# The learning rate is chosen for GANs apart, as the paper tuned its single GAN; then how often they swap.
+TRIED = {"apart": _RATES, "gap": [*_SWAPS, "strategy.gap.travels=all"]}
+# Nets, points and steps of PacGAN's table, with the generators' and discriminators' updates of one each
+FULL = (
+    "train.budget=400epochs",
+    "train.batch=100",
+    "data.points=100000",
+    "nets.generator={name: toy, width: 400, init: normal}",
+    "nets.discriminator={name: toy, width: 200, layers: 3, activation: maxout, batch_norm: false, init: normal}",
+    "optim.lr_g=1e-4",
+    "optim.lr_d=1e-4",
+    "optim.beta1=0.8",
+)
+FULL_GAP = ("strategy.gap.every=1epochs",)
+
+
+def everyone(jobs: Sequence[Job], runs: Path, processes: int) -> list[dict[str, Any]]:
+    """All jobs, the longest first; each process has one thread of its own."""
+    order = sorted(jobs, key=lambda job: (job.data != "grid25", job.arm == "one"))
+    tell = partial(print, file=sys.stderr, flush=True)
+    found = []
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        for job, row in zip(order, pool.map(partial(work, runs=runs), order), strict=True):
+            tell(f"{job.recipe:<13} {' '.join(job.overrides)[:60]:<60} {row['seconds']:>7.1f} s")
+            found.append(row)
+    return sorted(found, key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
+
+
+def tune(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
+    """Every setting that was tried, with what the mean member and the mixture captured on the seeds for tuning."""
+    jobs = [
+        Job(data, arm, asked.tuning_seed, asked.tuning_seeds, (*_budget(asked), *CHOSEN.get(data, ()), *tried.split()))
+        for data in asked.data
+        for arm, each in TRIED.items()
+        for tried in each
+    ]
+    rows = []
+    for number, job in enumerate(jobs):  # each in a folder of its own: they differ in more than their recipes
+        (runs / str(number)).mkdir(exist_ok=True)
+        rows += everyone([job], runs / str(number), 1)
+    return rows
+
+
+def study(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
+    jobs = []
+    for data in asked.data:
+        for arm in asked.arms:
+            more = (*FULL, *(FULL_GAP if arm == "gap" else ())) if asked.full else CHOSEN.get(data, ())
+            kept = tuple(one for one in more if arm == "gap" or not one.startswith("strategy."))
+            jobs.append(Job(data, arm, asked.seed, asked.seeds, (*kept, *_budget(asked)), asked.device))
+    if not asked.device.startswith("cuda"):
+        return everyone(jobs, runs, asked.processes)
+    # one GAN of a seed is the first of its four apart, to the last bit of the arithmetic: on a GPU it is not trained twice
+    rows = everyone([job for job in jobs if job.arm != "one"], runs, 1)
+    singles = [_first(row) for row in rows if row["arm"] == "apart" and "one" in asked.arms]
+    return sorted([*singles, *rows], key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
+
+
+def _first(row: dict[str, Any]) -> dict[str, Any]:
+    """The first member of every seed of an arm, as the arm of one GAN."""
+    each = [{"seed": one["seed"], "mean": one["members"][0], "members": one["members"][:1]} for one in row["per_seed"]]
+    return {**row, "arm": "one", "recipe": f"{row['data']}-{ARMS['one']} (the first member of {row['recipe']})",
+            "seconds": 0.0, "per_seed": each}  # fmt: skip
+
+
+def _budget(asked: argparse.Namespace) -> tuple[str, ...]:
+    return (f"train.budget={asked.steps}steps",) if asked.steps else ()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--data", nargs="+", choices=["r15", "grid25", "ring8"])
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--steps", type=int, help="instead of the recipes' budgets")
+    parser.add_argument("--processes", type=int, default=2, help="on a CPU, with one thread each")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--full", action="store_true", help="PacGAN's protocol; for a GPU")
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--tuning-seed", type=int, default=1000)
+    parser.add_argument("--tuning-seeds", type=int, default=3)
+    parser.add_argument("--runs", type=Path, help="keep the runs here; default: they are thrown away")
+    parser.add_argument(
+        "-o", type=Path, help="default: benchmarks/results/gap-toys.json, with --full gap-toys-full.json"
+    )
+    asked = parser.parse_args()
+    asked.data = asked.data or (["ring8", "grid25"] if asked.full else ["r15", "grid25"])
+    path = asked.o or HERE / ("gap-toys-full.json" if asked.full else "gap-toys.json")
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        runs = asked.runs or Path(folder)
+        runs.mkdir(parents=True, exist_ok=True)
+        rows = tune(asked, runs) if asked.tune else study(asked, runs)
+    seconds = round(time.perf_counter() - began, 1)
+    old = json.loads(path.read_text()) if path.is_file() else {}
+    if asked.tune:
+        print(table(rows))
+        new = {**old, "tuning": {"seconds": seconds, "rows": rows}}
+    else:
+        found = differences(rows)
+        print(beside(rows, table(rows, found)) if asked.full else table(rows, found))
+        command = " ".join(["python", "benchmarks/gap_toys.py", *sys.argv[1:]])
+        new = {
+            "command": command,
+            "seconds": seconds,
+            "processes": 1 if asked.device.startswith("cuda") else asked.processes,
+            "machine": platform.machine(),
+            "ganherd": ganherd.__version__,
+            "chosen": {name: list(each) for name, each in CHOSEN.items()},
+            "arms": rows,
+            "differences": found,
+        }
+        new |= {"tuning": old["tuning"]} if "tuning" in old else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(new, indent=1) + "\n")
+    if not asked.tune:
+        draw(rows, path.with_suffix(".png"))
+    print(f"{seconds:,.0f} s; {path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Which rows of members cross between ranks, and how they lie in one message for each peer: bytes, in a fixed order of names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ganherd.herd.state import State
+
+
+@dataclass(frozen=True)
+class Routes:
+    """What one rank sends, receives and already has."""
+
+    crosses: bool  # whether anything crosses anywhere: the same on every rank
+    send: dict[int, list[int]]  # peer -> the rows of this rank that it wants, each once
+    receive: dict[int, list[int]]  # peer -> the members that come from it, each once
+    places: dict[int, tuple[list[int], list[int]]]  # source -> (places among the wanted, rows of that source)
+    count: int  # of the wanted
+
+
+def routes(home: Mapping[int, tuple[int, int]], wanted: Sequence[Sequence[int]], rank: int) -> Routes:
+    """From where each member lives and what every rank wants; a member goes to a rank once, however often it is wanted.
+
+    >>> home = {0: (0, 0), 1: (0, 1), 2: (1, 0)}
+    >>> found = routes(home, [[2, 0, 2], [1]], rank=0)
+    >>> found.send, found.receive, found.places
+    ({1: [1]}, {1: [2]}, {1: ([0, 2], [0, 0]), 0: ([1], [0])})
+    """
+    send: dict[int, list[int]] = {}
+    receive: dict[int, list[int]] = {}
+    places: dict[int, tuple[list[int], list[int]]] = {}
+    crosses = False
+    for taker, members in enumerate(wanted):
+        for member in dict.fromkeys(members):
+            giver, row = home[member]
+            if giver == taker:
+                continue
+            crosses = True
+            if giver == rank:
+                send.setdefault(taker, []).append(row)
+            elif taker == rank:
+                receive.setdefault(giver, []).append(member)
+    numbers = {peer: {member: n for n, member in enumerate(members)} for peer, members in receive.items()}
+    for place, member in enumerate(wanted[rank]):
+        giver, row = home[member]
+        at, rows = places.setdefault(giver, ([], []))
+        at.append(place)
+        rows.append(row if giver == rank else numbers[giver][member])
+    return Routes(crosses, send, receive, places, len(wanted[rank]))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of the state, less its first axis."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]  # of a row
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parts of a message: all rows of one name, then of the next; large numbers first, so that each lies aligned."""
+
+    parts: tuple[Part, ...]
+
+    @staticmethod
+    def of(state: State) -> Layout:
+        parts = [Part(name, value.dtype, tuple(value.shape[1:])) for name, value in state.items()]
+        return Layout(tuple(sorted(parts, key=lambda part: (-part.dtype.itemsize, part.name))))
+
+    @property
+    def width(self) -> int:
+        """Bytes of one member."""
+        return sum(part.width for part in self.parts)
+
+    def empty(self, rows: int, device: torch.device) -> Tensor:
+        """A message of so many members, to be filled."""
+        return torch.empty(rows * self.width, dtype=torch.uint8, device=device)
+
+    def pack(self, state: State, rows: Sequence[int], device: torch.device) -> Tensor:
+        """uint8 [bytes] those rows of this rank's members."""
+        message = self.empty(len(rows), device)
+        for part, room in zip(self.parts, self._cut(message, len(rows)), strict=True):
+            room.copy_(_rows(state[part.name].detach(), rows))
+        return message
+
+    def assemble(self, state: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
+        """The wanted members, from this rank's own rows and from what came; names in the order of `state`."""
+        sources = {peer: self._cut(message, len(routes.receive[peer])) for peer, message in messages.items()}
+        found = {}
+        for number, part in enumerate(self.parts):
+            own = state[part.name].detach()
+            out = own.new_empty(routes.count, *part.shape)
+            for source, (places, rows) in routes.places.items():
+                given = sources[source][number] if source in sources else own
+                at = torch.tensor(places, device=out.device)
+                out.index_copy_(0, at, _rows(given, rows).to(out.device))
+            found[part.name] = out
+        return {name: found[name] for name in state}
+
+    def _cut(self, message: Tensor, rows: int) -> list[Tensor]:
+        """Views [rows, …] of the message's bytes, a tensor for each part."""
+        pieces = message.split([rows * part.width for part in self.parts])
+        return [piece.view(part.dtype).view(rows, *part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
+
+
+def _rows(value: Tensor, rows: Sequence[int]) -> Tensor:
+    return value.index_select(0, torch.tensor(rows, dtype=torch.int64, device=value.device))

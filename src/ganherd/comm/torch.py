@@ -1,0 +1,126 @@
+"""Ranks of a torchrun job, by torch.distributed: gloo between CPUs, NCCL between GPUs where each rank has one of its own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ganherd.comm.base import Communicator
+from ganherd.errors import UserError
+
+_PATIENCE = timedelta(minutes=5)  # until all ranks have found each other
+_FOREVER = timedelta(days=30)  # a rank may be slow; one that dies closes its connections, which the others notice
+
+
+class Torch(Communicator):
+    """All ranks talk over gloo; GPUs have a group of their own beside it."""
+
+    name = "torch"
+    _broken = (RuntimeError,)  # of which all of torch.distributed's errors are
+
+    def __init__(self, group: Any = None, gpus: Any = None) -> None:
+        """`group`: a process group that talks over gloo; none: all ranks of the job, as the environment describes it."""
+        self._group = _join(os.environ) if group is None else group
+        self._everyone = dist.get_process_group_ranks(self._group)  # by their number in the whole job
+        self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        self._gpus = self._join_gpus() if group is None else gpus
+        atexit.register(self._leave)  # for a rank that ends without `close`
+        self._met = False  # NCCL makes its connections when all ranks call it for the first time
+
+    def abort(self, code: int) -> NoReturn:
+        """torchrun ends the others when one of its processes fails."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def _leave(self) -> None:
+        """Lets go of the groups while Python is whole: their threads, met by its end, would abort the process."""
+        groups, self._gpus, self._group = (self._gpus, self._group), None, None
+        for group in groups:
+            if group is not None and dist.is_initialized():
+                dist.destroy_process_group(group)
+
+    def _exchange(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> None:
+        if device.type == "cpu":
+            self._pass_on(outgoing, incoming, self._group)
+            return
+        with torch.cuda.device(device):
+            if not self._met:
+                dist.all_reduce(torch.zeros(1, device=device), group=self._gpus)
+                self._met = True
+            self._pass_on(outgoing, incoming, self._gpus)
+
+    def _pass_on(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], group: Any) -> None:
+        peers = self._everyone
+        operations = [dist.P2POp(dist.irecv, message, peers[peer], group) for peer, message in incoming.items()]
+        operations += [dist.P2POp(dist.isend, message, peers[peer], group) for peer, message in outgoing.items()]
+        for work in dist.batch_isend_irecv(operations) if operations else ():
+            work.wait()
+
+    def _share(self, own: bytes, counts: Sequence[int]) -> bytes:
+        mine = torch.zeros(max(counts), dtype=torch.uint8)  # gloo wants the same length of all
+        mine.numpy()[: len(own)] = np.frombuffer(own, np.uint8)
+        if sum(count > 0 for count in counts) == 1:
+            giver = next(rank for rank, count in enumerate(counts) if count)
+            dist.broadcast(mine, self._everyone[giver], self._group)
+            return mine.numpy().tobytes()
+        everyones = [torch.empty_like(mine) for _ in counts]
+        dist.all_gather(everyones, mine, self._group)
+        return b"".join(each[:count].numpy().tobytes() for each, count in zip(everyones, counts, strict=True))
+
+    def _among(self, ranks: Sequence[int]) -> Communicator | None:
+        chosen = [self._everyone[rank] for rank in ranks]
+        group = dist.new_group(chosen, backend="gloo", timeout=_FOREVER)
+        gpus = dist.new_group(chosen, backend="nccl", timeout=_FOREVER) if self._gpus is not None else None
+        return Torch(group, gpus) if self.rank in ranks else None
+
+    def _carries(self, device: torch.device) -> bool:
+        return device.type == "cpu" or (device.type == "cuda" and self._gpus is not None)
+
+    def _join_gpus(self) -> Any:
+        """The group for NCCL, where every rank has a GPU that no other rank uses; else messages go through the host."""
+        own = b""
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            number = int(os.environ.get("LOCAL_RANK", self.rank)) % torch.cuda.device_count()
+            own = str(torch.cuda.get_device_properties(number).uuid).encode()
+        found = self.collect(own)
+        if not all(found) or len(set(found)) < self.size:
+            return None
+        return dist.new_group(self._everyone, backend="nccl", timeout=_FOREVER)
+
+
+def _join(environ: Mapping[str, str]) -> Any:
+    """A group of all ranks over gloo."""
+    if not dist.is_available():
+        raise UserError(
+            "this PyTorch is built without torch.distributed: take another build, or start ganherd with mpiexec."
+        )
+    if dist.is_initialized():  # by the program that ganherd is a part of
+        return dist.new_group(backend="gloo", timeout=_FOREVER)
+    try:
+        rank, size, port = (int(environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        host = environ["MASTER_ADDR"]
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            "RANK and WORLD_SIZE are set as for torch.distributed, but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all "
+            "there and whole: start with torchrun, which sets them, or unset them to train in one process."
+        ) from error
+    # torchrun holds the store itself, and the same one over all restarts: what a killed group left there must not be met
+    serves = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    attempt = f"ganherd/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    try:
+        store = dist.PrefixStore(attempt, dist.TCPStore(host, port, size, serves, _PATIENCE))
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_FOREVER)
+    except (dist.DistError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"rank {rank} of {size} did not find the others at {host}:{port} ({reason}).") from error
+    return dist.group.WORLD

@@ -1,0 +1,57 @@
+"""How much better or worse than the first: paired by seed, with an interval, and no verdict where it holds zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ganherd.scores.registry import METRICS
+from ganherd.scores.seeds import together
+
+Scores = Mapping[str, Mapping[str, Any]]
+
+
+def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, dict[str, Any]]]:
+    """For every recipe but the first, by metric: {"value", "interval", "per_seed", "verdict", …}.
+
+    >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.1], "seeds": [0, 1]}} for v in (5.0, 3.0))
+    >>> found = differences({"a": a, "b": b})["b"]["fid"]
+    >>> round(found["value"], 3), found["verdict"]
+    (-2.0, 'better')
+    """
+    first, *others = scores
+    return {
+        name: {
+            metric: difference(metric, scores[first][metric], entry)
+            for metric, entry in scores[name].items()
+            if metric != "skipped" and _is_number(entry.get("value")) and metric in scores[first]
+            if _is_number(scores[first][metric].get("value"))
+        }
+        for name in others
+    }
+
+
+def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict is better, worse or open: with one seed, or an interval that holds zero, nothing can be said."""
+    pairs = [
+        (a, b)
+        for a, b in zip(first.get("per_seed", ()), other.get("per_seed", ()), strict=False)
+        if _is_number(a) and _is_number(b)
+    ]
+    if not pairs:
+        return {"value": other["value"] - first["value"], "per_seed": [], "verdict": "open"}
+    found = together([{"value": b - a} for a, b in pairs], first.get("seeds", []))
+    interval = found.get("interval")
+    open_ = interval is None or interval["low"] <= 0 <= interval["high"]
+    return {**found, "verdict": "open" if open_ else _verdict(metric, first["value"], other["value"])}
+
+
+def _verdict(metric: str, first: float, other: float) -> str:
+    best = METRICS[metric].best
+    off = [-value if math.isinf(best) else abs(value - best) for value in (first, other)]
+    return "better" if off[1] < off[0] else "worse"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)

@@ -1,0 +1,155 @@
+"""`ganherd compare --downstream`: did it help my classifier? Few real images, with and without a mixture's, over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.data.keyed import shuffle
+from ganherd.errors import UserError
+from ganherd.run.folder import RunFolder, mixture_of, write_aside
+from ganherd.scores.clock import Clock
+from ganherd.scores.seeds import together
+
+if TYPE_CHECKING:
+    from ganherd.compare.fit import Images
+    from ganherd.data.source import Dataset
+    from ganherd.mixture import Mixture
+
+GENERATED = 1000  # of each class
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    per_class: Sequence[int]  # real images of each class
+    seeds: int = 3
+    generated: int = GENERATED  # images of each class
+
+
+def measure(
+    runs: Sequence[Path], asked: Asked, output: Path | None = None, trust_code: bool = False, say: Say | None = None
+) -> dict[str, Any]:
+    """What classifiers say of each run, by its path; downstream.json and downstream.png lie in the run or under `output`."""
+    for run in runs:
+        RunFolder.open(run), mixture_of(run)
+    found = {}
+    for run in runs:
+        facts = measure_run(run, asked, trust_code, say)
+        where = output / run.resolve().name if output else run
+        facts["files"] = {"data": str(where / "downstream.json"), "picture": str(where / "downstream.png")}
+        _write(facts, where)
+        found[str(run)] = facts
+    return found
+
+
+def measure_run(run: Path, asked: Asked, trust_code: bool = False, say: Say | None = None) -> dict[str, Any]:
+    """Nothing is written. Rows: generated images alone, so many real ones of each class, and all that the mixture has seen."""
+    from ganherd import mixture
+    from ganherd.compare.fit import Images, accuracy, steps_for
+    from ganherd.data.source import load
+    from ganherd.scores.features import best_device
+
+    made = mixture.load(run, trust_code).to(best_device())
+    data = load(RunFolder(run).recipe.data)
+    own = [np.flatnonzero(data.y == k) for k in range(len(data.labels))]
+    _refuse(made, data, run)
+    none = Images(data.x[:0], data.y[:0])
+    counts = [n for n in asked.per_class if n < max(map(len, own))]
+    real = [0, *counts, max(map(len, own))]
+    clock = Clock(say, "classifiers", asked.seeds * (2 * len(real) - 1))
+    alone: dict[int, list[float]] = {n: [] for n in real}
+    beside: dict[int, list[float]] = {n: [] for n in real}
+    done = 0
+    for seed in range(asked.seeds):
+        if say:
+            say(f"seed {seed + 1} of {asked.seeds}: {asked.generated:,} images of each of {len(own)} classes")
+        fake = _generated(made, asked.generated, seed)
+        for n in real:
+            few = _real(data, own, n, seed)
+            steps = steps_for(len(few) + len(fake))  # the same for both
+            for into, images in ((alone, none), (beside, fake)) if n else ((beside, fake),):
+                into[n].append(accuracy(data, few, images, steps, seed))
+                done += 1
+                clock.at(done)
+    seeds = list(range(asked.seeds))
+    rows = [_row(n, n == real[-1], alone[n], beside[n], seeds) for n in real]
+    return {
+        "run": str(run),
+        "data": data.name,
+        "held_out": int((data.y_test >= 0).sum()),
+        "generated": asked.generated,
+        "seen": int(sum(map(len, own))),
+        "classes": len(own),
+        "fewest": int(min(map(len, own))),
+        "seeds": seeds,
+        "rows": rows,
+        "left_out": [n for n in asked.per_class if n not in counts],
+    }
+
+
+def _refuse(made: Mixture, data: Dataset, run: Path) -> None:
+    if len(data.labels) < 2 or not (data.y_test >= 0).any():
+        raise UserError(
+            f"--downstream needs labels of at least two classes and a held-out split, and the data of {run} has not both."
+        )
+    if made.labels != data.labels or not (
+        made.takes_label or set(range(len(made.labels))) <= set(made.label_of.tolist())
+    ):
+        raise UserError(
+            f"--downstream asks the mixture of {run} for every label, and its members do not stand for them."
+        )
+
+
+def _generated(made: Mixture, count: int, seed: int) -> Images:
+    """Of each class so many, of another replica for another seed where there are several."""
+    from ganherd.compare.fit import Images
+
+    each = [made.sample(count, k, seed, seed % made.replicas) for k in range(len(made.labels))]
+    return Images(np.concatenate([one.x for one in each]), np.repeat(np.arange(len(each)), count))
+
+
+def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images:
+    """The first so many of each class in the seed's own order: fewer are always among more."""
+    from ganherd.compare.fit import Images
+
+    rows = np.concatenate([rows[shuffle(len(rows), "downstream", seed, k)[:count]] for k, rows in enumerate(own)])
+    return Images(data.x[rows], data.y[rows])
+
+
+def _row(real: int, is_all: bool, alone: list[float], beside: list[float], seeds: list[int]) -> dict[str, Any]:
+    both = [b - a for a, b in zip(alone, beside, strict=False)]
+    found = _over(both, seeds, -1.0)
+    ends = (found or {}).get("interval")
+    verdict = "open" if ends is None or ends["low"] <= 0 <= ends["high"] else "helped" if ends["low"] > 0 else "hurt"
+    return {
+        "real": "all" if is_all else real,
+        "alone": _over(alone, seeds),
+        "with": _over(beside, seeds),
+        "difference": None if found is None else {**found, "verdict": verdict},
+    }
+
+
+def _over(values: list[float], seeds: list[int], least: float = 0.0) -> dict[str, Any] | None:
+    """Mean and interval over the seeds."""
+    return together([{"value": value} for value in values], seeds, (least, 1.0)) if values else None
+
+
+def _write(facts: Mapping[str, Any], where: Path) -> None:
+    from ganherd import pictures
+    from ganherd.compare.downstream_show import draw
+    from ganherd.run.record import plain
+
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        write_aside(where / "downstream.json", json.dumps(plain(facts), indent=1, allow_nan=False) + "\n")
+        pictures.save(draw(facts), where / "downstream.png")
+    except OSError as error:
+        raise UserError(
+            f"nothing can be written to {where}: {error.strerror}; choose another place with -o."
+        ) from error

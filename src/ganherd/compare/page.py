@@ -1,0 +1,156 @@
+"""A comparison as one picture and one page: the scores with their intervals and seeds, what each took, and samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd import pictures
+from ganherd.compare import show
+from ganherd.report.document import document
+from ganherd.report.parts import Safe, figure, image, join, table, tag
+from ganherd.run.folder import write_aside
+from ganherd.scores.registry import METRICS
+from ganherd.scores.table import shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FIRST = (
+    "fid",
+    "ifid",
+    "kid",
+    "label_accuracy",
+    "precision",
+    "recall",
+    "coverage",
+    "modes",
+)  # what is drawn where there is room
+MOST = 6  # panels
+COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
+
+
+def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+    """compare.png and compare.html in the folder; what was written, by its kind."""
+    pictures.save(draw(facts), folder / "compare.png")
+    write_aside(folder / "compare.html", render(facts, folder))
+    return {
+        kind: folder / name
+        for kind, name in (("picture", "compare.png"), ("page", "compare.html"), ("data", "compare.json"))
+    }
+
+
+def draw(facts: Mapping[str, Any]) -> Figure:
+    """A panel for each metric: on the left at the equal budget, on the right at equal images; bars are intervals."""
+    bases: Mapping[str, Any] = facts["bases"]
+    metrics = panels(bases)
+    drawn, axes = pictures.new_figure(2.6 * max(2, len(metrics)) + 0.6, 3.3, columns=max(1, len(metrics)))
+    for panel, metric in zip(axes, metrics, strict=False):
+        _panel(panel, metric, bases, facts["training"]["budget"])
+    names = list(facts["training"]["recipes"])
+    handles = [axes[0].plot([], [], "o", color=_colour(i), label=name)[0] for i, name in enumerate(names)]
+    drawn.legend(handles=handles, loc="outside upper left", ncols=3, frameon=False, fontsize=9, labelcolor=pictures.INK)
+    return drawn
+
+
+def panels(bases: Mapping[str, Any]) -> list[str]:
+    """The metrics that are drawn: those that were asked for, the usual ones first."""
+    found = {
+        m for found in bases.values() for row in found["entries"].values() for m in row["scores"] if m != "skipped"
+    }
+    return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found][:MOST]
+
+
+def _panel(axes: Axes, metric: str, bases: Mapping[str, Any], budget: str) -> None:
+    axes.set_title(metric.replace("_", " ") + _best(metric), color=pictures.INK, fontsize=10, loc="left")
+    for place, found in enumerate(bases.values()):
+        rows = found["entries"]
+        for i, row in enumerate(rows.values()):
+            entry = row["scores"].get(metric)
+            if entry is None or not isinstance(entry.get("value"), (int, float)):
+                continue
+            x = place + (i - (len(rows) - 1) / 2) * 0.6 / len(rows)
+            seeds = [v for v in entry.get("per_seed", ()) if isinstance(v, (int, float))]
+            axes.plot([x] * len(seeds), seeds, ".", color=_colour(i), alpha=0.4, ms=5)
+            ends = entry.get("interval")
+            reach = [[entry["value"] - ends["low"]], [ends["high"] - entry["value"]]] if ends else None
+            axes.errorbar([x], [entry["value"]], reach, fmt="o", color=_colour(i), ms=6, lw=1.4, capsize=3)
+    axes.set_xticks(range(len(bases)), [f"in {budget}" if basis == "budget" else "equal images" for basis in bases])
+    axes.set_xlim(-0.6, len(bases) - 0.4)
+
+
+def _best(metric: str) -> str:
+    best = METRICS[metric].best
+    return " (higher is better)" if math.isinf(best) or best == 1 else " (lower is better)" if best == 0 else ""
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
+
+
+def render(facts: Mapping[str, Any], folder: Path) -> str:
+    """The page."""
+    training = facts["training"]
+    head = tag(
+        "header",
+        tag("div", "ganherd compare", cls="kicker"),
+        tag("h1", tag("span", " · ".join(training["recipes"]))),
+        tag("p", show.title(facts) + ".", cls="lead"),
+    )
+    chart = tag("section", tag("h2", "Scores"), figure(draw(facts), "compare"), tag("p", _legend(facts), cls="caption"))
+    sections = [_basis(facts, basis) for basis in facts["bases"]]
+    return document(show.title(facts), join([head, chart, *sections, _samples(facts, folder)], "\n"))
+
+
+def _legend(facts: Mapping[str, Any]) -> str:
+    seeds = facts["training"]["seeds"]
+    what = "dots are seeds, bars 95 % intervals over them" if seeds > 1 else "bars are 95 % intervals over the samples"
+    return f"Large dots are means, {what}."
+
+
+def _basis(facts: Mapping[str, Any], basis: str) -> Safe:
+    found = facts["bases"][basis]
+    entries: Mapping[str, Any] = found["entries"]
+    metrics = list(dict.fromkeys(m for row in entries.values() for m in row["scores"] if m != "skipped"))
+    rows = [[m.replace("_", " "), *(_cell(m, row["scores"].get(m)) for row in entries.values())] for m in metrics]
+    left_out = {why for row in entries.values() for why in _left_out(row["scores"])}
+    return tag(
+        "section",
+        tag("h2", show.heading(facts, basis)),
+        _table(show.took(entries), right=(1, 2, 3, 4, 5, 6, 8, 9)),
+        tag("h3", "Scores"),
+        table(["score", *entries], rows, right=range(1, len(entries) + 1)),
+        tag("h3", "Difference to the first"),
+        _table(show.apart(found["differences"]), right=range(1, len(entries))),
+        join(tag("p", note + ".", cls="small") for note in (*show.notes(facts, basis), *sorted(left_out))),
+    )
+
+
+def _table(content: tuple[Sequence[str], Sequence[Sequence[str]]], right: Sequence[int]) -> Safe:
+    return table(content[0], content[1], right=right)
+
+
+def _cell(metric: str, entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "–"
+    ends = entry.get("interval")
+    span = f" ({' to '.join(shown(metric, {'value': ends[end]}) for end in ('low', 'high'))})" if ends else ""
+    return shown(metric, entry) + span
+
+
+def _left_out(scores: Mapping[str, Any]) -> list[str]:
+    return [f"{name.replace('_', ' ')} is left out: {why}" for name, why in scores.get("skipped", {}).items()]
+
+
+def _samples(facts: Mapping[str, Any], folder: Path) -> Safe:
+    """What the mixtures at the equal budget make, as the end of their training drew it."""
+    grids = []
+    for name, row in facts["bases"]["budget"]["entries"].items():
+        path = folder / row["run"] / "samples" / "final.png"
+        if path.is_file():
+            picture = image(path.read_bytes(), f"samples of {name}")
+            grids.append(tag("div", tag("h3", name), tag("div", picture, cls="paper"), cls="map"))
+    return tag("section", tag("h2", "Samples"), tag("div", join(grids), cls="maps")) if grids else Safe("")

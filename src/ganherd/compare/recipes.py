@@ -1,0 +1,264 @@
+"""`ganherd compare`: recipes under equal budgets and at equal images seen, scored alike; killed, it goes on.
+
+Every recipe first trains with the budget. The least number of images that one of them has seen then is common to all: those
+that have seen more train once more, with the same seeds, up to that number. A run is a function of its seed and its step, so
+this is exactly where the longer run passed by, measured without guessing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ganherd import recipe_file
+from ganherd.compare.differences import differences
+from ganherd.compare.entry import Entry, look_at, names_of
+from ganherd.errors import Interrupted, UserError
+from ganherd.recipe import Recipe, parse_budget
+from ganherd.run.folder import RunFolder, write_aside
+from ganherd.scores.registry import METRICS, known_metrics
+
+RESULT = "compare.json"
+BUDGET, IMAGES = "budget", "images"  # the two bases, and the folders of their runs
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is compared, and by which scores."""
+
+    recipes: dict[str, Recipe]  # with budget and seeds, by a short name
+    budget: str
+    seeds: int
+    metrics: list[str] | None = None  # None: what `ganherd score` measures
+    samples: int | None = None
+    network: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sequence[str],
+        budget: str,
+        seeds: int = 3,
+        overrides: Sequence[str] = (),
+        metrics: Sequence[str] | None = None,
+        samples: int | None = None,
+        network: str | None = None,
+    ) -> Asked:
+        """Reads the recipes; every mistake is told here, before anything trains."""
+        if len(sources) < 2:
+            raise UserError("a comparison needs at least two recipes: name them one after the other.")
+        own = [*overrides, f"train.budget={budget}", f"herd.seeds={seeds}"]
+        loaded = [recipe_file.load(source, own) for source in sources]
+        names = None if metrics is None else known_metrics(metrics, "score")
+        return cls(dict(zip(names_of(list(sources)), loaded, strict=True)), budget, seeds, names, samples, network)
+
+    @property
+    def is_time(self) -> bool:
+        return parse_budget(self.budget)[0] == "seconds"
+
+    def training(self) -> dict[str, Any]:
+        """What the runs of a comparison are made of; those of another one are not mixed with them."""
+        recipes = {name: recipe.model_dump() for name, recipe in self.recipes.items()}
+        return _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
+
+    def scoring(self) -> dict[str, Any]:
+        return {"metrics": self.metrics, "samples": self.samples, "network": self.network}
+
+
+def compare(asked: Asked, folder: Path, quiet: bool = False, say: Say | None = None) -> dict[str, Any]:
+    """Trains and scores what is still missing in the folder, and answers what compare.json says."""
+    say = say or (lambda text: None)
+    state = _State(folder, asked)
+    entries = _look(asked)
+    state.begin()
+    with RunFolder(folder).lock():
+        first = next(iter(entries.values()))
+        state.write(data={"name": first.data, "sha256": first.digest})
+        for name, entry in entries.items():
+            _train(state, BUDGET, name, entry.recipe, asked.is_time, quiet, say)
+        steps = {name: int(state.run(BUDGET, name).info["step"]) for name in entries}
+        least = min(entry.images(steps[name]) for name, entry in entries.items())
+        for name, entry in entries.items():
+            wanted = entry.steps(least, steps[name])
+            if wanted < steps[name]:
+                shorter = recipe_file.load(entry.recipe, [f"train.budget={wanted}steps"])
+                _train(state, IMAGES, name, shorter, False, quiet, say)
+        _score(state, entries, say)
+    return state.facts
+
+
+def default_folder(names: Sequence[str]) -> Path:
+    """The same for the same recipes, so that the same command finds what it began."""
+    return Path("comparisons") / "-vs-".join(names)
+
+
+class _State:
+    """compare.json, written again whenever something more is known."""
+
+    def __init__(self, folder: Path, asked: Asked) -> None:
+        self.folder, self.path, self.asked = folder, folder / RESULT, asked
+        self.facts: dict[str, Any] = {
+            "state": "running",
+            "training": asked.training(),
+            "wall": {BUDGET: {}, IMAGES: {}},
+            "scores": {},
+        }
+        if self.path.is_file():
+            self.facts = _read(self.path)
+            self._refuse_another()
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} exists already and holds no comparison; choose another -o.")
+
+    def begin(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.write()
+        except OSError as error:
+            raise UserError(f"the comparison cannot be written to {self.folder}: {error.strerror}.") from error
+
+    def run(self, basis: str, name: str) -> RunFolder:
+        return RunFolder(self.folder / basis / name)
+
+    def write(self, **changes: Any) -> None:
+        self.facts |= _plain(changes)
+        write_aside(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
+
+    def _refuse_another(self) -> None:
+        old, new = self.facts.get("training", {}), self.asked.training()
+        if old == new:
+            return
+        changed = [f"{key}: {old.get(key)} -> {new[key]}" for key in ("budget", "seeds") if old.get(key) != new[key]]
+        before = old.get("recipes", {})
+        if list(before) != list(new["recipes"]):
+            changed.append(f"recipes: {', '.join(before)} -> {', '.join(new['recipes'])}")
+        else:
+            changed = changed or [name for name, recipe in new["recipes"].items() if before[name] != recipe]
+        raise UserError(
+            f"{self.folder} holds a comparison with other settings ({'; '.join(changed)}): choose another -o, or remove it."
+        )
+
+
+def _look(asked: Asked) -> dict[str, Entry]:
+    """Every recipe builds and reads the same data; otherwise nothing begins."""
+    entries = {name: look_at(recipe) for name, recipe in asked.recipes.items()}
+    first, *others = entries
+    for name in others:
+        if entries[name].digest != entries[first].digest:
+            raise UserError(
+                f"{first} and {name} do not train on the same data ({entries[first].data} and {entries[name].data}, or other "
+                "sizes or splits of it): give all the same with --set data.source=…, data.size, data.holdout or data.points."
+            )
+    return entries
+
+
+def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, quiet: bool, say: Say) -> None:
+    """The run of one recipe: as it is where it is finished, from its last checkpoint on where it is not."""
+    from ganherd.run import start
+
+    run = state.run(basis, name)
+    if run.info_path.is_file() and run.info.get("state") == "finished":
+        return
+    began = time.monotonic()
+    try:
+        if run.info_path.is_file():
+            say(f"{name}: goes on in {run.path}")
+            start.resume(run.path, quiet=quiet, trust_code=True)
+        else:
+            say(f"{name}: {recipe.train.budget}, {recipe.herd.seeds} seeds, in {run.path}")
+            shutil.rmtree(run.path, ignore_errors=True)  # a kill before the first word of the run
+            start.begin(recipe, run.path, name, quiet, whole=whole)
+    except Interrupted:
+        raise Interrupted(
+            f"stopped while {name} trained, and nothing is lost: the same command goes on from there."
+        ) from None
+    finally:
+        wall = state.facts["wall"][basis]
+        wall[name] = round(wall.get(name, 0.0) + time.monotonic() - began, 3)
+        state.write()
+
+
+def _score(state: _State, entries: dict[str, Entry], say: Say) -> None:
+    """Scores of both bases, and what differs; a run that serves both, and one that was scored before, is scored once."""
+    from ganherd.data.source import load
+
+    asked = state.asked
+    data = load(next(iter(entries.values())).recipe.data)
+    names = asked.metrics or known_metrics(None, "score", data)
+    scoring = _plain(asked.scoring() | {"metrics": names})
+    if state.facts.get("scoring") != scoring:
+        state.write(scoring=scoring, scores={})
+    bases = {}
+    for basis in (BUDGET, IMAGES):
+        runs = {name: state.run(basis, name) for name in entries}
+        runs = {name: run if run.info_path.is_file() else state.run(BUDGET, name) for name, run in runs.items()}
+        found = _scores(state, names, runs, basis, say)
+        rows = {name: {**_row(state, entries[name], run), "scores": found[name]} for name, run in runs.items()}
+        bases[basis] = {"entries": rows, "differences": differences(found)}
+    state.write(bases=bases, state="finished")
+
+
+def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str, say: Say) -> dict[str, Any]:
+    """Of each run by itself, and then of their contests, where such metrics are asked for."""
+    from ganherd.scores import score_run, score_runs
+
+    asked, kept = state.asked, state.facts["scores"]
+    alone = [name for name in names if not METRICS[name].contest]
+    contests = [name for name in names if METRICS[name].contest]
+    found: dict[str, Any] = {}
+    for name, run in runs.items():
+        key = _key(run)
+        if alone and key not in kept:
+            say(f"scores of {name} ({basis})")
+            settings: Any = {"trust_code": True, "progress": say, "network": asked.network}
+            kept[key] = _plain(score_run(run.path, alone, asked.samples, **settings))
+            state.write()
+        found[name] = dict(kept.get(key, {}))
+    if contests:
+        held = score_runs([run.path for run in runs.values()], contests, asked.samples, trust_code=True, progress=say)
+        for name, run in runs.items():
+            found[name] |= held.runs[str(run.path)]
+    return found
+
+
+def _key(run: RunFolder) -> str:
+    return f"{run.path.parent.name}/{run.path.name}"
+
+
+def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:
+    info, basis, name = run.info, run.path.parent.name, run.path.name
+    return {
+        "run": _key(run),
+        "members": entry.members,
+        "parameters": entry.parameters,
+        "generator_parameters": list(entry.generators),
+        "discriminator_parameters": entry.discriminator,
+        "steps": int(info["step"]),
+        "images": entry.images(int(info["step"])),
+        "device": info["engine"]["device"],
+        "device_seconds": float(info["seconds"]),
+        "wall_seconds": state.facts["wall"][basis].get(name),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from the file."""
+    from ganherd.run.record import plain
+
+    return json.loads(json.dumps(plain(value), allow_nan=False))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        wall = found["wall"]
+        if not all(isinstance(wall[basis], dict) for basis in (BUDGET, IMAGES)):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is not what `ganherd compare` writes; choose another -o.") from error
+    return dict(found)

@@ -1,0 +1,83 @@
+"""Runs as figures read them: each with its name, its records, its data and its mixture, loaded when a figure asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ganherd.errors import UserError
+from ganherd.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from ganherd.data.source import Dataset
+    from ganherd.mixture import Mixture
+    from ganherd.recipe import Recipe
+
+Tell = Callable[[str], None]
+# told apart by lightness too; the data itself is grey
+COLOURS = ("#3b82f6", "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c", "#5b6470")
+
+
+class LeftOut(Exception):
+    """A figure cannot be drawn of these runs, for this reason; the others can."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One of the runs."""
+
+    name: str
+    folder: RunFolder
+    trust_code: bool
+    datasets: dict[str, Dataset]  # loaded once for all runs, by their settings
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return self.folder.recipe
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        from ganherd.mixture import load
+        from ganherd.scores.features import best_device
+
+        return load(self.folder.path, self.trust_code).to(best_device())
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        from ganherd.data.source import load
+
+        key = self.recipe.data.model_dump_json()
+        if key not in self.datasets:
+            self.datasets[key] = load(self.recipe.data)
+        return self.datasets[key]
+
+    @cached_property
+    def metrics(self) -> list[dict[str, object]]:
+        return self.folder.metrics()
+
+    def recorded(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """(epochs [T], values [T, replicas, members]) of the records that hold it; T is 0 where none does."""
+        lines = [line for line in self.metrics if isinstance(line.get(name), list)]
+        epochs = np.array([float(str(line["epoch"])) for line in lines])
+        values = np.array([[float(value) for value in line[name]] for line in lines])  # type: ignore[attr-defined]
+        return epochs, values.reshape(len(lines), self.recipe.herd.seeds, -1 if len(lines) else 0)
+
+
+def opened(runs: Sequence[str | Path], names: Sequence[str] | None, trust_code: bool) -> list[Compared]:
+    """The runs by the names that they are given, or by those of their folders."""
+    if not runs:
+        raise UserError("name at least one run.")
+    if names is not None and len(names) != len(runs):
+        raise UserError(f"there are {len(names)} names for {len(runs)} runs: give each one.")
+    own = list(names) if names is not None else [Path(run).resolve().name for run in runs]
+    if len(set(own)) < len(own):
+        own = [str(run) for run in runs]
+    if len(set(own)) < len(own):
+        raise UserError("a run is named twice: compare runs that are different.")
+    shared: dict[str, Dataset] = {}
+    return [Compared(name, RunFolder.open(run), trust_code, shared) for name, run in zip(own, runs, strict=True)]

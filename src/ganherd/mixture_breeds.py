@@ -1,0 +1,94 @@
+"""The generators of a mixture, breed by breed: a net each, and the weights of the members that share it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ganherd import nets
+from ganherd.errors import UserError
+from ganherd.herd.state import takes_label
+from ganherd.mixture_file import JSON, TENSORS, Facts, refuse_misfits
+from ganherd.nets.catalog import is_foreign
+from ganherd.recipe_nets import Breed, Net
+
+
+@dataclass(frozen=True, eq=False)
+class Generators:
+    """Members that share a net."""
+
+    net: Net
+    members: int  # of one replica
+    module: nn.Module  # a template: its own weights are never used
+    params: dict[str, Tensor]  # [replicas × members, …]
+    buffers: dict[str, Tensor]
+
+    @property
+    def device(self) -> torch.device:
+        return next((value.device for value in self.params.values()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next((value.dtype for value in self.params.values()), torch.float32)
+
+    def of(self, row: int) -> dict[str, Tensor]:
+        """Parameters and buffers of one of them."""
+        return {name: value[row] for part in (self.params, self.buffers) for name, value in part.items()}
+
+    def to(self, device: torch.device) -> Generators:
+        params, buffers = ({k: v.to(device) for k, v in part.items()} for part in (self.params, self.buffers))
+        return Generators(self.net, self.members, copy.deepcopy(self.module).to(device), params, buffers)
+
+
+def tensors_of(breeds: tuple[Generators, ...]) -> dict[str, Tensor]:
+    """As they stand in a file; where there are several breeds, under the number of each."""
+    out: dict[str, Tensor] = {}
+    for number, breed in enumerate(breeds):
+        mark = f"{number}/" if len(breeds) > 1 else ""
+        out |= {f"{mark}params/{name}": value for name, value in breed.params.items()}
+        out |= {f"{mark}buffers/{name}": value for name, value in breed.buffers.items()}
+    return out
+
+
+def breeds_of(facts: Facts, tensors: dict[str, Tensor], folder: Path, trust_code: bool) -> tuple[Generators, ...]:
+    """The generators that a mixture's files hold; a net that is not ganherd's is built only if trusted."""
+    breeds = facts.breeds or [Breed(generator=facts.generator, members=len(facts.label_of))]
+    parts: dict[str, dict[str, Tensor]] = {str(number): {} for number in range(len(breeds))}
+    for name, value in tensors.items():
+        number, _, rest = name.partition("/") if len(breeds) > 1 else ("0", "/", name)
+        if number not in parts:
+            raise UserError(f"{folder / TENSORS} and its nets do not fit: {name} is only in one of them.")
+        parts[number][rest] = value
+    each = zip(breeds, parts.values(), strict=True)
+    found = tuple(_built(breed, part, facts, folder, trust_code) for breed, part in each)
+    if len({takes_label(breed.module) for breed in found}) > 1:
+        raise UserError(
+            f"{folder / JSON} is not what ganherd writes: some of its generators take a label, others do not."
+        )
+    return found
+
+
+def _built(breed: Breed, tensors: dict[str, Tensor], facts: Facts, folder: Path, trust_code: bool) -> Generators:
+    shape, classes, rows = tuple(facts.shape), len(facts.labels), len(facts.seeds) * breed.members
+
+    def build() -> nn.Module:
+        return nets.build_generator(breed.generator, shape, facts.latent, classes, trust_code=trust_code).eval()
+
+    try:
+        if not is_foreign(breed.generator.name):  # sizes first, without memory: a file may claim any
+            with torch.device("meta"):
+                refuse_misfits(build(), tensors, rows, folder)
+        module = build()
+    except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"the generator that {folder} names cannot be built: {why}.") from error
+    refuse_misfits(module, tensors, rows, folder)
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+    return Generators(breed.generator, breed.members, module, part("params/"), part("buffers/"))

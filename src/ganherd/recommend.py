@@ -1,0 +1,206 @@
+"""`ganherd data inspect X --recommend`: the packaged recipe for this data, with its memory, its time and what to type.
+
+The rules are a table, read from above: the first that fits is taken. A test holds it against the recipes that there are.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ganherd.recipe import Recipe, parse_budget
+from ganherd.run.progress import duration, size
+
+ENOUGH = 1000  # images of a class with which a GAN can start from nothing
+FEW = 100  # images of a class below which a GAN may learn them by heart
+SIZES = (32, 64, 128)  # pixels that folders are resized to
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a recommendation is made from."""
+
+    source: str
+    points: bool  # in the plane, not images
+    side: int  # the shorter side of an image in pixels; 0 for points
+    classes: int  # 0: no labels
+    images: int
+    fewest: int  # images of the smallest class; of all where there are no labels
+    gpu: bool
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A recipe, the data that it is for, and the reason as people say it."""
+
+    recipe: str
+    fits: Callable[[Look], bool]
+    why: str
+    first: str = ""  # the recipe of one GAN over all classes, from which the members start
+    resizes: bool = False  # images are brought to the nearest of SIZES that is not above theirs
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("ring8", lambda look: look.source == "ring8", "it was made for this toy"),
+    Rule("grid25", lambda look: look.source == "grid25", "it was made for this toy"),
+    Rule("r15", lambda look: look.source == "r15", "it was made for this toy"),
+    Rule(
+        "r15",
+        lambda look: look.points and look.images < 10_000,
+        "few points in the plane: four small GANs see them all",
+    ),
+    Rule("ring8", lambda look: look.points, "points in the plane: four small GANs see them all"),
+    Rule("stacked-mnist-gap4", lambda look: look.source == "stacked-mnist", "it was made for these thousand modes"),
+    Rule("digits-wcgan", lambda look: look.side <= 16, "tiny images: small MLPs learn them on a CPU in a minute or so"),
+    Rule("mnist-wcgan", lambda look: look.side <= 28, "small images: an MLP for each class is enough"),
+    Rule(
+        "cifar10-perclass",
+        lambda look: look.gpu and look.source == "cifar10",
+        "it was made for these images: a residual GAN for each class",
+    ),
+    Rule(
+        "cifar100-perclass",
+        lambda look: look.gpu and look.source == "cifar100",
+        "500 images of a class are few: one GAN over all classes first, from which every class starts",
+        first="cifar100-all",
+    ),
+    Rule(
+        "folder-perclass",
+        lambda look: look.gpu and look.classes > 1 and look.fewest < ENOUGH,
+        f"fewer than {ENOUGH:,} images of a class: one GAN over all classes first, from which every class starts",
+        first="folder-perclass",
+        resizes=True,
+    ),
+    Rule(
+        "folder-perclass",
+        lambda look: look.gpu,
+        "a GPU and enough images: a residual GAN with augmentation for each class",
+        resizes=True,
+    ),
+    Rule(
+        "folder-perclass-small",
+        lambda look: True,
+        "no GPU here: a small Wasserstein GAN for each class, on images brought to 32 pixels",
+    ),
+)
+
+
+def recommend(source: str, facts: dict[str, Any], data: Sequence[str] = (), prepared: bool = False) -> dict[str, Any]:
+    """From what `data inspect` says: recipe, reason, commands, and what a dry run of it measures on this machine.
+
+    `data` are overrides that reading the data needed; `prepared`: it has one size, which stays.
+    """
+    from ganherd import recipe_file
+    from ganherd.run import dry
+
+    look = look_at(source, facts)
+    rule = choose(look)
+    recipe = recipe_file.load(rule.recipe)
+    sets = overrides(rule, look, recipe, data, prepared)
+    # from nothing, because the run that it starts from is not there yet: memory and time are the same
+    measured = dry.describe(recipe_file.load(rule.recipe, [*sets, *(["herd.start_from=null"] if rule.first else [])]))
+    return {
+        "recipe": rule.recipe,
+        "why": rule.why,
+        "commands": commands(rule, recipe, sets),
+        "members": measured["members"],
+        "memory_bytes": sum(measured[f"{what}_bytes"] for what in ("state", "training", "data")),
+        "seconds": measured["seconds"] + (_seconds(rule.first) if rule.first else 0.0),
+        "engine": measured["engine"],
+        "notes": notes(look, facts),
+    }
+
+
+def commands(rule: Rule, recipe: Recipe, sets: Sequence[str]) -> list[str]:
+    """What to type, one after the other."""
+    if not rule.first:
+        return [_typed(rule.recipe, sets)]
+    run = recipe.herd.start_from or "runs/all"
+    phase = [*sets, "data.partition=all"] if rule.first == rule.recipe else list(sets)
+    start = [] if recipe.herd.start_from else [f"herd.start_from={run}"]
+    return [f"{_typed(rule.first, phase)} --run {run}", _typed(rule.recipe, [*sets, *start])]
+
+
+def _typed(recipe: str, sets: Sequence[str]) -> str:
+    return " ".join(["ganherd train", recipe, *(f"--set {shlex.quote(one)}" for one in sets)])
+
+
+def _seconds(recipe: str) -> float:
+    """How long the first phase takes: those of the packaged recipes are times."""
+    from ganherd import recipe_file
+
+    unit, amount = parse_budget(recipe_file.load(recipe).train.budget)
+    return amount if unit == "seconds" else 0.0
+
+
+def look_at(source: str, facts: dict[str, Any]) -> Look:
+    """The data as the rules see it."""
+    import torch
+
+    counts = [row["train"] for row in facts["classes"]]
+    points = facts["kind"] == "points"
+    return Look(
+        source=source,
+        points=points,
+        side=0 if points else min(facts["shape"][1:]),
+        classes=len(counts),
+        images=facts["train"],
+        fewest=min(counts, default=facts["train"]),
+        gpu=torch.cuda.is_available(),
+    )
+
+
+def choose(look: Look) -> Rule:
+    """The first rule that fits; the last fits everything.
+
+    >>> choose(Look("digits", False, 8, 10, 1438, 140, gpu=False)).recipe
+    'digits-wcgan'
+    """
+    return next(rule for rule in RULES if rule.fits(look))
+
+
+def overrides(rule: Rule, look: Look, recipe: Recipe, data: Sequence[str], prepared: bool) -> list[str]:
+    """What has to be said beside the recipe's name, so that it trains on this data."""
+    own = recipe.data
+    if own.source == look.source:
+        return list(data)
+    out = [f"data.source={look.source}"]
+    given = any(one.startswith("data.size=") for one in data)
+    if not look.points and prepared and own.size is not None:
+        out.append("data.size=null")
+    elif rule.resizes and not prepared and not given:
+        out.append(f"data.size={max((n for n in SIZES if n <= look.side), default=SIZES[0])}")
+    if own.points is not None:
+        out.append("data.points=null")  # all that there are
+    if not look.classes and own.partition == "by-class":
+        out.append("data.partition=all")
+    return [*out, *data]
+
+
+def notes(look: Look, facts: dict[str, Any]) -> list[str]:
+    """What a person should know before a long training."""
+    out = []
+    if not look.points and look.classes and look.fewest < FEW:
+        few = [row["name"] for row in facts["classes"] if row["train"] < FEW]
+        names = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
+        out.append(
+            f"{len(few)} of {look.classes} classes have fewer than {FEW} images ({names}): a GAN may learn them by heart; "
+            "collect more, join classes, or watch the memorising alarm"
+        )
+    if not look.points and not look.classes:
+        out.append("no labels: one GAN learns all images; put them into a folder for each class to have labels")
+    return out
+
+
+def text(found: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = [
+        f"recommended: {found['recipe']} ({found['why']})",
+        f"  members  {found['members']}",
+        f"  memory   {size(found['memory_bytes'])}, data included",
+        f"  time     about {duration(found['seconds'])} here ({found['engine']})",
+        *(f"  {'type' if not i else 'then'}     {command}" for i, command in enumerate(found["commands"])),
+    ]
+    return "\n".join([*lines, *(f"note: {note}" for note in found["notes"])])

@@ -1,0 +1,96 @@
+"""Intervals: how far off a score may be because it was measured on so many samples and no more.
+
+All are of level 95 %, over the samples; the data is held fixed. Resamples belong to the score's seed, so the same seed
+gives the same interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+RESAMPLES = 200
+COUNTED = 1000  # resamples of counts, which cost nothing
+
+
+def interval(low: float, high: float, how: str) -> dict[str, Any]:
+    """As it stands beside a value."""
+    return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """The interval of a share of n: never beyond 0 or 1, and of some width also where all or none were right.
+
+    >>> [round(end, 3) for end in wilson(1.0, 100)]
+    [0.963, 1.0]
+    """
+    z2 = 1.96**2
+    middle, half = (share + z2 / (2 * n)), 1.96 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
+
+
+def share(value: float, n: int) -> dict[str, Any]:
+    """Of a share of n samples."""
+    return interval(*wilson(value, n), "Wilson's, over the samples")
+
+
+def mean(values: np.ndarray, seed: int) -> dict[str, Any]:
+    """Of the mean of the values: the middle 95 % of the means of resamples."""
+    rng = np.random.default_rng([seed, len(values)])
+    means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(RESAMPLES)]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return interval(low, high, f"bootstrap, {RESAMPLES} resamples")
+
+
+def least(values: Sequence[float], errors: Sequence[float]) -> dict[str, Any]:
+    """Of the least of some positive values, from the relative standard error of each.
+
+    It is the least by luck too, which its own error does not know: so all are held in their intervals at once
+    (Bonferroni), and then the least truth lies between the least of the lower and the least of the upper ends. By luck
+    its error is small as well: none is taken to be surer than all are together. Ends are factors, as for any scale.
+
+    >>> found = least([0.8, 0.9], [0.1, 0.01])
+    >>> round(found["low"], 2), round(found["high"], 2)
+    (0.64, 1.0)
+    """
+    z = NormalDist().inv_cdf(1 - 0.025 / len(values))
+    reach = z * np.maximum(errors, np.sqrt(np.mean(np.square(errors))))
+    how = "infinitesimal bootstrap" + (f", all {len(values)} at once" if len(values) > 1 else "")
+    return interval((values * np.exp(-reach)).min(), (values * np.exp(reach)).min(), how)
+
+
+def variation(value: float, seen: np.ndarray, n: int, seed: int) -> dict[str, Any]:
+    """Of a total variation distance from the shares seen, [classes], in n samples.
+
+    Resampled distances would lie too high, as they add chance to chance. But no distance is further off than the shares
+    are from the true ones (triangle inequality), and how far that is resamples do show.
+
+    >>> found = variation(0.5, np.array([1.0, 0.0]), 100, 0)
+    >>> round(found["low"], 2), round(found["high"], 2)
+    (0.48, 0.52)
+    """
+    # one sample more, spread over the classes: what none of n samples showed may be rare, not impossible
+    again = _counts(n * seen + 1 / len(seen), n, seed) / n  # [resamples, classes]
+    reach = float(np.quantile(np.abs(again - seen).sum(1) / 2, 0.95))
+    return interval(max(0.0, value - reach), min(1.0, value + reach), f"bootstrap of the shares, {COUNTED:,} resamples")
+
+
+def captured(counts: np.ndarray, n: int, seed: int) -> dict[str, Any]:
+    """Of how many modes have a sample, from the samples of each, [modes], among n: some may hang on a few of them.
+
+    >>> captured(np.array([50, 1, 0]), 51, 0)["low"], captured(np.array([50, 50, 0]), 100, 0)["low"]
+    (1.0, 2.0)
+    """
+    again = (_counts(np.append(counts, n - counts.sum()), n, seed)[:, :-1] > 0).sum(1)  # the last: of no mode
+    # a mode that no sample hit is in no resample either: the upper end is what was seen
+    how = f"bootstrap, {COUNTED:,} resamples; modes without a sample stay without"
+    return interval(np.quantile(again, 0.025, method="lower"), int((counts > 0).sum()), how)
+
+
+def _counts(weights: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """[resamples, kinds] of n samples whose kinds weigh so much: what resampling them one by one would give."""
+    return np.random.default_rng([seed, n, 0x1E]).multinomial(n, weights / weights.sum(), size=COUNTED)

@@ -1,0 +1,271 @@
+"""Cellular coevolution, as Lipizzaner and Mustangs: cells on a graph compete with their neighbours and learn from them.
+
+One iteration, all cells at once, as index operations on the stacked state:
+
+1. gather: a frozen snapshot of each neighbourhood;
+2. fitness of all its generators against all its discriminators, and tournaments: a cell goes on with copies of the
+   winners, with their optimiser's state and learning rates (without selection: with its own);
+3. mutation of what mutates once an iteration, then training up to the next meeting;
+4. fitness of the trained ones against the old neighbourhood: they stay only if they are better than the worst of the
+   cell's own old ones; generators and discriminators are judged apart;
+5. a step of the (1+1)-ES on the weights of each neighbourhood's mixture.
+
+A member that is not finite wins no tournament, is nobody's opponent, and has no weight. The reference evaluates with fresh
+noise for every pair; here the discriminators of a neighbourhood see the same samples of a generator: see `fitness`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ganherd.comm.base import Communicator, Placement
+from ganherd.herd import streams
+from ganherd.herd.engine import on_device
+from ganherd.herd.mutation import drawn_losses, wandered
+from ganherd.herd.state import State, bases
+from ganherd.herd.streams import Streams
+from ganherd.mixture_file import Neighbourhoods
+from ganherd.recipe_strategy import Cellular as Settings
+from ganherd.run.assemble import Assembly
+from ganherd.strategies.base import Event, Strategy
+from ganherd.strategies.cells import Cells, Wiring, wire
+from ganherd.strategies.fitness import Judge, Sample, Side, overall, sample
+from ganherd.strategies.individuals import KINDS, Gathered, sound
+from ganherd.strategies.mixer import Mixer
+from ganherd.strategies.mixtures import Mixtures
+from ganherd.strategies.opponents import Opponents
+from ganherd.strategies.profile import Profile
+from ganherd.strategies.rewiring import Rewiring
+from ganherd.strategies.tournament import Survivors, ranked, survivors, winners
+
+
+class Cellular(Strategy):
+    """Member cell · population + j is the j-th individual of a cell; after an iteration the best is the first."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        settings: Settings,
+        spans: Mapping[str, int],
+        *,
+        comm: Communicator,
+        placement: Placement,
+        members: int,
+    ) -> None:
+        super().__init__()
+        self.herd, self.settings, self.comm, self.placement = assembly.herd, settings, comm, placement
+        self.span, self.replicas = max(1, spans["iteration"]), placement.size // members
+        self.rewiring, self.profile = Rewiring(settings, assembly.trusted), Profile()
+        seed, slot = (self.herd.state[f"set.{name}"].cpu().numpy() for name in ("seed", "slot"))
+        self.cells = Cells.of(placement.ranks[comm.rank], settings.population, seed, slot)
+        self.wiring = self._wired(0)
+        widest = self.rewiring.widest
+        self.judge = Judge(self.herd, settings.fitness.loss)
+        self.gathered = Gathered(self.herd, settings, comm, placement)
+        self.opponents = Opponents(
+            self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
+        )
+        self.herd.rivals = self.opponents.rivals
+        mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement)
+        self.mixtures = Mixtures(mixer, self.cells, self.wiring, widest)
+        self.fitness = torch.full(
+            (len(self.cells.own), 2), torch.inf, dtype=torch.float64
+        )  # of generator, discriminator
+        self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)  # the members that they are copies of
+        self.state: State = {
+            "meet.fitness": self.fitness,
+            "meet.won": self.won,
+            **self.mixtures.state,
+            **self.gathered.remembered,
+        }
+
+    # -- when ---------------------------------------------------------------------------------------------------------
+
+    def next_after(self, step: int) -> int | None:
+        return (step // self.span + 1) * self.span
+
+    def resume(self, step: int) -> None:
+        iteration, into = divmod(step, self.span)
+        self.wiring = self._wired(iteration if into else max(0, iteration - 1))
+        if into:
+            self.gathered.fetch(self.wiring)
+            self.opponents.set(self.wiring, self.won.numpy())
+            self.profile.leave()
+        else:
+            self._forget_gathered()
+
+    # -- the beginning of an iteration --------------------------------------------------------------------------------
+
+    def open(self, step: int) -> Iterator[Event]:
+        iteration = step // self.span
+        yield from self._rewire(iteration)
+        if step == 0 and self.settings.mutation.loss_each == "creation":
+            self._draw_losses(step)
+        with self.profile.of("gather"):
+            self.gathered.take(self.wiring)
+            self.state |= self.gathered.remembered
+        if self.settings.selection:
+            with self.profile.of("evaluate"):
+                sides = {kind: self._old(kind) for kind in KINDS}
+                g, d = self.judge.losses(sides["g"], sides["d"], self._sample(iteration))
+                fitness = {"g": self._overall(g, sides["g"], sides["d"]), "d": self._overall(d, sides["d"], sides["g"])}
+            with self.profile.of("replace"):
+                for kind in KINDS:
+                    self._select(iteration, kind, sides[kind], fitness[kind])
+            won, found = (self._everyones(value.numpy()) for value in (self.won, self.fitness))
+            facts = {k: won[:, i].tolist() for i, k in enumerate(KINDS)}
+            yield "tournament", {"iteration": iteration, **facts, **_named(found, "fitness_g", "fitness_d")}
+        with self.profile.of("mutate"):
+            self._mutate(step)
+        with self.profile.of("gather"):
+            self.opponents.set(self.wiring, self.won.numpy())
+        self.profile.leave()
+
+    def _rewire(self, iteration: int) -> Iterator[Event]:
+        """Other neighbourhoods, where they change with this iteration."""
+        before, self.wiring = self.wiring, self._wired(iteration)
+        if before is self.wiring:
+            return
+        self.mixtures.wire(self.wiring)
+        topology = self.wiring.topology
+        neighbours = [topology.neighbours(cell) for cell in range(len(topology))]
+        yield "rewire", {"iteration": iteration, "topology": topology.name, "neighbours": neighbours}
+
+    def _wired(self, iteration: int) -> Wiring:
+        topology, now = self.rewiring.at(iteration), getattr(self, "wiring", None)
+        if now is not None and now.topology == topology:
+            return now
+        return wire(topology, self.settings.population, self.replicas, self.placement, self.comm.rank)
+
+    def _select(self, iteration: int, kind: str, side: Side, fitness: np.ndarray) -> None:
+        """Tournaments in each neighbourhood, by fitness [C, S]; the winners are written over the cells' own."""
+        cells, p, number = self.cells, self.cells.population, KINDS.index(kind)
+        keys = streams.keys(
+            np.zeros(len(cells), np.int64), cells.seed, -streams.TOURNAMENT, cells.cell, iteration, number
+        )
+        u = streams.draw(keys, (p, side.rows.shape[1]), "uniform", torch.float64).numpy()
+        column = winners(fitness, side.real, u, self.settings.tournament)  # [C, p]
+        column = np.where(column < 0, np.arange(p), column)  # nobody could win: each stays as it is
+        rows = np.take_along_axis(side.rows, column, 1).reshape(-1)
+        self.gathered.clone(kind, rows)
+        self.won[:, number] = torch.tensor(self.wiring.wanted[self.comm.rank])[rows]
+        self.fitness[:, number] = torch.from_numpy(fitness[:, :p].reshape(-1))
+
+    def _mutate(self, step: int) -> None:
+        """What mutates once an iteration: of the copies, so that it is selected with them."""
+        settings, state = self.settings.mutation, self.herd.state
+        draws = Streams(on_device(bases(state), self.herd.device), step)
+        if settings.learning_rate != "off" and settings.each == "iteration":
+            how, strength, p = settings.learning_rate, settings.strength, settings.probability
+            for number, kind in enumerate(KINDS):
+                lr, first = state[f"set.lr_{kind}"], state[f"set.lr0_{kind}"]
+                normal = draws.draw((streams.MUTATE, number, 0), (), "normal", torch.float64).to(lr.device)
+                u = draws.draw((streams.MUTATE, number, 1), (), "uniform", torch.float64).to(lr.device)
+                lr.copy_(wandered(lr, first, how, strength, normal, u, p))
+        if settings.loss_each == "iteration":
+            self._draw_losses(step)
+
+    def _draw_losses(self, step: int) -> None:
+        """Of each member's generator one of the losses that the recipe lets it have."""
+        if losses := self.settings.mutation.losses:
+            draws = Streams(on_device(bases(self.herd.state), self.herd.device), step)
+            u = draws.draw((streams.MUTATE_LOSS,), (), "uniform", torch.float64)
+            self.herd.state["set.loss"].copy_(drawn_losses(u, len(losses)))
+
+    # -- the end of an iteration --------------------------------------------------------------------------------------
+
+    def close(self, step: int) -> Iterator[Event]:
+        self.profile.enter()
+        iteration = step // self.span - 1
+        with self.profile.of("evaluate"):
+            on = self._sample(iteration)
+            trained = {kind: self._judged(kind, on) for kind in KINDS}  # [C, p]
+        with self.profile.of("replace"):
+            facts: dict[str, Any] = {}
+            for kind in KINDS:
+                facts |= self._replace(kind, trained[kind])
+            self._forget_gathered()
+        yield "replacement" if self.settings.selection else "evaluation", {"iteration": iteration, **facts}
+        mixing = self.settings.mixing
+        if mixing.when == "iteration":
+            with self.profile.of("mixture"):
+                found = self.mixtures.evolve(self.wiring, iteration, mixing.generations)
+            yield "mixture", {"iteration": iteration, "score": mixing.score, **_named(found, "before", "after")}
+
+    def _judged(self, kind: str, on: Sample) -> np.ndarray:
+        """[C, p] the fitness of the cells' own against the neighbourhood as it was gathered."""
+        rows = np.arange(len(self.cells.own)).reshape(len(self.cells), -1)
+        mine = Side(self.herd.state, rows, sound(self.herd.state, kind)[rows])
+        old = self._old("d" if kind == "g" else "g")
+        losses = self.judge.losses(mine, old, on, "g")[0] if kind == "g" else self.judge.losses(old, mine, on, "d")[1]
+        return self._overall(losses, mine, old)
+
+    def _replace(self, kind: str, trained: np.ndarray) -> dict[str, Any]:
+        """Who stays, the best first; the event's facts, for each member: the fitness before, of the one that was trained in
+        its place and of the one that is there now; whether that is a trained one; and in whose place it was."""
+        number, p = KINDS.index(kind), self.cells.population
+        old = self.fitness[:, number].numpy().reshape(-1, p).copy()
+        found: Survivors = (
+            survivors(old, trained, self.settings.replacements) if self.settings.selection else ranked(trained)
+        )
+        rows, new = (found.source + self.cells.first[:, None]).reshape(-1), found.trained.reshape(-1)
+        self.gathered.settle(kind, rows, new)
+        self.fitness[:, number] = torch.from_numpy(found.fitness.reshape(-1))
+        columns = [old, trained, found.fitness, new, self.cells.own[rows]]
+        told = self._everyones(np.stack([np.asarray(each, np.float64).reshape(-1) for each in columns], 1))
+        facts: dict[str, Any] = _named(told, f"{kind}_before", f"{kind}_trained", f"{kind}_after")
+        if not self.settings.selection:
+            del facts[f"{kind}_before"]
+        else:
+            facts[f"{kind}_new"] = (told[:, 3] > 0).tolist()
+        return facts if p == 1 else {**facts, f"{kind}_from": told[:, 4].astype(int).tolist()}
+
+    def neighbourhoods(self, step: int) -> Neighbourhoods:
+        return self.mixtures.neighbourhoods(self.wiring, step // self.span)
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def _sample(self, iteration: int) -> Sample:
+        cells, n = self.cells, self.settings.fitness.samples
+        return sample(self.herd.feed, cells.first, cells.seed, cells.cell, iteration, n)
+
+    def _old(self, kind: str) -> Side:
+        """Everyone in the neighbourhoods as they were gathered."""
+        table, everyone = self.wiring.table, self.gathered.all
+        return Side(everyone, table, self.wiring.real & sound(everyone, kind)[table])
+
+    def _overall(self, losses: np.ndarray, own: Side, opponents: Side) -> np.ndarray:
+        """[C, own] from losses [C, own, opponents]; who is not finite is infinitely bad."""
+        return np.where(own.real, overall(losses, opponents.real, self.settings.fitness.over), np.inf)
+
+    def _forget_gathered(self) -> None:
+        """Between two iterations nothing of it is needed, so a checkpoint there is half as large."""
+        for name in self.gathered.remembered:
+            self.state.pop(name, None)
+
+    def _everyones(self, values: np.ndarray) -> np.ndarray:
+        """Small numbers of this rank's members [n, …] -> those of all members."""
+        return self.comm.gather(values, self.placement)
+
+    def trained(self, seconds: float) -> None:
+        self.profile.updated(seconds)
+
+    def measured(self) -> dict[str, Any]:
+        """Seconds of each routine, and the settings that mutate, for each member."""
+        out: dict[str, Any] = {"profile": self.profile.take()}
+        mutation, state = self.settings.mutation, self.herd.state
+        if mutation.learning_rate != "off":
+            rates = self._everyones(torch.stack([state["set.lr_g"], state["set.lr_d"]], 1).cpu().numpy())
+            out |= _named(np.vectorize(lambda rate: float(f"{rate:.7g}"))(rates), "lr_g", "lr_d")
+        if mutation.losses and mutation.loss_each != "batch":
+            drawn = self._everyones(state["set.loss"].cpu().numpy()).tolist()
+            out["loss"] = [self.herd.rules.game.names[i] for i in drawn]
+        return out
+
+
+def _named(columns: np.ndarray, *names: str) -> dict[str, list[Any]]:
+    return {name: columns[:, i].tolist() for i, name in enumerate(names)}

@@ -1,0 +1,84 @@
+"""What an individual is, and how individuals move: copies of rows within the same storage, generators and discriminators apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ganherd.comm.base import Communicator, Placement
+from ganherd.herd.engine import Herd
+from ganherd.herd.rivals import frozen_part
+from ganherd.herd.state import State, finite
+from ganherd.recipe_strategy import Cellular as Settings
+from ganherd.strategies.cells import Wiring
+
+KINDS = ("g", "d")
+_KEPT = "meet.kept."
+
+
+def individuals(state: State, settings: Settings) -> State:
+    """A net with all that belongs to it, its learning rate, and the loss that it was created with; the same storage."""
+    names = ["set.lr_g", "set.lr_d"]
+    if settings.mutation.losses and settings.mutation.loss_each == "creation":
+        names.append("set.loss")
+    return {k: v for k, v in state.items() if k.startswith(("g.", "d.")) or k in names}
+
+
+def belongs(name: str, kind: str) -> bool:
+    """Whether a part of the state is the generator's or the discriminator's; a loss that was drawn is the generator's."""
+    return name.startswith(f"{kind}.") or name == f"set.lr_{kind}" or (name == "set.loss" and kind == "g")
+
+
+def sound(state: State, kind: str) -> np.ndarray:
+    """bool, for each row: whether all numbers of that net are finite."""
+    return finite({k: v for k, v in state.items() if k.startswith(f"{kind}.")}).cpu().numpy()
+
+
+class Gathered:
+    """Individuals as they were when an iteration began: a rank's own, and all whom its cells meet."""
+
+    def __init__(self, herd: Herd, settings: Settings, comm: Communicator, placement: Placement) -> None:
+        self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
+        # whoever may come back or be copied is kept whole; of those that are only met, what an opponent is made of
+        parts = individuals(herd.state, settings) if settings.selection else frozen_part(herd.state)
+        self.own: State = {name: value.clone() for name, value in parts.items()}  # [n, …]
+        self.all: State = self.own  # rows as `Wiring.wanted` has them; in one process the same
+
+    @property
+    def remembered(self) -> State:
+        """What a checkpoint within an iteration has to hold."""
+        return {_KEPT + name: value for name, value in self.own.items()}
+
+    def take(self, wiring: Wiring) -> None:
+        for name, value in self.own.items():
+            value.copy_(self._herd.state[name])
+        self.fetch(wiring)
+
+    def fetch(self, wiring: Wiring) -> None:
+        """Those of other ranks, from what these remember."""
+        if self._comm.size > 1:
+            self.all = self._comm.fetch(self.own, self._placement, wiring.wanted)
+
+    # -- into the herd ------------------------------------------------------------------------------------------------
+
+    def clone(self, kind: str, rows: np.ndarray) -> None:
+        """Rows [n] of those gathered over the rank's own members."""
+        for name, value in self._parts(kind).items():
+            source = self.all[name]
+            value.copy_(source[torch.from_numpy(rows).to(source.device)])
+
+    def settle(self, kind: str, rows: np.ndarray, trained: np.ndarray) -> None:
+        """Each of the rank's members becomes the one that was trained in row `rows` [n], or the old one of that row."""
+        stay = bool((rows == np.arange(len(rows))).all())
+        if stay and trained.all():
+            return
+        for name, value in self._parts(kind).items():
+            index = torch.from_numpy(rows).to(value.device)
+            new = value if stay else value[index]
+            if not trained.all():
+                is_new = torch.from_numpy(trained).to(value.device).view(-1, *(1,) * (value.dim() - 1))
+                new = torch.where(is_new, new, self.own[name][index])
+            value.copy_(new)
+
+    def _parts(self, kind: str) -> State:
+        return {k: v for k, v in individuals(self._herd.state, self._settings).items() if belongs(k, kind)}

@@ -1,0 +1,161 @@
+"""The mixtures of a grid: what a network sees in the best generator of every cell, and how far mixtures are from the data."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.comm.base import Communicator, Placement
+from ganherd.errors import UserError
+from ganherd.herd import streams
+from ganherd.herd.engine import has_kernels, on_device
+from ganherd.herd.play import EitherWay
+from ganherd.herd.state import buffers_of
+from ganherd.herd.streams import Streams
+from ganherd.recipe_strategy import Mixing
+from ganherd.run.assemble import Assembly
+from ganherd.scores.material import LeftOut
+from ganherd.scores.moments import Moments
+from ganherd.scores.networks import Network
+from ganherd.scores.reference import Reference
+from ganherd.strategies.cells import Cells
+from ganherd.strategies.mixing import Evolved, FrechetScore, Score, Summary, VariationScore, evolve, summarise
+
+_REAL = 10_000  # real images that a heavy network looks at where there is no GPU
+_SMALL = 256  # features up to which a mixture's score is quickest on a CPU
+
+
+class Mixer:
+    """Features are computed once for each generator; every mixture of any weights is then scored from their moments."""
+
+    def __init__(
+        self, assembly: Assembly, settings: Mixing, cells: Cells, comm: Communicator, placement: Placement
+    ) -> None:
+        self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
+        self._comm, self._placement = comm, placement
+        wanted = None if settings.network == "auto" else settings.network
+        self._reference = Reference(assembly.dataset, wanted, _REAL, trust_code=assembly.trusted)
+        self._play = EitherWay(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
+        self._most: int | None = None  # generators at once
+
+    @cached_property
+    def network(self) -> Network:
+        try:
+            found = self._reference.network
+        except LeftOut as why:
+            raise UserError(f"strategy.cellular.mixing.network {self.settings.network}: {why}.") from why
+        found.module.to(self._herd.device)
+        return found
+
+    @cached_property
+    def _real(self) -> tuple[Moments, Tensor | None]:
+        """(moments of the data's features, shares of the classes that the network sees in it)."""
+        self.network  # noqa: B018 - a sentence where it is missing
+        real = self._reference.real
+        shares = None
+        if real.logits is not None:
+            seen = torch.bincount(real.logits.argmax(1), minlength=real.logits.shape[1])
+            shares = seen.double().cpu() / len(real)
+        elif self.settings.score == "tvd":
+            raise UserError(
+                f"strategy.cellular.mixing.score tvd needs a network that tells classes, and {self.network.name} does not: "
+                "set it to fid, or give another mixing.network."
+            )
+        where = self._where(real.dimension)
+        return Moments(real.moments.mean.to(where), real.moments.cov.to(where)), shares
+
+    def _where(self, features: int) -> torch.device:
+        return torch.device("cpu") if features <= _SMALL else self._herd.device
+
+    # -- what is known of the generators ----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def summary(self, iteration: int) -> Summary:
+        """Of the first generator of every cell of the whole herd, on noise that belongs to cell and iteration."""
+        features: list[Tensor] = []
+        predicted: list[Tensor] = []
+        first, keys = self._cells.first, self._keys(iteration)
+        if self._most is None:
+            self._most = self._found_most()
+        for start in range(0, len(first), self._most):
+            part = slice(start, start + self._most)
+            x = self._samples(first[part], keys[part])  # [K, n, …]
+            whole = torch.isfinite(x).flatten(1).all(1)
+            seen, logits = self._look(x.flatten(0, 1))
+            seen = torch.where(whole[:, None, None], seen.unflatten(0, x.shape[:2]), torch.nan)
+            features += list(seen)
+            predicted += [] if logits is None else list(logits.argmax(1).unflatten(0, x.shape[:2]))
+        shares = self._real[1]
+        found = summarise(features, predicted or None, 0 if shares is None else len(shares))
+        assert found.mean is not None and found.cov is not None and found.samples is not None
+        where = self._where(found.mean.shape[1])
+        mean, cov, samples = (self.all_cells(part).to(where) for part in (found.mean, found.cov, found.samples))
+        return Summary(mean, cov, samples, None if found.classes is None else self.all_cells(found.classes))
+
+    def scores(self, summary: Summary) -> dict[str, Score]:
+        """How mixtures of these generators are scored: fid, and tvd where the network tells classes."""
+        real, shares = self._real
+        found: dict[str, Score] = {"fid": FrechetScore(summary, real)}
+        return found if shares is None else {**found, "tvd": VariationScore(summary, shares)}
+
+    def evolved(self, weights: Tensor, table: Tensor, score: Score, iteration: int, generations: int) -> Evolved:
+        """The weights of this rank's neighbourhoods after so many steps of the ES."""
+        drawn = streams.draw(self._keys(iteration), (generations, table.shape[1]), "normal", torch.float64)
+        return evolve(weights, table, score, self.settings.sigma, generations, lambda generation: drawn[:, generation])
+
+    # -- samples ----------------------------------------------------------------------------------------------------
+
+    def _keys(self, iteration: int) -> np.ndarray:
+        """int64 [C]"""
+        cells = self._cells
+        return streams.keys(np.zeros(len(cells), np.int64), cells.seed, -streams.MIXING, cells.cell, iteration)
+
+    def _samples(self, rows: np.ndarray, keys: np.ndarray) -> Tensor:
+        """[K, n, …] in the data's own units, as the mixture would make them."""
+        herd, data = self._herd, self._assembly.dataset
+        views, buffers = self._generators(rows)
+        draws = Streams(on_device(keys, herd.device), 0)
+        inputs = self._inputs(draws)
+        x, _ = self._play(views, buffers, lambda: draws.keys(streams.INSIDE), inputs)
+        x = x.float() * data.scale + data.offset
+        return x.round().clamp(0, 255) if data.is_image else x
+
+    def _generators(self, rows: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Parameters (their running average, where there is one) and buffers of these members."""
+        herd = self._herd
+        params = herd.state.get("g.ema", herd.state["g.params"])
+        index = torch.from_numpy(rows).to(params.device)
+        buffers = {name: value[index].to(herd.device) for name, value in buffers_of(herd.state, "g").items()}
+        return herd.g.views(params[index].to(herd.device)), buffers
+
+    def _inputs(self, draws: Streams) -> tuple[Tensor, ...]:
+        """Noise [K, n, latent], and labels as often as the data has them, where a generator takes one."""
+        herd, n = self._herd, self.settings.samples
+        z = draws.prior((streams.NOISE,), (n, herd.rules.latent), herd.rules.prior, herd.state["g.params"].dtype)
+        if not herd.g.takes_label:
+            return (z,)
+        known = np.sort(self._assembly.dataset.y[self._assembly.dataset.y >= 0])
+        y = torch.from_numpy(known[np.arange(n) * len(known) // n]).to(z.device)
+        return z, y.expand(len(z), -1)
+
+    def _found_most(self) -> int:
+        views, buffers = self._generators(np.zeros(1, np.int64))
+        few = [value[:, :2] for value in self._inputs(Streams(on_device(self._keys(0)[:1], self._herd.device), 0))]
+        return self._play.most(views, buffers, self.settings.samples, *few)
+
+    def _look(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(features [n, F], logits [n, K] or none)"""
+        x = x.nan_to_num(0.0).to(torch.uint8) if self._assembly.dataset.is_image else x
+        each = [self.network.module(part) for part in x.split(self.network.batch)]
+        features = torch.cat([seen.float() for seen, _ in each])
+        logits = None if each[0][1] is None else torch.cat([said.float() for _, said in each])
+        return features, logits
+
+    def all_cells(self, values: Tensor) -> Tensor:
+        """Numbers of this rank's cells -> those of all cells."""
+        p = self._cells.population
+        own = np.repeat(values.cpu().numpy(), p, 0)
+        return torch.from_numpy(self._comm.gather(own, self._placement)[::p])

@@ -1,0 +1,82 @@
+"""The mixture of every neighbourhood: its weights from iteration to iteration, and what comes of them at the end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.herd.state import State
+from ganherd.mixture_file import Neighbourhood, Neighbourhoods
+from ganherd.strategies import mixing
+from ganherd.strategies.cells import Cells, Wiring
+from ganherd.strategies.mixer import Mixer
+from ganherd.strategies.mixing import Summary
+
+
+class Mixtures:
+    """One weight for the best generator of each cell of a neighbourhood; the individuals of a cell share its row."""
+
+    def __init__(self, mixer: Mixer, cells: Cells, wiring: Wiring, widest: int) -> None:
+        self.mixer, self._cells, n = mixer, cells, len(cells.own)
+        self.state: State = {
+            "meet.weights": torch.zeros(n, widest, dtype=torch.float64),
+            "meet.score": torch.full((n,), torch.inf, dtype=torch.float64),
+        }
+        self.wire(wiring)
+
+    def wire(self, wiring: Wiring) -> None:
+        """New neighbourhoods: equal weights for all of them."""
+        self._keep(mixing.uniform(torch.from_numpy(wiring.near)))
+
+    def evolve(self, wiring: Wiring, iteration: int, generations: int, summary: Summary | None = None) -> np.ndarray:
+        """Steps of the ES with the generators as they are now; (score before, after) of all cells [C, 2]."""
+        summary = summary or self.mixer.summary(iteration)
+        score = self.mixer.scores(summary)[self.mixer.settings.score]
+        near = torch.from_numpy(wiring.near)
+        found = self.mixer.evolved(self._sound(near, summary), near, score, iteration, generations)
+        self._keep(found.weights)
+        self.state["meet.score"].copy_(found.scores.repeat_interleave(self._cells.population))
+        return self.mixer.all_cells(found.history[[0, -1]].T).numpy()
+
+    def neighbourhoods(self, wiring: Wiring, iteration: int) -> Neighbourhoods:
+        """Of every cell of every replica, as it is at the end of a run; the best by the recipe's score, ties by the other."""
+        settings, near = self.mixer.settings, torch.from_numpy(wiring.near)
+        summary = self.mixer.summary(iteration)
+        if settings.when == "end":
+            self.wire(wiring)
+            self.evolve(wiring, iteration, settings.generations, summary)
+        weights = self._sound(near, summary)
+        found = {name: score(weights, near) for name, score in self.mixer.scores(summary).items()}
+        unknown = torch.full((len(near),), torch.nan, dtype=torch.float64)
+        scores = [found.get(name, unknown) for name in ("fid", "tvd")]
+        everyone = self.mixer.all_cells(torch.cat([weights, torch.stack(scores, 1)], 1))
+        cells, out = len(wiring.topology), []
+        for number, row in enumerate(everyone.tolist()):
+            replica, cell = divmod(number, cells)
+            members = [self._cells.population * other for other in wiring.topology.members(cell)]
+            fid, tvd = (value if math.isfinite(value) else None for value in row[-2:])
+            own = row[: len(members)]
+            out.append(Neighbourhood(replica=replica, cell=cell, members=members, weights=own, fid=fid, tvd=tvd))
+        order = ("fid", "tvd") if settings.score == "fid" else ("tvd", "fid")
+
+        def badness(one: Neighbourhood) -> list[float]:
+            return [math.inf if (value := getattr(one, name)) is None else value for name in order]
+
+        best = [min(out[first : first + cells], key=badness).cell for first in range(0, len(out), cells)]
+        name, samples = self.mixer.network.name, settings.samples
+        return Neighbourhoods(by=settings.score, network=name, samples=samples, best=best, all=out)
+
+    def _sound(self, near: Tensor, summary: Summary) -> Tensor:
+        """[C, s] the weights, less those of generators that are no numbers any more."""
+        weights = self.state["meet.weights"][:: self._cells.population, : near.shape[1]]
+        assert summary.mean is not None
+        left = weights * torch.isfinite(summary.mean).all(1).cpu()[near]
+        total = left.sum(1, keepdim=True)
+        return torch.where(total > 0, left / total, weights)
+
+    def _keep(self, weights: Tensor) -> None:
+        kept = self.state["meet.weights"].zero_()
+        kept[:, : weights.shape[1]] = weights.repeat_interleave(self._cells.population, 0)

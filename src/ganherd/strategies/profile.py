@@ -1,0 +1,55 @@
+"""Where the time of an iteration goes, routine by routine, since the last record.
+
+Seconds of the host's clock. On a GPU the host runs ahead of the device, so work that is queued counts where the host waits
+for it next; every routine here but `mutate` ends with such a wait, and none is added.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ROUTINES = ("gather", "evaluate", "update", "train", "mutate", "replace", "mixture")
+
+
+class Profile:
+    """`update` is the fused steps themselves (with all that changes from batch to batch), `train` what happens between
+    them: records, looks, pictures, checkpoints. All routines together are the whole time."""
+
+    def __init__(self) -> None:
+        self._spent = dict.fromkeys(ROUTINES, 0.0)
+        self._left: float | None = None  # when the strategy last handed over to the loop, or the last record
+
+    @contextmanager
+    def of(self, routine: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[routine] += time.perf_counter() - began
+
+    def leave(self) -> None:
+        """From here on the loop has the word."""
+        self._left = time.perf_counter()
+
+    def enter(self) -> None:
+        """The strategy has it again."""
+        if self._left is not None:
+            self._spent["train"] += time.perf_counter() - self._left
+        self._left = None
+
+    def updated(self, seconds: float) -> None:
+        """Of the time that is the loop's, so much went into steps."""
+        self._spent["update"] += seconds
+        self._spent["train"] -= seconds
+
+    def take(self) -> dict[str, float]:
+        """Seconds of each routine since the last time that this was asked."""
+        away = self._left is not None
+        self.enter()
+        found = {routine: round(max(seconds, 0.0), 6) for routine, seconds in self._spent.items()}
+        self._spent = dict.fromkeys(ROUTINES, 0.0)
+        if away:
+            self.leave()
+        return found

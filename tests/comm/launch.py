@@ -1,0 +1,48 @@
+"""Starts the small programs beside it as the ranks of a real job, and says how the job ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from little import environment
+
+HERE = Path(__file__).parent
+# Five ranks also try 1, 3 and 4 of them by themselves; to start so many takes most of the time.
+RANKS = [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long), 5]
+
+
+def job(engine: str, ranks: int, program: str, *words: object, options: tuple[str, ...] = ()) -> tuple[int, str]:
+    """(exit code, all that was said) of so many ranks of a program, started by `mpi` or by `torch`."""
+    start = {"mpi": mpiexec, "torch": torchrun}[engine]()
+    done = subprocess.run(
+        [*start, *options, {"mpi": "-n", "torch": "--nproc-per-node"}[engine], str(ranks)]
+        + ([sys.executable] if engine == "mpi" else [])
+        + [str(HERE / program), *map(str, words)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    return done.returncode, done.stdout
+
+
+@cache
+def mpiexec() -> tuple[str, ...]:
+    """That of this Python's MPI; Open MPI has to be asked for what others do without."""
+    found = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    assert found
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60).stdout
+    is_open = "Open MPI" in said or "OpenRTE" in said
+    return (found, "--oversubscribe", *(["--allow-run-as-root"] if os.getuid() == 0 else [])) if is_open else (found,)
+
+
+def torchrun() -> tuple[str, ...]:
+    return sys.executable, "-m", "torch.distributed.run", "--standalone"

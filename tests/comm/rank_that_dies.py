@@ -1,0 +1,28 @@
+"""A rank of a job in which the second one does not come to its end; started by the tests beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from ganherd.comm.detect import connect, detect
+
+
+def main(how: str, folder: Path) -> None:
+    comm = connect(detect(os.environ))
+    comm.barrier()
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if comm.rank == 1 and attempt == "0":
+        if how == "abort":
+            comm.abort(3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()  # the others wait here for one that never comes
+    assert comm.collect(b"here") == [b"here"] * comm.size
+    (folder / f"{comm.rank}-{attempt}").touch()
+    comm.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,100 @@
+"""A rank's signs of life: written beside the training without disturbing it, read by anyone, missed when they stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ganherd.comm.heartbeat import Heartbeat, read
+from ganherd.comm.local import Local
+from ganherd.errors import UserError
+
+
+def until(found: object) -> None:
+    """Waits for what a thread will do; a test that waits in vain fails."""
+    assert callable(found)
+    for _ in range(2000):
+        if found():
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError("it never came")
+
+
+def test_states_and_numbers_are_told_as_they_change(tmp_path: Path) -> None:
+    comm = Local()
+    comm.bytes_sent, comm.bytes_received, comm.seconds = 7, 8, 0.5
+    with Heartbeat(tmp_path / "ranks", rank=2, size=3, members=[4, 5], comm=comm, period=0.01) as heart:
+        until(lambda: [beat.state for beat in read(tmp_path / "ranks")] == ["inactive"])
+        comm.waits_since = time.monotonic() - 3.0
+        heart.note("processing", step=10, rate=2.5)
+        until(lambda: read(tmp_path / "ranks")[0].state == "processing")
+        (beat,) = read(tmp_path / "ranks")
+        assert (beat.rank, beat.size, beat.members, beat.step, beat.rate) == (2, 3, (4, 5), 10, 2.5)
+        assert (beat.bytes_sent, beat.bytes_received, beat.exchange_seconds) == (7, 8, 0.5)
+        assert beat.waits >= 3.0
+        heart.note(step=11)
+        until(lambda: read(tmp_path / "ranks")[0].step == 11)
+    assert read(tmp_path / "ranks")[0].state == "finished"
+    assert [path.name for path in (tmp_path / "ranks").iterdir()] == ["rank-002.json"]
+
+
+def test_who_stops_is_late_and_then_lost(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Heartbeat(tmp_path, rank=0, size=1, period=0.5) as heart:
+        heart.note("processing")
+        raise KeyboardInterrupt
+    (beat,) = read(tmp_path)
+    assert beat.age(beat.time + 2.0) == 2.0 and beat.age(beat.time - 1.0) == 0.0
+    assert [beat.health(beat.time + age) for age in (0.0, 1.5, 1.6, 6.0, 6.1)] == [
+        "processing",
+        "processing",
+        "late",
+        "late",
+        "lost",
+    ]
+
+
+def test_who_has_finished_is_never_late(tmp_path: Path) -> None:
+    with Heartbeat(tmp_path, rank=0, size=1):
+        pass
+    (beat,) = read(tmp_path)
+    assert beat.health(beat.time + 1e6) == "finished"
+
+
+def test_a_disk_that_refuses_does_not_disturb(tmp_path: Path) -> None:
+    (tmp_path / "ranks").write_text("not a folder")
+    with Heartbeat(tmp_path / "ranks", rank=0, size=1, period=0.001) as heart:
+        heart.note("processing", step=1)
+        threading.Event().wait(0.05)
+        assert heart._thread.is_alive()
+    assert not heart._thread.is_alive() and (tmp_path / "ranks").read_text() == "not a folder"
+
+
+def test_a_reader_never_sees_half_a_beat(tmp_path: Path) -> None:
+    with Heartbeat(tmp_path, rank=0, size=1, members=range(2000), period=1e-4):
+        until(lambda: read(tmp_path))
+        for _ in range(300):
+            assert len(read(tmp_path)[0].members) == 2000
+
+
+def test_ranks_of_an_earlier_and_larger_job_are_not_shown(tmp_path: Path) -> None:
+    for rank, size in ((0, 4), (3, 4), (0, 2), (1, 2)):
+        with Heartbeat(tmp_path, rank, size):
+            pass
+    assert [(beat.rank, beat.size) for beat in read(tmp_path)] == [(0, 2), (1, 2)]
+    assert read(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": "1"}, {"state": "dancing"}, {"more": 1}, {"members": [0.5]}, {"period": 0}]
+)
+def test_what_ganherd_did_not_write_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    with Heartbeat(tmp_path, rank=0, size=1):
+        pass
+    path = tmp_path / "rank-000.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match="rank-000.json is not what ganherd writes"):
+        read(tmp_path)

@@ -1,0 +1,54 @@
+"""Under a real mpiexec ranks answer what one process would, and send what has to cross alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from comm.launch import RANKS, job
+from ganherd.comm.detect import connect
+from ganherd.errors import UserError
+from little import environment
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", RANKS)
+def test_ranks_answer_as_one_process(ranks: int, tmp_path: Path) -> None:
+    code, said = job("mpi", ranks, "rank_as_local.py", "mpi", tmp_path)
+    assert code == 0, said
+    done = sorted(json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
+    assert done == [[rank, ranks] for rank in range(ranks)], said
+
+
+@pytest.mark.mpi
+def test_a_rank_that_cannot_go_on_ends_the_job(tmp_path: Path) -> None:
+    code, said = job("mpi", 2, "rank_that_dies.py", "abort", tmp_path)
+    assert code == 3, said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.mpi
+def test_ranks_that_do_not_know_of_each_other_are_refused() -> None:
+    """As under the mpiexec of another MPI, or srun without its --mpi: each would train the same run."""
+    program = (
+        "from ganherd.comm.detect import connect\nfrom ganherd.errors import UserError\n"
+        "for environ in ({'PMI_SIZE': '4'}, {'SLURM_STEP_ID': '0', 'SLURM_NTASKS': '4'}):\n"
+        "    try:\n        connect('mpi', environ)\n    except UserError as error:\n        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    sentences = done.stdout.splitlines()
+    assert len(sentences) == 2, done.stderr
+    assert sentences[0].startswith("mpiexec started 4 ranks, but MPI sees one: ")
+    assert sentences[1].startswith("srun started 4 ranks, but MPI sees one: try srun --mpi=pmix")
+
+
+def test_without_mpi4py_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(UserError, match=r"mpi4py is not installed here: pip install 'ganherd\[mpi\]'"):
+        connect("mpi", {})

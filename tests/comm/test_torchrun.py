@@ -1,0 +1,45 @@
+"""Under a real torchrun ranks answer what one process would, and a killed rank's group comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from comm.launch import RANKS, job
+from ganherd.comm.detect import connect
+from ganherd.errors import UserError
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_ranks_answer_as_one_process(ranks: int, tmp_path: Path) -> None:
+    code, said = job("torch", ranks, "rank_as_local.py", "torch", tmp_path)
+    assert code == 0, said
+    done = sorted(json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
+    assert done == [[rank, ranks] for rank in range(ranks)], said
+
+
+def test_a_killed_rank_is_noticed_and_the_group_meets_again(tmp_path: Path) -> None:
+    code, said = job("torch", 2, "rank_that_dies.py", "killed", tmp_path, options=("--max-restarts", "1"))
+    assert code == 0, said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-1", "1-1"], said
+    assert "RankLost: rank 0 waited for another rank, which is gone" in said
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_ranks_answer_as_one_process(tmp_path: Path) -> None:
+    """One rank has the GPU for itself, and NCCL; two share it, and their messages go through the host."""
+    for ranks in (1, 2):
+        code, said = job("torch", ranks, "rank_on_gpu.py", tmp_path)
+        assert code == 0, said
+        assert len(list(tmp_path.glob(f"{ranks}-*"))) == ranks, said
+
+
+def test_half_an_environment_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match="start with torchrun, which sets them, or unset them"):
+        connect("torch")

@@ -1,0 +1,202 @@
+"""Promises 1 and 3 for grids: the fused cells are cells trained one by one; a stop within an iteration is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ganherd
+import little
+from ganherd import recipe_file
+from ganherd.herd.engine import Plan, make_engine, place
+from ganherd.run.assemble import Assembly, assemble
+from ganherd.run.meetings import make_strategy
+from ganherd.strategies.cellular import Cellular
+from promises.plain_grid import PlainGrid
+from promises.test_resume import ask_to_stop
+
+SPAN, ITERATIONS = 5, 3
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    torch.set_num_threads(1)
+    yield
+
+
+def settings(
+    folder: Path, *, nets: dict[str, Any] | None = None, seed: int = 3, seeds: int = 1, **cellular: Any
+) -> dict[str, Any]:
+    """A little grid on random images, whose learning rates wander much further than anybody would want."""
+    path = folder / "data.npz"
+    if not path.exists():
+        np.savez(path, x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))
+    mutation = {"strength": 0.3, **cellular.pop("mutation", {})}
+    small: dict[str, Any] = {
+        "latent": 3,
+        "generator": {"name": "small", "width": 5, "batch_norm": True},
+        "discriminator": {"name": "small", "width": 5},
+    }
+    return {
+        "data": {"source": str(path), "partition": "diet", "diet": 0.5},
+        "herd": {"seeds": seeds},
+        "nets": nets or small,
+        "loss": {"name": "non-saturating"},
+        "optim": {"lr_g": 0.02, "lr_d": 0.01},
+        "train": {
+            "batch": 4,
+            "order": "g-d",
+            "skip_d": 1,
+            "precision": "float64",
+            "budget": f"{SPAN * ITERATIONS}steps",
+        },
+        "strategy": {
+            "name": "cellular",
+            "cellular": {
+                "iteration": f"{SPAN}steps",
+                "fitness": {"samples": 16},
+                "mixing": {"when": "off"},
+                "mutation": mutation,
+                **cellular,
+            },
+        },
+        "run": {"seed": seed},
+    }
+
+
+def made(recipe: dict[str, Any], engine: str = "fused", chunk: int = 100) -> tuple[Assembly, Cellular, Any]:
+    assembly = assemble(recipe_file.load(recipe))
+    plan = Plan(engine, min(chunk, assembly.herd.size), 1, "cpu")
+    place(assembly.herd, plan)
+    strategy = make_strategy(assembly, {"iteration": SPAN})
+    assert isinstance(strategy, Cellular)
+    return assembly, strategy, make_engine(assembly.herd, plan)
+
+
+def train(recipe: dict[str, Any], **how: Any) -> tuple[Assembly, Cellular, list[Any]]:
+    """As the loop does it, without anything that is written."""
+    assembly, strategy, engine = made(recipe, **how)
+    sums, events = assembly.herd.no_sums(), []
+    for step in range(0, SPAN * ITERATIONS, SPAN):
+        events += list(strategy.open(step))
+        engine.advance(step, step + SPAN, sums)
+        events += list(strategy.close(step + SPAN))
+    return assembly, strategy, events
+
+
+# -- fused equals separate ----------------------------------------------------------------------------------------------
+
+MUSTANGS = ["non-saturating", "least-squares-sigmoid"]
+CASES: dict[str, dict[str, Any]] = {
+    "2x2": {"grid": [2, 2]},
+    "3x3": {"grid": [3, 3]},
+    "3x3, no selection": {"grid": [3, 3], "selection": False},
+    "2x2, no selection": {"grid": [2, 2], "selection": False},
+    "isolated": {"grid": [1, 2], "topology": "isolated"},
+    "worst opponent, large tournaments": {"grid": [2, 2], "tournament": 3, "fitness": {"samples": 16, "over": "worst"}},
+    "log-normal learning rates, once an iteration": {
+        "grid": [2, 2],
+        "mutation": {"learning_rate": "lognormal", "each": "iteration"},
+    },
+    "no mutation": {"grid": [2, 2], "mutation": {"learning_rate": "off"}},
+    "losses by batch": {"grid": [2, 2], "mutation": {"losses": MUSTANGS}},
+    "losses by iteration": {
+        "grid": [2, 2],
+        "mutation": {"losses": MUSTANGS, "loss_each": "iteration", "d_loss": "non-saturating"},
+    },
+    "losses at creation": {"grid": [2, 2], "mutation": {"losses": MUSTANGS, "loss_each": "creation"}},
+    "population of 2": {"grid": [2, 2], "population": 2},
+    "population of 2, both replaced": {"grid": [2, 2], "population": 2, "replacements": 2, "tournament": 3},
+    "population of 2, no selection": {"grid": [2, 2], "population": 2, "selection": False},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fused_cells_are_cells_one_by_one(tmp_path: Path, case: str) -> None:
+    recipe = settings(tmp_path, **CASES[case])
+    plain = PlainGrid(made(recipe)[0], *CASES[case]["grid"])
+    plain.run(ITERATIONS, SPAN)
+    assembly, strategy, _ = train(recipe)
+    found = {**assembly.herd.state, "fitness.g": strategy.fitness[:, 0], "fitness.d": strategy.fitness[:, 1]}
+    for name, wanted in plain.state().items():
+        torch.testing.assert_close(
+            found[name], wanted, rtol=1e-9, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    if "creation" in case:  # else it is drawn anew before it is used again
+        names = assembly.herd.rules.game.names
+        assert [names[i] for i in found["set.loss"].tolist()] == plain.losses()
+
+
+@pytest.mark.parametrize(("how", "case"), [({"engine": "loop"}, "2x2"), ({"chunk": 3}, "3x3, no selection")])
+def test_engines_give_the_same_grid(tmp_path: Path, how: dict[str, Any], case: str) -> None:
+    recipe = settings(tmp_path, **CASES[case])
+    one, other = (train(recipe, **each)[0].herd.state for each in ({}, how))
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_compared_has_met_every_turn(tmp_path: Path) -> None:
+    """In the grids above some genes came from neighbours, some trained ones were kept and some were turned away."""
+    _, _, events = train(settings(tmp_path, **CASES["3x3"]))
+    won = np.array([facts["g"] for name, facts in events if name == "tournament"])
+    new = np.array([facts["g_new"] for name, facts in events if name == "replacement"])
+    assert (won != np.arange(9)).any() and (won == np.arange(9)).any()
+    assert new.any() and not new.all()
+
+
+# -- replicas are runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["2x2", "2x2, no selection", "population of 2"])
+def test_a_replica_is_the_grid_of_its_seed(tmp_path: Path, case: str) -> None:
+    both = train(settings(tmp_path, seeds=2, **CASES[case]))[0].herd.state
+    for number, seed in enumerate((3, 4)):
+        alone = train(settings(tmp_path, seed=seed, **CASES[case]))[0].herd.state
+        size = len(alone["set.seed"])
+        for name, value in alone.items():
+            torch.testing.assert_close(both[name][number * size : (number + 1) * size], value, rtol=1e-9, atol=1e-9)
+
+
+# -- resume is exact ----------------------------------------------------------------------------------------------------
+
+
+def running(folder: Path, **cellular: Any) -> dict[str, Any]:
+    recipe = settings(folder, **{"mixing": {"samples": 20, "generations": 3}, **cellular})
+    recipe["train"]["precision"] = "float32"
+    recipe["engine"] = {"name": "fused", "threads": 1, "device": "cpu"}
+    recipe["run"] |= {"record_every": 2, "checkpoint_every": 4, "sample_every": 0, "watch": {"every": 0}}
+    return recipe
+
+
+@pytest.mark.parametrize("case", ["2x2", "2x2, no selection", "population of 2", "losses at creation"])
+def test_a_stop_within_an_iteration_or_between_two_is_exact(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little.be_brief(monkeypatch)
+    recipe = running(tmp_path, **CASES[case])
+    little.train(tmp_path / "whole", recipe)
+    for step in (3, 5, 6):  # within, between, right after
+        with monkeypatch.context() as patch:
+            ask_to_stop(patch, step)
+            with pytest.raises(ganherd.Interrupted):
+                little.train(tmp_path / f"stopped-{step}", recipe)
+        little.resume(tmp_path / f"stopped-{step}")
+        little.assert_same(tmp_path / f"stopped-{step}", tmp_path / "whole")
+
+
+def test_a_longer_budget_goes_on_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also from the middle of an iteration, where the shorter run ended."""
+    little.be_brief(monkeypatch)
+    change = [{"at": 2, "topology": "ring"}]
+    recipe = running(tmp_path, grid=[2, 2], rewire=change)
+    little.train(tmp_path / "whole", recipe)
+    recipe["train"]["budget"] = "7steps"
+    little.train(tmp_path / "longer", recipe)
+    little.resume(tmp_path / "longer", f"{SPAN * ITERATIONS}steps")
+    little.assert_same(tmp_path / "longer", tmp_path / "whole")
+    told = [line for line in little.lines(tmp_path / "whole" / "events.jsonl") if line["event"] == "rewire"]
+    assert [(line["step"], line["iteration"]) for line in told] == [(2 * SPAN, 2)]

@@ -1,0 +1,131 @@
+"""Intervals hold the truth about as often as they say, are the same for the same seed, and are never of no width by luck."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ganherd.scores import intervals, score, table
+from ganherd.scores.diversity import relative_error, spread
+from ganherd.scores.histogram import total_variation
+from ganherd.scores.modes import Modes, coverage, entry
+from ganherd.scores.seeds import together
+
+Replay = Callable[..., Any]
+HELD = 0.95
+
+
+def holds(span: dict[str, Any], truth: float) -> bool:
+    return bool(span["low"] <= truth <= span["high"])
+
+
+@pytest.mark.parametrize("classes", [1, 10])
+def test_the_spread_of_gaussians_lies_where_the_interval_says(classes: int) -> None:
+    """Also where it is the least of ten classes that are all alike, and so too low by luck."""
+    rng = np.random.default_rng(0)
+    mixing = rng.standard_normal((12, 12))  # pixels that go together
+    truth = float(np.sqrt((mixing**2).sum(0)).mean())
+    held = []
+    for _ in range(300):
+        sets = [rng.standard_normal((60, 12)) @ mixing for _ in range(classes)]
+        values = [spread(x) / truth for x in sets]
+        found = intervals.least(values, [relative_error(x) for x in sets])
+        assert found["low"] <= min(values) <= found["high"]
+        held.append(holds(found, 1.0))
+    assert np.mean(held) > 0.91
+
+
+def test_the_error_of_a_spread_is_that_of_resamples() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 255, (200, 1, 4, 4)).astype(np.uint8)
+    x[:, :, 0] = 7  # pixels that never vary
+    again = [spread(x[rng.integers(0, len(x), len(x))]) for _ in range(2000)]
+    assert relative_error(x) * spread(x) == pytest.approx(np.std(again), rel=0.08)
+    assert relative_error(np.repeat(x[:1], 5, 0)) == 0
+
+
+@pytest.mark.parametrize("off", [0.0, 0.03, 0.3])
+@pytest.mark.parametrize("n", [50, 1000])
+def test_a_distance_of_shares_lies_where_the_interval_says(off: float, n: int) -> None:
+    rng = np.random.default_rng(1)
+    wanted, true = np.full(10, 0.1), np.full(10, 0.1)
+    true[0] += off
+    true[1:] -= off / 9
+    held = []
+    for seed in range(100):
+        seen = rng.multinomial(n, true) / n
+        held.append(
+            holds(intervals.variation(total_variation(seen, wanted), seen, n, seed), total_variation(true, wanted))
+        )
+    assert np.mean(held) >= HELD
+
+
+def test_what_was_never_seen_may_be_rare_and_not_impossible() -> None:
+    seen = np.array([1.0, 0.0, 0.0])
+    few, many = (intervals.variation(0.5, seen, n, 0) for n in (30, 3000))
+    assert few["high"] - few["low"] > 0.1 > 0.01 > many["high"] - many["low"] > 0
+
+
+def test_modes_that_hang_on_one_sample_are_told_from_those_that_do_not() -> None:
+    modes = Modes(10.0 * np.arange(6)[:, None] * np.ones(2), np.ones((6, 2)), np.full(6, 1 / 6), "six on a line")
+    thin = coverage(np.repeat(modes.means[:4], [100, 1, 1, 1], 0), modes)
+    firm = coverage(np.repeat(modes.means[:4], [100, 9, 9, 9], 0), modes)
+    one, other = entry(thin, modes, seed=3), entry(firm, modes, seed=3)
+    assert one["value"] == other["value"] == one["interval"]["high"] == other["interval"]["high"] == 4
+    assert one["interval"]["low"] == 1 and other["interval"]["low"] == 4
+    assert one == entry(thin, modes, seed=3)
+
+
+def test_the_share_of_high_quality_has_an_interval_of_its_own() -> None:
+    modes = Modes(np.zeros((1, 2)), np.ones((1, 2)), np.ones(1), "one")
+    rng, truth = np.random.default_rng(0), 1 - np.exp(-4.5)
+    held = [
+        holds(entry(coverage(rng.standard_normal((800, 2)), modes), modes)["high_quality_interval"], truth)
+        for _ in range(200)
+    ]
+    assert 0.9 <= np.mean(held) <= 0.99
+
+
+def test_every_usual_score_has_an_interval_and_the_same_one_for_the_same_seed(digits: Any, replay: Replay) -> None:
+    one, two = (score(replay(digits), digits, samples=800, seed=5) for _ in range(2))
+    assert one == two
+    for name, found in one.items():
+        assert found["interval"]["low"] <= found["value"] <= found["interval"]["high"], name
+        assert found["interval"]["level"] == HELD and found["interval"]["how"], name
+    assert "95 % " in next(line for line in table(one).splitlines() if line.startswith("diversity"))
+
+
+def test_none_of_the_samples_is_no_proof_of_none(digits: Any, replay: Replay) -> None:
+    def white(samples: Any) -> Any:
+        return dataclasses.replace(samples, x=np.full_like(samples.x, 255))
+
+    found = score(replay(digits, change=white), digits, ["precision", "coverage"], samples=200)
+    for name in ("precision", "coverage"):
+        assert found[name]["value"] == found[name]["interval"]["low"] == 0 < found[name]["interval"]["high"] < 0.05
+
+
+def test_too_few_samples_of_a_class_have_no_interval(digits: Any, replay: Replay) -> None:
+    found = score(replay(digits), digits, ["diversity", "histogram"], samples=40)
+    assert "interval" not in found["diversity"] and "only 4 samples" in found["diversity"]["warning"]
+    assert "would show 0.19: ask for more" in found["histogram"]["warning"]
+
+
+def test_points_and_their_modes(ring: Any, replay: Replay) -> None:
+    found = score(replay(ring), ring, ["modes", "diversity"], samples=400)
+    assert holds(found["modes"]["interval"], 8) and holds(found["diversity"]["interval"], found["diversity"]["value"])
+    line = next(line for line in table(found).splitlines() if line.startswith("modes"))
+    assert "8 of 8" in line and "95 % 8 to 8" in line and " % to " in line
+
+
+def test_an_interval_of_one_replica_is_none_of_their_mean() -> None:
+    span = {"low": 0.4, "high": 0.6, "level": 0.95, "how": "test"}
+    each = [
+        {"value": v, "samples": 9, "network": "n", "seed": 0, "interval": span, "high_quality_interval": span}
+        for v in (4, 6)
+    ]
+    found = together(each, [0, 1])
+    assert "high_quality_interval" not in found and found["interval"]["how"].startswith("Student's t")
