@@ -1,0 +1,162 @@
+"""The figures of the GAP paper, each from one command: trains the runs that it shows, unless they are there, and draws them.
+
+python benchmarks/gap_figures.py 3                        R15 at 600, 300 and 100 points: minutes on a CPU
+python benchmarks/gap_figures.py 6 13 --set engine.device=cuda
+python benchmarks/gap_figures.py 14 --budget 200steps --set nets.generator.width=8 --set nets.discriminator.width=8
+python benchmarks/gap_figures.py --list
+
+Runs lie in --runs and are shared by all figures; one that was stopped goes on. Figures 11, 12, 17 and 18 are of LSUN's
+churches: --set data.source=FOLDER says where their images are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import ganherd
+from ganherd import figures
+from ganherd.run.folder import RunFolder
+
+TRY = 1000  # images that costs are taken of, trained and held out
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run that a figure shows."""
+
+    label: str  # in the figure; empty: others start from it, and it is not shown
+    recipe: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The same for the same run in every figure."""
+        told = (one.partition("=") for one in self.overrides if not one.startswith(("run.", "herd.members=[")))
+        return "-".join([self.recipe, *(f"{key.rpartition('.')[2]}-{value}" for key, _, value in told)])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One figure, or a part of it."""
+
+    about: str
+    draws: tuple[str, ...]  # of `ganherd figures`
+    runs: tuple[Wanted, ...]
+
+
+VALIDATED = (f"run.validation={TRY}",)
+RATES = ("0.1", "0.3", "0.5", "0.7", "1.0")
+
+
+def toys(points: int) -> tuple[Wanted, ...]:
+    """A single GAN and GAP ×4 on so many of R15's points, with none held out."""
+    own = (f"data.points={points}", "data.holdout=0")
+    return Wanted(f"GAN, {points}", "r15-gan", own), Wanted(f"GAP ×4, {points}", "r15-gap4", own)
+
+
+def scaled(data: str, kind: str, rate: str = "0.5") -> tuple[Wanted, ...]:
+    """One, two and four GANs of a kind, d or g, that swap so many epochs after each other."""
+    own = (*every(rate), *VALIDATED)
+    two = Wanted("GAP ×2", f"{data}-gap-{kind}4", ("herd.members=2", *own))
+    return Wanted("×1", f"{data}-gan-{kind}", VALIDATED), two, Wanted("GAP ×4", f"{data}-gap-{kind}4", own)
+
+
+def by_rate(data: str, kind: str) -> tuple[Wanted, ...]:
+    return tuple(Wanted(f"every {r} epochs", f"{data}-gap-{kind}4", (*every(r), *VALIDATED)) for r in RATES)
+
+
+def every(rate: str) -> tuple[str, ...]:
+    return () if rate == "0.5" else (f"strategy.gap.every={rate}epochs",)  # the recipes' own
+
+
+def pair(data: str, kind: str) -> tuple[Wanted, ...]:
+    name = {"d": "DCGAN", "g": "GRAN"}[kind]
+    single = Wanted(name, f"{data}-gan-{kind}", VALIDATED)
+    return single, Wanted(f"GAP({name} ×4)", f"{data}-gap-{kind}4", VALIDATED)
+
+
+def tuned(data: str) -> tuple[Wanted, ...]:
+    """Two trained DCGANs and two trained GRANs that go on together."""
+    single = [Wanted("", f"{data}-gan-{kind}", ("herd.members=2",)) for kind in "dg"]
+    origins = ", ".join(f"{{from: {{runs}}/{one.folder}, member: {m}}}" for one in single for m in (0, 1))
+    return *single, Wanted("GAP_F4", "mnist-gap-f4", (f"data.source={data}", f"herd.members=[{origins}]"))
+
+
+FIGURES = {
+    "3": Plan("R15 at 600, 300 and 100 points", ("points",), (*toys(600), *toys(300), *toys(100))),
+    "4": Plan("25 Gaussians", ("points",), (Wanted("GAN", "grid25-gan"), Wanted("GAP ×4", "grid25-gap4"))),
+    "6a": Plan("learning curves, DCGAN on CIFAR-10", ("generalisation",), scaled("cifar10", "d")),
+    "6b": Plan("learning curves, GRAN on CIFAR-10", ("generalisation",), scaled("cifar10", "g")),
+    "7a": Plan("spread by swap rate, DCGAN", ("spread",), by_rate("cifar10", "d")),
+    "7b": Plan("spread by swap rate, GRAN", ("spread",), by_rate("cifar10", "g")),
+    "10a": Plan("t-SNE, CIFAR-10, DCGAN", ("map",), pair("cifar10", "d")),
+    "10b": Plan("t-SNE, CIFAR-10, GRAN", ("map",), pair("cifar10", "g")),
+    "11a": Plan("t-SNE, LSUN, DCGAN", ("map",), pair("lsun", "d")),
+    "11b": Plan("t-SNE, LSUN, GRAN", ("map",), pair("lsun", "g")),
+    **{
+        f"12{letter}": Plan(
+            f"learning curves, GRAN on LSUN, every {r} epochs", ("generalisation",), scaled("lsun", "g", r)
+        )
+        for letter, r in zip("abcd", ("0.1", "0.3", "0.5", "1.0"), strict=True)
+    },
+    "13": Plan("the curves of one member, DCGAN on CIFAR-10", ("generalisation",), scaled("cifar10", "d")),
+    "14": Plan("classes seen, MNIST", ("classes",), (*pair("mnist", "d"), *pair("mnist", "g"))),
+    "15": Plan("samples, GAP(DCGAN ×4) on CIFAR-10", ("samples",), pair("cifar10", "d")[1:]),
+    "16": Plan("samples, GAP(GRAN ×4) on CIFAR-10", ("samples",), pair("cifar10", "g")[1:]),
+    "17": Plan("samples, GAP(DCGAN ×4) on LSUN", ("samples",), by_rate("lsun", "d")[1:2]),
+    "18": Plan("samples, GAP(GRAN ×4) on LSUN", ("samples",), by_rate("lsun", "g")[2:3]),
+    "19": Plan("samples, GAP_C4 on CIFAR-10", ("samples",), (Wanted("GAP_C4", "cifar10-gap-c4"),)),
+    "20": Plan("samples, fine-tuned, on CIFAR-10", ("samples",), tuned("cifar10")),
+}
+
+
+def trained(wanted: Wanted, runs: Path, more: list[str]) -> Path:
+    """The finished run; one that was stopped goes on."""
+    path = runs / wanted.folder
+    if not path.exists():
+        print(f"training {path}", file=sys.stderr)
+        ganherd.train(wanted.recipe, [*(one.format(runs=runs) for one in wanted.overrides), *more], run=path)
+    elif RunFolder.open(path).info.get("state") != "finished":
+        ganherd.resume(path)
+    return path
+
+
+def asked_for(numbers: list[str]) -> list[str]:
+    """`6` stands for 6a and 6b."""
+    known = {number: [name for name in FIGURES if number in (name, name.rstrip("abcd"))] for number in numbers}
+    for number, names in known.items():
+        if not names:
+            raise SystemExit(f"there is no figure {number}: there are {', '.join(FIGURES)}")
+    return list(dict.fromkeys(name for names in known.values() for name in names))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figures", nargs="*", help="by their numbers in the paper")
+    parser.add_argument("--list", action="store_true", help="what there is, and which runs each needs")
+    parser.add_argument("--runs", type=Path, default=Path("runs/gap"))
+    parser.add_argument("-o", type=Path, default=Path("figures"), help="a folder for each figure lies in it")
+    parser.add_argument("--budget", help="instead of the recipes', as 20epochs")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
+    asked = parser.parse_args()
+    if asked.list or not asked.figures:
+        for name, plan in FIGURES.items():
+            print(f"{name:<4} {plan.about}: {', '.join(wanted.folder for wanted in plan.runs)}")
+        return
+    more = [*asked.set, *([f"train.budget={asked.budget}"] if asked.budget else [])]
+    for name in asked_for(asked.figures):
+        plan = FIGURES[name]
+        done = [(wanted.label, trained(wanted, asked.runs, more)) for wanted in plan.runs]
+        shown = [(label, path) for label, path in done if label]
+        labels, paths = zip(*shown, strict=True)
+        page, _ = figures.draw(
+            paths, asked.o / f"figure-{name}", plan.draws, labels, progress=lambda line: print(line, file=sys.stderr)
+        )
+        print(page)
+
+
+if __name__ == "__main__":
+    main()
