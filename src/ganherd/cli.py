@@ -11,6 +11,7 @@ import typer
 from ganherd.commands.bench import bench_app
 from ganherd.commands.compare import compare
 from ganherd.commands.data import data_app
+from ganherd.commands.ensemble import ensemble
 from ganherd.commands.figures import figures
 from ganherd.commands.house import doctor, recipes
 from ganherd.commands.look import report, status
@@ -24,7 +25,7 @@ app = typer.Typer(
     name="ganherd", help="Trains many GANs as one.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-for command in (train, sample, score, compare, report, figures, status, recipes, doctor):
+for command in (train, sample, score, ensemble, compare, report, figures, status, recipes, doctor):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

@@ -147,6 +147,13 @@ class Cellular(Section):
                 f"{key}.graph {key}.topology",
                 f"{key}.graph lists the neighbours of each cell and belongs to {key}.topology graph: give both or neither",
             )
+        if self.rewire and self.rewire_by:
+            raise refuse(
+                f"{key}.rewire {key}.rewire_by",
+                f"{key}.rewire and {key}.rewire_by both say who meets whom: give one of them",
+            )
+        if self.iteration == "0":
+            raise refuse(f"{key}.iteration", f"{key}.iteration must be longer than 0, as 1epochs")
         if self.replacements > self.population:
             raise refuse(
                 f"{key}.replacements {key}.population",

@@ -87,7 +87,9 @@ def check(target: str) -> Path | None:
         except OSError as error:
             raise UserError(f"-o {path} cannot be looked at: {error.strerror}.") from error
         if taken and (path / ASIDE).is_dir():
-            raise UserError(f"-o {path} holds {ASIDE}, left by a sampling that was killed: remove it or choose another.")
+            raise UserError(
+                f"-o {path} holds {ASIDE}, left by a sampling that was killed: remove it or choose another."
+            )
         if taken:
             raise UserError(f"-o {path} exists already and is not an empty folder; choose another.")
         return None

@@ -6,25 +6,24 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 from little import environment
 
 HERE = Path(__file__).parent
-# Five ranks also try 1, 3 and 4 of them by themselves; to start so many takes most of the time.
-RANKS = [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long), 5]
 
 
 def job(engine: str, ranks: int, program: str, *words: object, options: tuple[str, ...] = ()) -> tuple[int, str]:
-    """(exit code, all that was said) of so many ranks of a program, started by `mpi` or by `torch`."""
-    start = {"mpi": mpiexec, "torch": torchrun}[engine]()
+    """(exit code, all that was said) of so many ranks of a program, started by `mpi`, by `torch`, or `forked` without either."""
+    starts: dict[str, Callable[[], tuple[str, ...]]] = {
+        "mpi": lambda: (*mpiexec(), *options, "-n", str(ranks), sys.executable),
+        "torch": lambda: (*torchrun(), *options, "--nproc-per-node", str(ranks)),
+        "forked": lambda: (sys.executable, str(HERE / "forked.py"), str(ranks)),
+    }
     done = subprocess.run(
-        [*start, *options, {"mpi": "-n", "torch": "--nproc-per-node"}[engine], str(ranks)]
-        + ([sys.executable] if engine == "mpi" else [])
-        + [str(HERE / program), *map(str, words)],
+        [*starts[engine](), str(HERE / program), *map(str, words)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

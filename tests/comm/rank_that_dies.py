@@ -14,10 +14,16 @@ def main(how: str, folder: Path) -> None:
     comm = connect(detect(os.environ))
     comm.barrier()
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if comm.rank == 1 and attempt == "0":
+    if comm.rank == 1 and attempt == "0" and how != "all fail":
         if how == "abort":
             comm.abort(3)
+        if how == "fail":
+            comm.fail(4, patience=0.5)
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "all fail":
+        comm.fail(4, patience=60.0)
+        (folder / f"{comm.rank}-failed").touch()
+        sys.exit(5)
     comm.barrier()  # the others wait here for one that never comes
     assert comm.collect(b"here") == [b"here"] * comm.size
     (folder / f"{comm.rank}-{attempt}").touch()

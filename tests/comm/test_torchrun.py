@@ -7,14 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from comm.launch import RANKS, job
+from comm.launch import job
 from ganherd.comm.detect import connect
 from ganherd.errors import UserError
 
+LONG = pytest.mark.long
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_ranks_answer_as_one_process(ranks: int, tmp_path: Path) -> None:
-    code, said = job("torch", ranks, "rank_as_local.py", "torch", tmp_path)
+
+@pytest.mark.parametrize(
+    ("start", "ranks"),
+    [
+        ("forked", 1),
+        ("torch", 2),
+        ("forked", 3),
+        ("forked", 5),
+        *(pytest.param("torch", n, marks=LONG) for n in (1, 3, 5)),
+    ],
+)
+def test_ranks_answer_as_one_process(start: str, ranks: int, tmp_path: Path) -> None:
+    """By torchrun, and by hand: the variables are the same, but nobody holds the store for them."""
+    code, said = job(start, ranks, "rank_as_local.py", "torch", tmp_path)
     assert code == 0, said
     done = sorted(json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
     assert done == [[rank, ranks] for rank in range(ranks)], said

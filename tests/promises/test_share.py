@@ -28,7 +28,7 @@ from ganherd.strategies.share import Share, columns
 from promises import test_breeds
 from promises.separate import SeparateGan
 from promises.test_fused_equals_separate import herd_of
-from promises.test_gap import FUSED, LOOP, difference, gap, train
+from promises.test_gap import LOOP, difference, gap, train
 
 # by net: layers named whole, by a prefix and by one parameter alone, with layers that are not shared between
 LAYERS = {

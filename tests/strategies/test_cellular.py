@@ -299,6 +299,20 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         make_strategy(assemble(recipe, trust_code=True), {"iteration": SPAN})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"rewire": [{"at": 1, "topology": "ring"}], "rewire_by": "a:b"}, "both say who meets whom"),
+        ({"iteration": "0"}, "strategy.cellular.iteration must be longer than 0"),
+        ({"replacements": 2}, "more than the 1 individuals of a cell"),
+        ({"topology": "graph"}, "give both or neither"),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        recipe_file.load(settings(tmp_path, **wrong))
+
+
 # -- what is told ------------------------------------------------------------------------------------------------------------------
 
 

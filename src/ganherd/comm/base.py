@@ -143,6 +143,11 @@ class Communicator(ABC):
     def abort(self, code: int) -> NoReturn:
         """Ends every rank at once with this exit code; for a rank that cannot go on while others wait for it."""
 
+    @abstractmethod
+    def fail(self, code: int, patience: float = 10.0) -> None:
+        """For a rank that ends with an error. Returns where all ranks come here within so many seconds, as after a mistake
+        that all were given; else the others are waiting for this one, and are ended with this exit code."""
+
     def close(self) -> None:
         """The last call: waits, without using the processor, until all ranks have come here, however long that takes."""
         self.barrier()

@@ -32,6 +32,9 @@ class Local(Communicator):
     def abort(self, code: int) -> NoReturn:
         sys.exit(code)
 
+    def fail(self, code: int, patience: float = 10.0) -> None:
+        pass
+
     def _exchange(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> None:
         raise AssertionError("there is nobody to send to")
 

@@ -29,6 +29,7 @@ class Mpi(Communicator):
         self._mpi = _load()
         self._broken = (self._mpi.Exception,)
         self._comm = (self._mpi.COMM_WORLD if comm is None else comm).Dup()
+        self._last = self._comm.Dup()  # for `fail`, which must not be mistaken for what others are waiting in
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         # what the MPI standard (4.1) has for the question whether it can read a GPU's memory
         self._on_gpus = "cuda" in (self._comm.Get_info().Get("mpi_memory_alloc_kinds") or "")
@@ -39,7 +40,15 @@ class Mpi(Communicator):
         self._mpi.COMM_WORLD.Abort(code)
         raise AssertionError("MPI does not return from an abort")
 
+    def fail(self, code: int, patience: float = 10.0) -> None:
+        everyone, began = self._last.Ibarrier(), time.monotonic()
+        while not everyone.Test():
+            if time.monotonic() - began > patience:
+                self.abort(code)
+            time.sleep(_NAP[1])
+
     def _leave(self) -> None:
+        self._last.Free()
         self._comm.Free()
 
     def _exchange(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> None:

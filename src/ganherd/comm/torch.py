@@ -42,6 +42,9 @@ class Torch(Communicator):
         sys.stderr.flush()
         os._exit(code)
 
+    def fail(self, code: int, patience: float = 10.0) -> None:
+        """Nothing has to be done: it will exit with this code, and torchrun ends those that wait for it."""
+
     def _leave(self) -> None:
         """Lets go of the groups while Python is whole: their threads, met by its end, would abort the process."""
         groups, self._gpus, self._group = (self._gpus, self._group), None, None

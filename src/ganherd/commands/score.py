@@ -35,7 +35,7 @@ def score(
     head: Annotated[
         Path | None, typer.Option(help="Classifier of Inception for its score: .npz with weight, bias.")
     ] = None,
-    per: Annotated[str | None, typer.Option(help="Also of each: member or class.")] = None,
+    per: Annotated[str | None, typer.Option(help="Also of each: class, member, or neighbourhood of a grid.")] = None,
     samples: Annotated[
         int | None,
         typer.Option("-n", min=1, help="Samples for each score; default: 1,000; 10,000 for Inception on a GPU."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +34,12 @@ def train(
 ) -> None:
     """Train a recipe, or go on with a run."""
     from ganherd import recipe_file
+    from ganherd.comm.detect import detect
 
+    if detect(os.environ) != "local":
+        raise UserError(
+            "one herd over several ranks cannot be trained yet: start one process, or one run per process with another --run."
+        )
     overrides = list(sets or [])
     overrides += [f"train.budget={budget}"] if budget else []
     overrides += [f"herd.seeds={seeds}"] if seeds is not None else []

@@ -31,13 +31,16 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
         if settings.name == "auto":
             say(f"the nets cannot be fused ({why}), so the members are trained one after another.")
         settings = settings.model_copy(update={"name": "loop"})
+    if settings.name == "graph" and not herd.feed.resident:
+        raise UserError("engine.name is graph, but the data does not fit on the device and is streamed: take fused or auto.")
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
     if herd.device.type == "cuda":
         threads = threads[-1:]
         whole = chunk >= herd.size and not herd.pace  # a graph holds the addresses of the whole state
-        names = names if settings.name != "auto" else ["loop", "fused", *(["graph"] if whole else [])]
+        can_capture = whole and herd.feed.resident  # and its data must lie on the device
+        names = names if settings.name != "auto" else ["loop", "fused", *(["graph"] if can_capture else [])]
     plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
     if len(plans) == 1:
         return plans[0]

@@ -180,7 +180,7 @@ def place(herd: Herd, plan: Plan) -> None:
 
 def make_engine(herd: Herd, plan: Plan) -> Engine:
     """The engine that the plan names; `graph` runs where the whole herd is on a GPU and all make the same step."""
-    if plan.name == "graph" and herd.state["g.params"].is_cuda and not herd.pace:
+    if plan.name == "graph" and herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace:
         from ganherd.herd.graph import GraphEngine
 
         return GraphEngine(herd, plan)

@@ -14,7 +14,7 @@ from torch import nn
 from ganherd import nets
 from ganherd.data import partition as parts
 from ganherd.data import source
-from ganherd.data.feed import Feed
+from ganherd.data.stream_feed import make_feed
 from ganherd.errors import UserError
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.engine import Herd
@@ -106,15 +106,16 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> A
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
     for blueprint in (*(breed.g for breed in breeds.all), d):
         blueprint.module.to(device)
-    feed = Feed(
-        torch.from_numpy(dataset.x).to(device),
-        torch.from_numpy(dataset.y).to(device),
+    feed = make_feed(
+        dataset.x,
+        dataset.y,
         np.concatenate([cut.index for cut in cuts]),
         np.concatenate([cut.count for cut in cuts]),
         recipe.train.batch,
         dataset.offset,
         dataset.scale,
         dtype,
+        device,
     )
     herd = Herd(breeds, d, state, _rules(recipe, losses), feed, device)
     started = origins.start(herd, recipe, dataset.shape, trust_code) if begins else []
@@ -177,11 +178,12 @@ def set_precision(recipe: Recipe) -> None:
 
 
 def _settings(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """Per-member settings of one replica, and the distinct losses that `loss` counts into."""
+    """Per-member settings of one replica, and the losses that `loss` counts into."""
     optim, loss = recipe.optim, recipe.loss.name
     chosen = _each("loss.name", loss, members)
     mutation = recipe.strategy.cellular.mutation
-    distinct = tuple(dict.fromkeys([*mutation.losses, *chosen]))  # those that are drawn among come first
+    # those that are drawn among come first, one that is drawn twice as often twice
+    distinct = (*mutation.losses, *dict.fromkeys(name for name in chosen if name not in mutation.losses))
     floats = {
         "lr_g": _each("optim.lr_g", optim.lr_g, members),
         "lr_d": _each("optim.lr_d", optim.lr_d, members),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ganherd.scores.clock import Progress
-from ganherd.scores.groups import refuse_impossible
+from ganherd.scores.groups import of_grid, refuse_impossible
 from ganherd.scores.material import LeftOut, Material, Neighbourhood
 from ganherd.scores.of_run import score_run
 from ganherd.scores.of_runs import Scored, score_runs
@@ -52,11 +52,13 @@ def score(
     """Every metric by name: {"value", "samples", "network", "seed", "replica", …}; `skipped`: what was not, and why.
 
     Without names: what `ganherd train` measures at its end. `reference` (real features and their network) is by
-    default the cheap one: the data's own classifier, or pixels. `per`: "class", "member" or "neighbourhood" (then
-    `neighbourhoods` lists the members of each), values for each beside.
+    default the cheap one: the data's own classifier, or pixels. `per`: "class", "member" or "neighbourhood", values for
+    each beside; `neighbourhoods` lists the members of each, where they are not those of the mixture's grid.
     """
     names = known_metrics(metrics, "train", dataset)
     mixture = _on_best_device(mixture)
+    if per == "neighbourhood":
+        neighbourhoods = neighbourhoods or of_grid(mixture, replica)
     material = Material(mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods)
     refuse_impossible(per, material)
     out: dict[str, dict[str, Any]] = {}

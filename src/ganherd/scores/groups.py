@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.errors import UserError
-from ganherd.scores.material import Drawn, Material
+from ganherd.scores.material import Drawn, Material, Neighbourhood
 
 if TYPE_CHECKING:
     from ganherd.scores.features import Features
@@ -34,10 +34,17 @@ class Group:
     real: Features
 
 
+def of_grid(mixture: Any, replica: int) -> list[Neighbourhood] | None:
+    """The neighbourhoods of a replica's cells in their order, with the weights that they have; none without a grid."""
+    if (grid := getattr(mixture, "neighbourhoods", None)) is None:
+        return None
+    return [Neighbourhood(one.members, one.weights) for one in grid.all if one.replica == replica]
+
+
 def refuse_impossible(per: str | None, material: Material) -> None:
     """One sentence before anything is measured, where --per asks for what is not there."""
     if per not in (None, *KINDS):
-        raise UserError(f"--per {per}: choose class or member.")
+        raise UserError(f"--per {per}: choose class, member or neighbourhood.")
     if per in ("member", "neighbourhood") and not material.has_generators:
         raise UserError(f"--per {per} needs a run: samples alone do not say which member made them.")
     if per == "class" and not material.has_labels:
@@ -49,7 +56,10 @@ def refuse_impossible(per: str | None, material: Material) -> None:
 def _refuse_neighbourhoods(material: Material) -> None:
     members = len(material.mixture.label_of)
     if not material.neighbourhoods:
-        raise UserError("scores of neighbourhoods need the lists of their members.")
+        raise UserError(
+            "scores of neighbourhoods need the lists of their members, which runs with strategy.name cellular have: "
+            "choose --per member for others."
+        )
     for number, one in enumerate(material.neighbourhoods):
         listed = list(one.members)
         if not listed or len(set(listed)) < len(listed) or not all(0 <= m < members for m in listed):

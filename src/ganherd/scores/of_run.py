@@ -31,7 +31,8 @@ def score_run(
     """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
 
     `network`: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, any TorchScript as
-    `FILE.pt#sha256=…`, or your own `package.module:Class`; `head`: a classifier for inception; `per`: "class" or "member".
+    `FILE.pt#sha256=…`, or your own `package.module:Class`; `head`: a classifier for inception; `per`: "class", "member" or
+    "neighbourhood", of a grid's cells.
     """
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder

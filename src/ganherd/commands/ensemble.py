@@ -1,0 +1,53 @@
+"""`ganherd ensemble`: the few generators of a run that are best together."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ganherd.commands.options import Json, Quiet, Trust, print_json, printable, say
+
+
+class By(StrEnum):
+    fid = "fid"
+    tvd = "tvd"
+
+
+class Search(StrEnum):
+    greedy = "greedy"
+    evolutionary = "evolutionary"
+
+
+def ensemble(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    size: Annotated[int, typer.Option(min=1, help="At most so many generators.")] = 5,
+    by: Annotated[By, typer.Option(help="What is searched for: the least FID, or TVD of the classes.")] = By.fid,
+    search: Annotated[Search, typer.Option(help="How.")] = Search.greedy,
+    samples: Annotated[int, typer.Option("-n", min=2, help="Samples of each generator.")] = 1000,
+    network: Annotated[str | None, typer.Option(help="Whose features; as for `ganherd score`.")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    trust_code: Trust = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search the whole herd for the few generators that are best together, and keep them as RUN/mixture-ensemble."""
+    from ganherd import ensembles
+
+    found = ensembles.find(
+        run,
+        size,
+        by.value,
+        search.value,
+        samples,
+        seed,
+        network=network,
+        trust_code=trust_code,
+        progress=None if quiet or as_json else say,
+    )
+    if as_json:
+        print_json(found.facts())
+    else:
+        print(printable(str(found)))

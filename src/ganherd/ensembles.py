@@ -1,0 +1,205 @@
+"""The best few generators of a finished run, wherever they live: searched on features computed once, kept as a mixture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.errors import UserError
+from ganherd.scores.clock import Progress, timed
+from ganherd.scores.material import Drawn, LeftOut
+from ganherd.scores.moments import Moments
+from ganherd.strategies import ensemble
+from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, summarise
+
+if TYPE_CHECKING:
+    from ganherd.mixture import Mixture
+    from ganherd.scores.reference import Reference
+
+FOLDER = "mixture-ensemble"
+By = Literal["fid", "tvd"]
+Search = Literal["greedy", "evolutionary"]
+_SMALL = 256  # features up to which a mixture's score is quickest on a CPU
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The ensemble of one replica. The search saw one set of samples; `before` and `after` are measured on another."""
+
+    seed: int
+    members: tuple[int, ...]  # as the search picked them
+    weights: tuple[float, ...]
+    before: Mapping[str, float]  # of the run's own mixture: fid, and tvd where the network tells classes
+    after: Mapping[str, float]
+    searched: tuple[float, float]  # what the search saw of both
+    tried: int  # mixtures
+
+    def facts(self) -> dict[str, Any]:
+        """As `--json` prints them."""
+        chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
+        told = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
+        return {"seed": self.seed, "members": chosen, **told, "tried": self.tried}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a search, and where it lies."""
+
+    folder: Path
+    by: By
+    search: Search
+    network: str
+    samples: int  # of each generator, twice
+    generators: int
+    each: tuple[Chosen, ...]  # of every replica
+
+    def facts(self) -> dict[str, Any]:
+        own = {"mixture": str(self.folder), "by": self.by, "search": self.search, "network": self.network}
+        rows = [one.facts() for one in self.each]
+        return {**own, "samples": self.samples, "generators": self.generators, "ensembles": rows}
+
+    def __str__(self) -> str:
+        head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
+        lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
+        for one in self.each:
+            told = [f"{name} {one.before[name]:.3f} → {one.after[name]:.3f}" for name in one.before]
+            saw = f"the search saw {self.by} {one.searched[0]:.3f} → {one.searched[1]:.3f} in {one.tried:,} mixtures"
+            lines += ["", f"seed {one.seed}: {', '.join(told)} on fresh samples; {saw}", "member  weight"]
+            lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
+        return "\n".join([*lines, "", str(self.folder)])
+
+
+def find(
+    run: str | Path,
+    size: int = 5,
+    by: By = "fid",
+    search: Search = "greedy",
+    samples: int = 1000,
+    seed: int = 0,
+    *,
+    network: str | None = None,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+) -> Found:
+    """Searches ensembles of at most `size` generators, in each replica its own, and writes the mixture into the run."""
+    from ganherd import mixture
+    from ganherd.data.source import load
+    from ganherd.run.folder import RunFolder
+    from ganherd.scores.features import best_device
+    from ganherd.scores.of_run import reference_for
+
+    if size < 1 or samples < 2:
+        raise UserError("an ensemble needs --size of at least 1, and -n of at least 2 samples of each generator.")
+    folder = RunFolder.open(run)
+    made = mixture.load(run, trust_code)
+    if (made.label_of >= 0).any():
+        raise UserError("the members of this run stand for classes, which an ensemble would lose: sample it as it is.")
+    data = load(folder.recipe.data)
+    reference = reference_for(data, network, samples, None, trust_code, progress)
+    try:
+        name = reference.network.name
+    except LeftOut as why:
+        raise UserError(f"--network {network}: {why}.") from why
+    target = Path(folder.path) / FOLDER
+    on_device = made.to(best_device())
+    each = tuple(
+        _of_replica(on_device, r, reference, size, by, search, samples, seed, progress) for r in range(made.replicas)
+    )
+    weights = np.zeros((made.replicas, made.members))
+    for row, one in zip(weights, each, strict=True):
+        row[list(one.members)] = one.weights
+    whole = replace(made, weights=weights if len(weights) > 1 else weights[0], winner=None, neighbourhoods=None)
+    try:
+        whole.save(target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror}.") from error
+    return Found(target, by, search, name, samples, made.members, each)
+
+
+def _of_replica(
+    made: Mixture,
+    replica: int,
+    reference: Reference,
+    size: int,
+    by: By,
+    search: Search,
+    samples: int,
+    seed: int,
+    progress: Progress | None,
+) -> Chosen:
+    sets = [_drawn(made, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
+    able = sorted(set(sets[0]) & set(sets[1]))  # a generator that is no number any more is nobody's partner
+    if not able:
+        raise UserError(f"no generator of seed {made.seeds[replica]} makes samples that are numbers: train it again.")
+    seen, fresh = (_scores(reference, [one[m] for m in able]) for one in sets)
+    if by not in seen:
+        raise UserError(
+            f"--by tvd needs a network that tells classes, and {reference.network.name} does not: "
+            "choose --by fid, or another --network."
+        )
+    if progress:
+        progress(f"{search} search by {by}")
+    found = (
+        ensemble.greedy(seen[by], len(able), size)
+        if search == "greedy"
+        else ensemble.evolutionary(seen[by], len(able), size, smallest=1, seed=seed)
+    )
+    own = made.weights_of(replica)[able]
+    if not own.sum() > 0:
+        raise UserError(
+            f"the mixture of seed {made.seeds[replica]} is of generators that are no numbers: train it again."
+        )
+    old, new = torch.from_numpy(own / own.sum()), found.weights
+    picked = [number for number in found.picked if float(new[number]) > 0]
+    return Chosen(
+        made.seeds[replica],
+        tuple(able[number] for number in picked),
+        tuple(float(new[number]) for number in picked),
+        {name: _value(score, old) for name, score in fresh.items()},
+        {name: _value(score, new) for name, score in fresh.items()},
+        (_value(seen[by], old), _value(seen[by], new)),
+        found.evaluations,
+    )
+
+
+def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progress | None) -> dict[int, np.ndarray]:
+    """Samples of every member alone that makes any."""
+    found: dict[int, np.ndarray] = {}
+    for member in timed(range(made.members), progress, "drawing samples of every generator"):
+        try:
+            x = made.alone(member).sample(samples, seed=seed, replica=replica).x
+        except UserError:  # not finite
+            continue
+        if np.isfinite(x).all():
+            found[member] = x
+    return found
+
+
+def _scores(reference: Reference, each: Sequence[np.ndarray]) -> dict[str, Score]:
+    """How mixtures of these generators are scored: fid, and tvd where the network tells classes."""
+    n, together = len(each[0]), np.concatenate(each)
+    nobody = np.full(len(together), -1, np.int64)
+    fake, real = reference.of(Drawn(together, nobody, nobody)), reference.real
+    where = torch.device("cpu") if fake.dimension <= _SMALL else fake.x.device
+    classes = 0 if real.logits is None else real.logits.shape[1]
+    predicted = None if fake.logits is None else fake.logits.argmax(1).cpu().split(n)
+    summary = summarise([x.to(where) for x in fake.x.split(n)], predicted, classes)
+    found: dict[str, Score] = {
+        "fid": FrechetScore(summary, Moments(real.moments.mean.to(where), real.moments.cov.to(where)))
+    }
+    if real.logits is not None:
+        seen = torch.bincount(real.logits.argmax(1).cpu(), minlength=classes).double()
+        found["tvd"] = VariationScore(summary, seen / seen.sum())
+    return found
+
+
+def _value(score: Score, weights: Tensor) -> float:
+    value = float(score(weights[None], torch.arange(len(weights))[None])[0])
+    return value if math.isfinite(value) else math.nan

@@ -1,0 +1,257 @@
+"""`ganherd compare`: equal budgets and equal images, scores with intervals, and a comparison that goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import ganherd
+from ganherd.compare import differences, downstream, entry, page, recipes, show
+from ganherd.errors import Interrupted
+from small import small_recipe
+
+METRICS = ("--metrics", "diversity,kid", "--network", "pixels", "-n", 40)
+
+
+@pytest.fixture
+def two(data) -> tuple[str, str]:
+    """Two recipes; the second one's critic sees twice as many images in a step."""
+    quick = {"watch": {"every": 0}, "checkpoint_every": 0}
+    Path("a.yaml").write_text(yaml.safe_dump(small_recipe(data, run=quick)))
+    Path("b.yaml").write_text(yaml.safe_dump(small_recipe(data, run=quick, train={"n_critic": 2})))
+    return "a.yaml", "b.yaml"
+
+
+@pytest.fixture(autouse=True)
+def plain_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training ends with its mixture, without scores and report of its own: these have tests elsewhere."""
+    monkeypatch.setattr("ganherd.run.finish.write_scores", lambda *arguments: {})
+    monkeypatch.setattr("ganherd.report.write", lambda *arguments, **settings: None)
+
+
+def compared(cli, *words: object) -> dict:
+    answer = cli("compare", *words, *METRICS, "--json", "-q")
+    assert answer.code == 0, answer
+    assert answer.err == "" and answer.out.count("\n") == 1
+    return json.loads(answer.out)
+
+
+def times(folder: str | Path) -> dict[str, int]:
+    """When the runs were last written."""
+    return {str(p): p.stat().st_mtime_ns for p in Path(folder).glob("*/*/run.json")}
+
+
+def test_equal_steps_and_equal_images(cli, two) -> None:
+    found = compared(cli, *two, "--budget", "4steps", "--seeds", 2)
+    folder = Path(found["compare"])
+    assert folder == Path("comparisons/a-vs-b") and found["state"] == "finished"
+    assert {k: v for k, v in json.loads((folder / "compare.json").read_text()).items()} == {
+        k: v for k, v in found.items() if k != "compare"
+    }
+    budget, images = (found["bases"][basis]["entries"] for basis in ("budget", "images"))
+    assert [row["steps"] for row in budget.values()] == [4, 4]
+    assert [row["images"] for row in budget.values()] == [4 * 8 * 3, 2 * 4 * 8 * 3]  # steps × batch × members
+    assert [row["images"] for row in images.values()] == [96, 96]
+    assert [row["run"] for row in images.values()] == ["budget/a", "images/b"]
+    for row in budget.values():
+        assert row["members"] == 3 and row["device"] == "cpu"
+        assert row["parameters"] == 3 * (row["generator_parameters"][0] + row["discriminator_parameters"])
+        assert 0 < row["device_seconds"] < row["wall_seconds"]
+        assert [len(row["scores"][name]["per_seed"]) for name in ("diversity", "kid")] == [2, 2]
+    apart = found["bases"]["budget"]["differences"]["b"]["diversity"]
+    pairs = [budget[name]["scores"]["diversity"]["per_seed"] for name in "ab"]
+    assert apart["per_seed"] == pytest.approx(np.subtract(pairs[1], pairs[0]))
+    assert apart["value"] == pytest.approx(np.mean(apart["per_seed"]))
+    assert apart["interval"]["low"] <= apart["value"] <= apart["interval"]["high"]
+    text = (folder / "compare.html").read_text()
+    assert "At equal images seen" in text and "http" not in text.replace("http-equiv", "").replace(
+        "http://www.w3.org", ""
+    )
+    assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_run_at_equal_images_is_where_the_longer_one_passed_by(cli, two) -> None:
+    found = compared(cli, *two, "--budget", "4steps", "--seeds", 1, "-o", "out")
+    assert found["bases"]["images"]["entries"]["b"]["steps"] == 2
+    alone = ganherd.train("b.yaml", ["train.budget=2steps"], run="alone", quiet=True)
+    ours, theirs = (Path(p) / "mixture" / "generators.safetensors" for p in ("out/images/b", alone.path))
+    assert ours.read_bytes() == theirs.read_bytes()
+    apart = found["bases"]["budget"]["differences"]["b"]["diversity"]
+    assert apart["verdict"] == "open" and "interval" not in apart  # one seed says nothing of luck
+
+
+def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> None:
+    from ganherd.run import start
+
+    monkeypatch.setattr(page, "write", lambda facts, folder: {})
+    begin, begun = start.begin, []
+
+    def interrupted(recipe, path, name, *rest, **settings):
+        begun.append(str(path))
+        if name == "b":
+            raise Interrupted("stopped by SIGTERM at step 1.")
+        return begin(recipe, path, name, *rest, **settings)
+
+    words = (*two, "--budget", "4steps", "--seeds", 1, "-o", "out")
+    monkeypatch.setattr(start, "begin", interrupted)
+    stopped = cli("compare", *words, *METRICS, "-q")
+    assert stopped.code == 75 and "the same command goes on" in stopped.err
+    assert json.loads(Path("out/compare.json").read_text())["state"] == "running"
+    (Path("out/budget/b")).mkdir()  # as a kill before the first word of a run leaves it
+    (Path("out/budget/b") / "recipe.yaml").write_text("")
+    monkeypatch.setattr(start, "begin", lambda *a, **k: begun.append(str(a[1])) or begin(*a, **k))
+    found = compared(cli, *words)
+    assert begun == ["out/budget/a", "out/budget/b", "out/budget/b", "out/images/b"]
+    before = times("out")
+    assert compared(cli, *words) == found and times("out") == before
+    shutil.rmtree("out/images")
+    info = Path("out/budget/a/run.json")
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"state": "interrupted"}))
+    again = compared(cli, *words)
+    assert [row["steps"] for row in again["bases"]["budget"]["entries"].values()] == [4, 4]
+    assert len(begun) == 5  # the run was resumed, the one that was missing began anew
+    other = cli("compare", *words, "--metrics", "diversity", "-n", 40, "--json", "-q")
+    assert set(json.loads(other.out)["bases"]["images"]["entries"]["b"]["scores"]) == {"diversity"}
+    assert len(begun) == 5  # other scores need no other runs
+
+
+def test_for_people(cli, two) -> None:
+    answer = cli("compare", *two, "--budget", "2steps", "--seeds", 2, "--metrics", "diversity", "-n", 40)
+    for words in ("a against b on small.npz, 2 seeds each", "At equal steps: 2 for each", "At equal images seen", "paired by seed",
+                  "device s", "comparisons/a-vs-b/compare.html"):  # fmt: skip
+        assert words in answer.out
+    assert "a: 2steps, 2 seeds" in answer.err
+
+
+def test_what_cannot_be_compared(cli, two, data) -> None:
+    a, b = two
+    assert "at least two recipes" in cli("compare", a, "--budget", "2steps").sentence
+    assert "--budget" in cli("compare", a, b).sentence
+    assert "no metric named 'fdi'" in cli("compare", a, b, "--budget", "2steps", "--metrics", "fdi").sentence
+    assert "--per-class goes with --downstream" in cli("compare", a, b, "--budget", "1s", "--per-class", "3").sentence
+    other = cli("compare", a, "ring8", "--budget", "2steps", "-q").sentence
+    assert "a and ring8 do not train on the same data" in other
+    assert not Path("comparisons").exists()
+    compared(cli, a, b, "--budget", "1steps", "--seeds", 1, "-o", "out")
+    told = cli("compare", a, b, "--budget", "2steps", "--seeds", 1, "-o", "out").sentence
+    assert "(budget: 1steps -> 2steps)" in told
+    Path("full").mkdir()
+    Path("full/file").write_text("")
+    assert "holds no comparison" in cli("compare", a, b, "--budget", "1steps", "-o", "full").sentence
+    Path("out/compare.json").write_text("[]")
+    assert "not what `ganherd compare` writes" in cli("compare", a, b, "--budget", "1steps", "-o", "out").sentence
+
+
+def test_images_are_counted_as_they_are_shown(data) -> None:
+    from ganherd import recipe_file
+
+    recipe = recipe_file.load(small_recipe(data, train={"n_critic": 3, "skip_d": 1}))
+    seen = entry.look_at(recipe)
+    assert [seen.images(steps) for steps in (0, 1, 2, 3)] == [
+        0,
+        72,
+        72,
+        144,
+    ]  # at every second step, three batches of 8
+    assert [seen.steps(images, 100) for images in (0, 72, 143, 144)] == [1, 2, 2, 4]
+    assert seen.steps(10**9, 100) == 100
+
+
+def test_a_verdict_needs_an_interval_without_zero() -> None:
+    def verdict(metric: str, first: list[float], other: list[float]) -> str:
+        a, b = ({"value": float(np.mean(v)), "per_seed": v, "seeds": [0, 1, 2]} for v in (first, other))
+        return differences.difference(metric, a, b)["verdict"]
+
+    assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 4.1, 5.0]) == "better"
+    assert verdict("fid", [3.0, 4.0, 5.0], [5.0, 6.1, 7.0]) == "worse"
+    assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 9.0, 5.0]) == "open"
+    assert verdict("label_accuracy", [0.5, 0.6, 0.7], [0.7, 0.81, 0.9]) == "better"
+    assert verdict("diversity", [1.5, 1.6, 1.7], [1.2, 1.31, 1.4]) == "better"  # nearer to 1, from above
+
+
+def test_unequal_seconds_are_said() -> None:
+    rows = {name: {"device_seconds": s} for name, s in (("a", 20.0), ("b", 15.0))}
+    facts = {
+        "training": {"recipes": {"a": {}, "b": {}}, "seeds": 2, "budget": "20s"},
+        "bases": {"budget": {"entries": rows}},
+    }
+    assert any("not equal (15.0 to 20.0)" in note for note in show.notes(facts, "budget"))
+    rows["b"]["device_seconds"] = 19.8
+    assert not any("not equal" in note for note in show.notes(facts, "budget"))
+
+
+def test_a_time_is_all_for_the_training(monkeypatch, data, tmp_path) -> None:
+    from ganherd.run import start
+
+    seen = {}
+    monkeypatch.setattr(start, "rate", lambda *arguments: 30.0)  # member-steps a second: ten steps of three members
+    monkeypatch.setattr(start, "_train", lambda assembly, plan, folder, budget, *rest: seen.update(vars(budget)))
+    asked = recipes.Asked.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
+    assert asked.is_time
+    start.begin(asked.recipes["a"], tmp_path / "run", quiet=True, whole=True)
+    assert seen["deadline"] == 5.0 and seen["steps"] == 49
+
+
+def _file(folder: Path, data: Path, name: str) -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(small_recipe(data)))
+    return str(path)
+
+
+def test_the_page_draws_what_was_measured() -> None:
+    rows = {n: {"scores": {"fid": {"value": 2.0}, "modes": {"value": 8}, "skipped": {"kid": "why"}}} for n in "ab"}
+    assert page.panels({"budget": {"entries": rows}}) == ["fid", "modes"]
+
+
+# -- downstream -------------------------------------------------------------------------------------------------------
+
+
+def test_downstream(cli, run, monkeypatch) -> None:
+    monkeypatch.setattr("ganherd.compare.fit.STEPS", (5, 5))
+    copy = Path(shutil.copytree(run, "copy"))
+    answer = cli(
+        "compare", "--downstream", copy, "--per-class", "2,9999", "--seeds", 2, "--generated", 20, "--json", "-q"
+    )
+    assert answer.code == 0, answer
+    found = json.loads(answer.out)["downstream"]["copy"]
+    assert [row["real"] for row in found["rows"]] == [0, 2, "all"] and found["left_out"] == [9999]
+    for row in found["rows"]:
+        assert (row["alone"] is None) == (row["real"] == 0) == (row["difference"] is None)
+        assert len(row["with"]["per_seed"]) == 2 and 0 <= row["with"]["value"] <= 1
+    with np.load(run.parent / "small.npz") as kept:
+        assert found["held_out"] + found["seen"] == len(kept["y"])
+    assert Path("copy/downstream.png").is_file() and json.loads(Path("copy/downstream.json").read_text()) == found
+    text = cli(
+        "compare", "--downstream", copy, "--per-class", "2", "--seeds", 1, "--generated", 5, "-o", "out", "-q"
+    ).out
+    assert "can be told from luck" in text and Path("out/copy/downstream.png").is_file()
+    assert "that the mixture was trained on" in text
+
+
+def test_good_images_help_and_bad_ones_do_not(run, monkeypatch) -> None:
+    """The yardstick measures: the real images themselves stand in for generated ones, then noise does."""
+    monkeypatch.setattr("ganherd.compare.fit.STEPS", (30, 30))
+    from ganherd.compare.fit import Images
+    from ganherd.data.source import load
+    from ganherd.run.folder import RunFolder
+
+    data = load(RunFolder(run).recipe.data)
+    noise = np.random.default_rng(0).integers(0, 256, data.x.shape).astype(np.uint8)
+    asked = downstream.Asked([1], seeds=1)
+    gained = {}
+    for name, x in (("real", data.x), ("noise", noise)):
+        monkeypatch.setattr(downstream, "_generated", lambda made, count, seed, x=x: Images(x, data.y))
+        rows = downstream.measure_run(run, asked)["rows"]
+        gained[name] = rows[1]["difference"]["value"]
+    assert gained["real"] > 0.1 and gained["noise"] < gained["real"] / 2
+
+
+def test_downstream_needs_labels_and_runs(cli, run) -> None:
+    assert "no run folder nowhere" in cli("compare", "--downstream", "nowhere").sentence
+    assert "--budget is for recipes" in cli("compare", "--downstream", run, "--budget", "3s").sentence
+    assert "--per-class 1,x" in cli("compare", "--downstream", run, "--per-class", "1,x").sentence

@@ -1,0 +1,104 @@
+"""`ganherd data inspect --recommend` names a recipe that exists, reads the data and trains on it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ganherd import recipe_file, recommend
+from ganherd.recommend import RULES, Look, choose, commands, overrides
+from small import LABELS
+
+
+def look(source: str = "folder", side: int = 64, classes: int = 10, fewest: int = 5000, gpu: bool = True) -> Look:
+    return Look(source, side == 0, side, classes, fewest * max(classes, 1), fewest, gpu)
+
+
+def test_every_recipe_of_the_rules_is_packaged() -> None:
+    there = {name for name, _ in recipe_file.names()}
+    assert {rule.recipe for rule in RULES} | {rule.first for rule in RULES if rule.first} <= there
+
+
+CASES = [
+    (look("ring8", 0), "ring8", ""),
+    (look("grid25", 0, gpu=False), "grid25", ""),
+    (look("points.csv", 0, classes=0, fewest=300), "r15", ""),
+    (look("points.csv", 0, classes=0, fewest=30_000), "ring8", ""),
+    (look("digits", 8, gpu=False), "digits-wcgan", ""),
+    (look("mine.npz", 12), "digits-wcgan", ""),
+    (look("mnist", 28), "mnist-wcgan", ""),
+    (look("stacked-mnist", 28, 1000, 60), "stacked-mnist-gap4", ""),
+    (look("cifar10", 32), "cifar10-perclass", ""),
+    (look("cifar100", 32, 100, 500), "cifar100-perclass", "cifar100-all"),
+    (look("cifar10", 32, gpu=False), "folder-perclass-small", ""),
+    (look("photos", 64), "folder-perclass", ""),
+    (look("photos", 128, fewest=80), "folder-perclass", "folder-perclass"),
+    (look("photos", 500, classes=0), "folder-perclass", ""),
+    (look("photos", 500, gpu=False), "folder-perclass-small", ""),
+]
+
+
+@pytest.mark.parametrize(("seen", "recipe", "first"), CASES, ids=lambda value: str(value)[:40])
+def test_the_recipe_for_each_kind_of_data(seen: Look, recipe: str, first: str) -> None:
+    rule = choose(seen)
+    assert (rule.recipe, rule.first) == (recipe, first)
+    packaged = recipe_file.load(recipe)
+    sets = overrides(rule, seen, packaged, [], prepared=False)
+    typed = commands(rule, packaged, sets)
+    assert len(typed) == (2 if first else 1)
+    for line, name in zip(typed, [first, recipe] if first else [recipe], strict=True):
+        words = shlex.split(line)
+        assert words[:3] == ["ganherd", "train", name]
+        loaded = recipe_file.load(name, [after for word, after in pairwise(words) if word == "--set"])
+        assert loaded.data.source == seen.source or packaged.data.source == seen.source
+        assert seen.classes or loaded.data.partition != "by-class"
+    if first:  # the first phase ends where the second one starts from
+        where = shlex.split(typed[0])[-1]
+        assert loaded.herd.start_from == where
+
+
+def test_sizes() -> None:
+    def size(side: int, prepared: bool = False, given: tuple[str, ...] = ()) -> list[str]:
+        seen = look("photos", side)
+        sets = overrides(choose(seen), seen, recipe_file.load("folder-perclass"), given, prepared)
+        return [one for one in sets if one.startswith("data.size")]
+
+    chosen = {side: size(side) for side in (30, 32, 100, 500)}
+    assert chosen == {30: ["data.size=32"], 32: ["data.size=32"], 100: ["data.size=64"], 500: ["data.size=128"]}
+    assert size(64, prepared=True) == ["data.size=null"]
+    assert size(48, given=("data.size=48",)) == ["data.size=48"]
+
+
+def test_the_command(cli, data) -> None:
+    found = json.loads(cli("data", "inspect", data, "--recommend", "--json").out)["recommend"]
+    assert found["recipe"] == "digits-wcgan" and found["members"] == len(LABELS)
+    assert found["commands"] == [f"ganherd train digits-wcgan --set data.source={data}"]
+    assert found["memory_bytes"] > 0 and found["seconds"] > 0
+    assert "3 of 3 classes have fewer than 100 images (zero, one, 2)" in found["notes"][0]
+    assert "recommend" not in json.loads(cli("data", "inspect", data, "--json").out)
+
+
+def test_for_people(cli, tmp_path, monkeypatch) -> None:
+    points = tmp_path / "cloud.txt"
+    np.savetxt(points, np.random.default_rng(0).normal(size=(200, 2)))
+    measured = {
+        "members": 4,
+        "seconds": 90.0,
+        "engine": "fused",
+        "state_bytes": 1,
+        "training_bytes": 1,
+        "data_bytes": 1,
+    }
+    asked = []
+    monkeypatch.setattr("ganherd.run.dry.describe", lambda recipe: asked.append(recipe) or measured)
+    out = cli("data", "inspect", points, "--recommend").out
+    assert "recommended: r15" in out and "about 1 min 30 s" in out
+    assert f"ganherd train r15 --set data.source={points} --set data.points=null" in out
+    (recipe,) = asked
+    assert recipe.data.source == str(points) and recipe.data.points is None
+    assert recommend.text({"recipe": "x", "why": "y", "members": 1, "memory_bytes": 1, "seconds": 1.0, "engine": "e",
+                           "commands": ["one", "two"], "notes": ["beware"]}).endswith("then     two\nnote: beware")  # fmt: skip

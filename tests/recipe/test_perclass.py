@@ -1,0 +1,239 @@
+"""The per-class recipes: what the papers say stands in them, their nets are the tables', and all of them train."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ganherd
+import little
+from ganherd import nets
+from ganherd.errors import UserError
+from ganherd.herd.engine import Plan, make_engine
+from ganherd.recipe import Recipe
+from ganherd.recipe_file import load
+from ganherd.run.assemble import Assembly, assemble
+
+W = ["cifar10-wcgan-paper", "cifar100-wcgan-paper", "imagenet-wcgan-paper", "mnist-wcgan-paper"]
+DC = ["cifar10-dccgan-paper", "cifar100-dccgan-paper", "imagenet-dccgan-paper"]
+READINGS = ["cifar10-wcgan-literal", "cifar10-wgan"]
+SOUND = ["cifar10-perclass", "cifar100-perclass", "folder-perclass"]
+ALL_CLASSES = ["cifar10-all", "cifar100-all"]
+FUSED = Plan("fused", 8, 1, "cpu")
+
+SIZES = {  # parameters of the generator and of the discriminator, as the tables count them at each size
+    (3, 32, 32): (1_051_139, 98_401),
+    (1, 28, 28): (856_065, 98_113),
+    (3, 64, 64): (3_533_315, 99_937),
+}
+
+
+def shape_of(name: str) -> tuple[int, int, int]:
+    return {"mnist": (1, 28, 28), "image": (3, 64, 64), "folde": (3, 64, 64)}.get(name[:5], (3, 32, 32))
+
+
+def parameters(recipe: Recipe, shape: tuple[int, int, int]) -> tuple[int, int]:
+    with torch.device("meta"):
+        g = nets.build_generator(recipe.nets.generator, shape, recipe.nets.latent, 0)
+        d = nets.build_discriminator(recipe.nets.discriminator, shape, 0)
+    return sum(p.numel() for p in g.parameters()), sum(p.numel() for p in d.parameters())
+
+
+def made(folder: Path, name: str) -> str:
+    """A little random data like what the recipe is for: two classes, as an .npz; folders of images where it says so."""
+    shape, random = shape_of(name), np.random.default_rng(0)
+    x, y = random.integers(0, 256, (12, *shape), np.uint8), np.repeat([0, 1], 6)
+    if name[:5] not in ("image", "folde"):
+        np.savez(folder / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        return str(folder / "data.npz")
+    from PIL import Image
+
+    for number, (image, label) in enumerate(zip(x, y, strict=True)):
+        place = folder / "pictures" / ("cat", "dog")[label]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).save(place / f"{number}.png")
+    return str(folder / "pictures")
+
+
+def narrow(folder: Path, name: str, *more: str) -> Recipe:
+    """The recipe on made data, with nets and batches that train in a blink; everything else is its own."""
+    widths = (4, 2) if load(name).nets.generator.name == "wcgan" else (2, 2)
+    return load(
+        name,
+        [
+            f"data.source={made(folder, name)}",
+            f"nets.generator.width={widths[0]}",
+            f"nets.discriminator.width={widths[1]}",
+            "herd.start_from=",
+            "train.batch=4",
+            "train.precision=float32",
+            "train.budget=2steps",
+            "engine={name: fused, chunk: 8, threads: 1, device: cpu}",
+            *more,
+        ],
+    )
+
+
+def trained(recipe: Recipe, steps: int = 2) -> Assembly:
+    assembly = assemble(recipe)
+    make_engine(assembly.herd, FUSED).advance(0, steps, assembly.herd.no_sums())
+    return assembly
+
+
+# -- what the papers say ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*W, *DC, "cifar10-wcgan-literal"])
+def test_a_paper_recipe_says_what_the_paper_and_the_authors_code_say(name: str) -> None:
+    recipe = load(name)
+    optim, train, d = recipe.optim, recipe.train, recipe.nets.discriminator.settings
+    assert (optim.lr_g, optim.lr_d, optim.beta1, optim.beta2) == (2e-4, 2e-4, 0.5, 0.999)
+    assert (train.budget, train.batch, train.n_critic, train.order, train.ema) == ("1000epochs", 100, 1, "g-d", None)
+    assert (recipe.data.partition, recipe.herd.members, recipe.nets.latent) == ("by-class", None, 100)
+    assert (d["dropout"], d["batch_norm"]) == (0.25, True)
+    eps = {recipe.nets.generator.settings["eps"], d["eps"]}
+    if name in DC:
+        assert recipe.loss.name == "non-saturating" and eps == {0.8}
+    else:
+        assert (recipe.loss.name, recipe.loss.clip, recipe.loss.clip_what) == ("wasserstein", 0.01, "all")
+        assert eps == ({0.8} if name == "cifar10-wcgan-literal" else {1e-5})
+
+
+def test_the_other_wasserstein_reading_has_a_penalty_five_critic_updates_and_no_batch_norm_in_the_critic() -> None:
+    recipe = load("cifar10-wgan")
+    assert (recipe.loss.name, recipe.train.n_critic) == ("wasserstein-gp", 5)
+    assert recipe.nets.discriminator.settings["batch_norm"] is False
+    assert parameters(recipe, (3, 32, 32)) == (1_051_139, 98_401 - 2 * (32 + 64 + 128))
+
+
+@pytest.mark.parametrize("name", [*W, *DC, "cifar10-wcgan-literal"])
+def test_the_nets_are_the_tables(name: str) -> None:
+    assert parameters(load(name), shape_of(name)) == SIZES[shape_of(name)]
+
+
+@pytest.mark.parametrize("name", [*SOUND, *ALL_CLASSES])
+def test_a_sound_recipe_has_what_works_on_few_images(name: str) -> None:
+    recipe = load(name)
+    d, train = recipe.nets.discriminator, recipe.train
+    assert (recipe.nets.generator.name, d.name, d.settings["spectral"]) == ("residual", "residual", True)
+    assert (recipe.loss.name, train.batch, train.ema, train.flip) == ("hinge", 64, 0.999, True)
+    assert train.augment == ["colour", "translation", "cutout"] and train.budget == "10m"
+    assert all(2e6 < count < 4e6 for count in parameters(recipe, (3, 32, 32)))
+
+
+# -- they train ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*W, *DC, *READINGS, *SOUND, *ALL_CLASSES])
+def test_it_trains_two_steps(tmp_path: Path, name: str) -> None:
+    recipe = narrow(tmp_path, name)
+    before = assemble(recipe).herd
+    after = trained(recipe).herd
+    assert after.size == (1 if name in ALL_CLASSES else 2)
+    for key in ("g.params", "d.params"):
+        assert torch.isfinite(after.state[key]).all()
+        assert (after.state[key] != before.state[key]).any(1).all()  # every member has learnt
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_a_folder_trains_at_any_size(tmp_path: Path, size: int) -> None:
+    assembly = trained(narrow(tmp_path, "folder-perclass", f"data.size={size}"), 1)
+    assert assembly.dataset.shape == (3, size, size) and assembly.dataset.labels == ("cat", "dog")
+    assert torch.isfinite(assembly.herd.state["g.params"]).all()
+
+
+def test_as_printed_it_does_not_train(tmp_path: Path) -> None:
+    """Once the critic is clipped, hardly anything of it reaches the generator: Adam's second moment shows the gradient."""
+
+    def gradient(name: str) -> float:
+        state = trained(narrow(tmp_path, name, "nets.generator.width=8", "nets.discriminator.width=16"), 4).herd.state
+        return float(state["g.adam.v"].sqrt().mean())
+
+    assert gradient("cifar10-wcgan-literal") < 1e-4 * gradient("cifar10-wcgan-paper")
+
+
+# -- first one GAN, then one for each class -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    little.be_brief(monkeypatch)
+    monkeypatch.setattr("ganherd.mixture._NOISES", 512)  # of which batch norm's statistics are estimated
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("brief")
+def test_every_class_starts_from_the_gan_over_all_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the comments of the recipes have it: two commands in one folder."""
+    monkeypatch.chdir(tmp_path)
+    run = load("cifar100-perclass").herd.start_from
+    assert run == "runs/cifar100-all"
+    quickly = [f"herd.start_from={run}", "run.watch.every=0"]
+    with pytest.raises(UserError, match=run):  # one sentence while there is nothing to start from
+        assemble(narrow(tmp_path, "cifar100-perclass", *quickly))
+    ganherd.train(narrow(tmp_path, "cifar100-all", "run.watch.every=0"), run=run, quiet=True)
+    ganherd.train(narrow(tmp_path, "cifar100-perclass", *quickly), run="runs/perclass", quiet=True)
+    one = little.tensors(little.last_checkpoint(tmp_path / run))
+    first = little.tensors(tmp_path / "runs" / "perclass" / "checkpoints" / "step-00000000")
+    taken = ("g.params", "g.ema", "d.params", "g.buffers", "d.buffers")
+    sources = {key.partition("/")[2]: value for key, value in one.items()}
+    found = {key.partition("/")[2]: value for key, value in first.items()}
+    assert len(found) > 40
+    for name, value in found.items():
+        if name.startswith(taken):
+            assert len(value) == 2 and all(torch.equal(row, sources[name][0]) for row in value), name
+
+
+def test_the_two_phases_have_the_same_nets() -> None:
+    for data in ("cifar10", "cifar100"):
+        assert load(f"{data}-all").nets == load(f"{data}-perclass").nets
+
+
+# -- a hundred classes on a CPU -----------------------------------------------------------------------------------------
+
+_HUNDRED = """
+import resource, sys
+import numpy as np
+from ganherd.herd import autotune
+from ganherd.herd.engine import make_engine, place
+from ganherd.recipe_file import load
+from ganherd.run import checkpoint
+from ganherd.run.assemble import assemble
+from pathlib import Path
+
+path, folder = sys.argv[1:]
+recipe = load("cifar100-wcgan-paper", [f"data.source={path}", "train.precision=float32", "engine.memory=1GiB",
+                                       "engine.name=fused", "engine.threads=1"])
+assembly = assemble(recipe)
+herd = assembly.herd
+assert herd.size == 100 and herd.g.size == 1_051_139 and herd.d.size == 98_401 and recipe.train.batch == 100
+plan = autotune.choose(herd, recipe.engine, print)
+place(herd, plan)
+before = herd.state["g.params"].clone()
+make_engine(herd, plan).advance(0, 2, herd.no_sums())
+assert (herd.state["g.params"] != before).any(1).all()
+checkpoint.save(Path(folder), 2, herd.state, herd.nets, {})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts in other units elsewhere")
+def test_a_hundred_of_the_papers_nets_train_on_a_cpu_within_4_gib(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    y = np.repeat(np.arange(100), 500)
+    x = random.integers(0, 256, (len(y), 3, 32, 32), np.uint8)
+    np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x[:1000], y_test=y[:1000])
+    words: list[Any] = [sys.executable, "-c", _HUNDRED, tmp_path / "data.npz", tmp_path / "checkpoints"]
+    done = subprocess.run(words, capture_output=True, text=True, env=little.environment())
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) < 4 << 30
