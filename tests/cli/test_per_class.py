@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,8 +16,10 @@ from PIL import Image
 import ganherd
 from ganherd import class_weights, image_folder, sampling
 from ganherd.errors import UserError
-from ganherd.run.start import Run
 from small import LABELS, small_data, small_recipe
+
+if TYPE_CHECKING:
+    from ganherd.run.start import Run
 
 NAMES = ("../猫", "..:猫", "ΣΩ ü")  # two that look the same once they are safe
 

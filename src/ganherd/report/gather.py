@@ -21,6 +21,7 @@ from ganherd.scores.gallery import Shown
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
     from ganherd.mixture import Mixture
+    from ganherd.mixture_file import Neighbourhoods
     from ganherd.run.folder import RunFolder
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class Story:
     sample_name: str = ""
     mixture_step: int | None = None
     replicas: int = 1
+    grid: Neighbourhoods | None = None  # the mixtures of a grid's cells
     pictures: list[Shown] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -94,6 +96,7 @@ def gather(
         if generated is not None:
             found |= {"generated": generated[0], "generated_y": generated[1], "generated_member": generated[2]}
         found |= {"mixture_step": int(mixture.step), "replicas": int(mixture.replicas)}
+        found["grid"] = getattr(mixture, "neighbourhoods", None)
         if draw and dataset is not None:
             made, data = mixture, dataset
             _attempt(lambda: gallery.make(folder, made, data, progress=progress), notes, "the pictures")

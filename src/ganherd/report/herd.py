@@ -22,7 +22,8 @@ _KINDS = {
     "resume": "busy",
 }
 _COLOURS = {"bad": "var(--bad)", "warn": "var(--warn)", "good": "var(--good)", "busy": "var(--busy)", "": "var(--soft)"}
-_COUNTED = ("checkpoint", "swap", "share")  # too many to be told one by one
+_MEETINGS = ("swap", "share", "tournament", "replacement", "evaluation", "mixture")  # have sections of their own
+_COUNTED = ("checkpoint", *_MEETINGS)  # too many to be told one by one
 _MOST_LINES = 200  # of a table
 
 
@@ -84,7 +85,7 @@ def _timeline(story: Story) -> Safe:
     end = max(steps, default=0) or 1
     dots = []
     order = ("", "busy", "good", "warn", "bad")
-    shown = [e for e in story.events if e.get("event") != "swap"]
+    shown = [e for e in story.events if e.get("event") not in _MEETINGS]
     for event in sorted(shown[:2000], key=lambda e: order.index(_KINDS.get(str(e.get("event")), ""))):
         if not isinstance(event.get("step"), (int, float)):
             continue

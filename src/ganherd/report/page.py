@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ganherd.report.cells import cells
 from ganherd.report.document import document
 from ganherd.report.gather import Story
 from ganherd.report.herd import events, members
@@ -20,7 +21,7 @@ _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupt
 
 
 def render(story: Story) -> str:
-    sections = (samples, scores, maps, losses, classes, meetings, events, members, _settings)
+    sections = (samples, scores, maps, losses, classes, meetings, cells, events, members, _settings)
     body = join([_part(section, story) for section in (_header, *sections)], "\n")
     return document(story.name, body)
 

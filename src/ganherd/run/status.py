@@ -11,6 +11,7 @@ from ganherd.errors import UserError
 from ganherd.run.folder import RunFolder
 from ganherd.run.folder import steps as saved_steps
 from ganherd.run.progress import duration, words
+from ganherd.strategies import profile
 
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _SHOWN = 10  # of them, the last
@@ -49,6 +50,7 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         if folder.metrics_path.exists()
         else None,
         "losses": {key: last.get(key) for key in ("loss_g", "loss_d")},
+        "profile": profile.total(metrics),
         "alarms": [e for e in events if e.get("event") in _TOLD],
         "ill": ill(events),
     }
@@ -84,6 +86,10 @@ def text(facts: dict[str, Any]) -> str:
         f"{facts['members']} members on {facts['host']} ({facts['engine']['name']}), {facts['rate']:,.0f} member-steps/s"
         + (f", last record {duration(facts['heartbeat'])} ago" if facts["heartbeat"] is not None else ""),
     ]
+    if spent := facts.get("profile"):
+        whole = sum(spent.values()) or 1.0
+        each = sorted(spent.items(), key=lambda item: -item[1])
+        lines.append(f"of its time: {', '.join(f'{name} {s:.1f} s ({s / whole:.0%})' for name, s in each)}")
     if (earlier := len(facts["alarms"]) - _SHOWN) > 0:
         lines.append(f"… {earlier:,} before these in events.jsonl")
     for alarm in facts["alarms"][-_SHOWN:]:

@@ -7,10 +7,21 @@ for it next; every routine here but `mutate` ends with such a wait, and none is 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 ROUTINES = ("gather", "evaluate", "update", "train", "mutate", "replace", "mixture")
+
+
+def total(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of each routine over all records, in the order of an iteration; empty where none were measured.
+
+    >>> total([{"step": 1, "profile": {"update": 2.0, "gather": 0.5}}, {"step": 2, "profile": {"update": 1.0}}])["update"]
+    3.0
+    """
+    lines = [line["profile"] for line in metrics if isinstance(line.get("profile"), Mapping)]
+    return {name: round(sum(float(line.get(name, 0.0)) for line in lines), 6) for name in ROUTINES} if lines else {}
 
 
 class Profile:

@@ -1,0 +1,179 @@
+"""A grid on the page: who meets whom, whose genes took over, what every neighbourhood is worth, where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ganherd.recipe_strategy import Cellular
+from ganherd.report.gather import Story
+from ganherd.report.parts import Safe, count, duration, figure, join, number, percent, table, tag
+from ganherd.strategies import lineage, lineage_picture, profile, topology
+from ganherd.strategies.topology import Topology
+from ganherd.strategies.topology_picture import draw_topology
+
+_MOST_TOPOLOGIES = 4
+_MOST_LINES = 150  # of a table
+_ABOUT = {  # the routines of an iteration, as the paper's Table IV has them
+    "gather": "snapshots of the neighbourhoods",
+    "evaluate": "fitness, all against all",
+    "update": "the training steps",
+    "train": "records, looks, pictures and checkpoints between them",
+    "mutate": "what mutates once an iteration",
+    "replace": "tournaments, copies, and who gives way",
+    "mixture": "samples, features, and the weights' evolution",
+}
+
+
+def cells(story: Story) -> Safe:
+    """Empty for runs of other strategies."""
+    strategy = story.recipe.get("strategy") or {}
+    if strategy.get("name") != "cellular":
+        return Safe("")
+    settings = Cellular.model_validate(strategy.get("cellular") or {})
+    parts = [_topologies(story, settings), _genes(story, settings), _neighbourhoods(story), _profile(story)]
+    return tag("section", tag("h2", "Cells and their neighbours"), *parts)
+
+
+def _topologies(story: Story, settings: Cellular) -> Safe:
+    """Those of the whole run, in their order; the neighbourhood of the best cell is in colour."""
+    found = list(_wirings(story, settings))
+    best = story.grid.best[0] if story.grid and len(found) < 2 else None
+    shown = [
+        figure(
+            draw_topology(wiring, best if best is not None and best < len(wiring) else None, title),
+            f"wire{i}",
+            "points",
+        )
+        for i, (title, wiring) in enumerate(found[:_MOST_TOPOLOGIES])
+    ]
+    more = len(found) - len(shown)
+    rest = tag("p", f"{more:,} more changes of the neighbourhoods in events.jsonl.", cls="small") if more > 0 else ""
+    return join([tag("div", *shown, cls="pair"), rest])
+
+
+def _wirings(story: Story, settings: Cellular) -> Iterator[tuple[str, Topology]]:
+    rows, columns = settings.grid
+    if settings.rewire_by is None:  # a function of the user's own says it by events alone: a report executes nothing
+        yield "", _first_wiring(settings)
+    for event in story.events:
+        if event.get("event") == "rewire":
+            name = str(event.get("topology", ""))
+            on_grid = name.startswith(("torus", "moore", "isolated")) and settings.topology != "graph"
+            shape = (rows, columns) if on_grid else (0, 0)
+            told = f"from iteration {number(event.get('iteration', 0) + 1)}: {name}"
+            yield told, topology.from_lists(name, event["neighbours"], *shape)
+
+
+def _first_wiring(settings: Cellular) -> Topology:
+    rows, columns = settings.grid
+    return topology.build(settings.topology, rows, columns, settings.neighbours, settings.graph)
+
+
+def _genes(story: Story, settings: Cellular) -> Safe:
+    """The grid over time: founders, fitness, and what mutates."""
+    n, p = settings.cells, settings.population
+    g, d = (lineage.lineage(story.events, kind, n, p) for kind in ("g", "d"))
+    if not len(g.iterations):
+        return tag("p", "No iteration is over yet.", cls="soft")
+    parts: list[Any] = [tag("h3", "Genes of the generators"), tag("p", _told(story, g, settings), cls="caption")]
+    if settings.selection:
+        parts.append(figure(lineage_picture.draw_grids(g, _first_wiring(settings)), "genes", "wide"))
+        parts.append(figure(lineage_picture.draw_founders(g), "founders", "wide"))
+    maps = [
+        ("fitness of the generators", g.fitness, g.iterations),
+        ("… of the discriminators", d.fitness, d.iterations),
+    ]
+    span = _span(story, g)
+    for name, kind in (("lr_g", "generators"), ("lr_d", "discriminators")):
+        rates = np.array(lineage.of_metrics(story.metrics, name, n, p), np.float64)
+        if len(rates):
+            maps.append((f"learning rates of the {kind}", rates, _at(story, name, span)))
+    for i, (title, values, at) in enumerate(maps):
+        drawn = lineage_picture.draw_map(values, at, "", log="fitness" in title)
+        parts += [tag("h3", title), figure(drawn, f"map{i}", "wide")]
+    if chosen := lineage.of_metrics(story.metrics, "loss", n, p):
+        drawn = lineage_picture.draw_choices(chosen, _at(story, "loss", span))
+        parts += [tag("h3", "losses of the generators"), figure(drawn, "losses-drawn", "wide")]
+    return join(parts)
+
+
+def _told(story: Story, found: lineage.Lineage, settings: Cellular) -> str:
+    times = count(len(found.iterations), "iteration")
+    first = " Of the first replica." if story.replicas > 1 else ""
+    if not settings.selection:
+        return f"{times.capitalize()} without selection: every cell goes on with its own nets.{first}"
+    left = len(np.unique(found.founder[-1]))
+    moved = float((found.source != np.arange(settings.cells)).mean())
+    return (
+        f"{times.capitalize()}. The number and colour of a cell name the one in which the genes of its generator began: "
+        f"{left} of {settings.cells} lines are left. {percent(moved)} of the time a cell's generator came from a "
+        f"neighbour, {percent(float(found.replaced.mean()))} of the time the one that was trained stayed.{first}"
+    )
+
+
+def _span(story: Story, found: lineage.Lineage) -> float:
+    """Steps of an iteration."""
+    ends = [e["step"] for e in story.events if e.get("event") in ("replacement", "evaluation")]
+    return float(ends[-1]) / (int(found.iterations[-1]) + 1)
+
+
+def _at(story: Story, name: str, span: float) -> np.ndarray:
+    """[records] the iteration in which each record with that name was written."""
+    return np.array([max(0, round(line["step"] / span) - 1) for line in story.metrics if line.get(name)], np.int64)
+
+
+def _neighbourhoods(story: Story) -> Safe:
+    """What the mixtures of all cells are worth, the best first."""
+    if story.grid is None:
+        return Safe("")
+    own = [one for one in story.grid.all if one.replica == 0]
+    worst = float("inf")
+    own.sort(key=lambda one: worst if (value := getattr(one, story.grid.by)) is None else value)  # type: ignore[union-attr]
+    rows = []
+    for one in own[:_MOST_LINES]:
+        best = one.cell == story.grid.best[0]
+        name = join([one.cell, " ", tag("span", "the result", cls="pill good")]) if best else one.cell
+        mixed = ", ".join(
+            f"{member} ({weight:.0%})"
+            for member, weight in zip(one.members, one.weights, strict=True)
+            if weight > 0.005
+        )
+        rows.append([name, number(one.fid), number(one.tvd), mixed])
+    seen = f"{number(story.grid.samples)} samples of each generator, seen by {story.grid.network}"
+    text = f"Chosen by {story.grid.by}, on {seen}." + (" Of the first replica." if story.replicas > 1 else "")
+    head = ("cell", "FID", "TVD", "members and their weights")
+    more = len(own) - len(rows)
+    return join(
+        [
+            tag("h3", "Mixtures of the neighbourhoods"),
+            tag("p", text, cls="caption"),
+            table(head, rows, right=(1, 2)),
+            tag("p", f"{more:,} more in mixture.json.", cls="small") if more > 0 else "",
+        ]
+    )
+
+
+def _profile(story: Story) -> Safe:
+    spent = profile.total(story.metrics)
+    if not spent:
+        return Safe("")
+    ends = sum(e.get("event") in ("replacement", "evaluation") for e in story.events)
+    whole = sum(spent.values()) or 1.0
+    rows = [
+        [name, _ABOUT.get(name, ""), duration(s), percent(s / whole), _brief(s / ends) if ends else "–"]
+        for name, s in spent.items()
+    ]
+    rows.append([tag("b", "all"), "", duration(whole), percent(1.0), _brief(whole / ends) if ends else "–"])
+    head = ("routine", "what it is", "time", "share", "an iteration")
+    return join([tag("h3", "Where the time went"), table(head, rows, right=(2, 3, 4))])
+
+
+def _brief(seconds: float) -> str:
+    """
+    >>> _brief(0.0123), _brief(2.5), _brief(0.000012)
+    ('12.3 ms', '2.50 s', '0.0 ms')
+    """
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"

@@ -1,0 +1,118 @@
+"""The part of the page about grids: topology, genes, neighbourhoods and the profile, or nothing for other runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ganherd.mixture_file import Neighbourhood, Neighbourhoods
+from ganherd.recipe_file import load
+from ganherd.report.cells import cells
+from ganherd.report.gather import Story
+from ganherd.report.herd import events as told_events
+from ganherd.run import status
+from ganherd.strategies.profile import ROUTINES
+
+CELLS = 4
+
+
+def story(**changes: Any) -> Story:
+    recipe = load("mnist-cellular-2x2", changes.pop("overrides", [])).model_dump(mode="json")
+    selection = recipe["strategy"]["cellular"]["selection"]
+    events: list[dict[str, Any]] = []
+    for iteration in range(3):
+        step, numbers = 600 * (iteration + 1), list(np.linspace(0.1, 0.4, CELLS))
+        if selection:
+            events.append(
+                {
+                    "step": step - 600,
+                    "event": "tournament",
+                    "iteration": iteration,
+                    "g": [1, 1, 3, 2],
+                    "d": [0, 1, 2, 3],
+                }
+            )
+        facts: dict[str, Any] = {f"{kind}_after": numbers for kind in ("g", "d")}
+        facts |= {f"{kind}_new": [True, False, True, True] for kind in ("g", "d")} if selection else {}
+        kind = "replacement" if selection else "evaluation"
+        events.append({"step": step, "event": kind, "iteration": iteration, **facts})
+    spent = dict.fromkeys(ROUTINES, 0.5) | {"update": 7.0}
+    rates = {"lr_g": [1e-4, 2e-4, 3e-4, 4e-4], "lr_d": [2e-4] * CELLS}
+    metrics = [{"step": 600 * i, "profile": spent, **rates} for i in (1, 2, 3)]
+    found = {"info": {}, "recipe": recipe, "metrics": metrics, "events": events, "scores": {}, "members": []}
+    return Story(**{"name": "grid", **found, **changes})  # type: ignore[arg-type]
+
+
+def grid(best: int) -> Neighbourhoods:
+    own = [
+        Neighbourhood(cell=cell, members=[cell, (cell + 1) % CELLS], weights=[0.25, 0.75], fid=10.0 - cell, tvd=None)
+        for cell in range(CELLS)
+    ]
+    return Neighbourhoods(by="fid", network="classifier", samples=1000, best=[best], all=own)
+
+
+def test_a_grid_is_told() -> None:
+    page = cells(story(grid=grid(3)))
+    assert "Cells and their neighbours" in page and "cell 3 meets 2 and 1" in page  # the best is in colour
+    assert "2 of 4 lines are left" in page and "Three iterations" in page
+    for part in ("fitness of the generators", "learning rates of the generators", "learning rates of the disc"):
+        assert part in page
+    order = re.findall(r"<tr><td>(\d)", page)
+    assert order == ["3", "2", "1", "0"] and page.count("the result") == 1
+    assert "0 (75%)" in page
+
+
+def test_the_profile_is_that_of_table_4() -> None:
+    page = cells(story())
+    rows = dict(re.findall(r"<tr><td>(\w+)</td><td>[^<]*</td><td class=\"num\">([^<]*)</td>", page))
+    assert list(rows) == list(ROUTINES) and rows["update"] == "21 s" and rows["gather"] == "1.5 s"
+    assert "7.00 s" in page and "500.0 ms" in page  # an iteration
+
+
+def test_without_selection_nothing_moves() -> None:
+    page = cells(story(overrides=["strategy.cellular.selection=false"]))
+    assert "without selection" in page and "lines are left" not in page and "fitness of the generators" in page
+
+
+def test_neighbourhoods_that_changed_are_drawn_in_their_order() -> None:
+    rewired = {
+        "step": 600,
+        "event": "rewire",
+        "iteration": 1,
+        "topology": "ring 4, 1 on each side",
+        "neighbours": [[3, 1], [0, 2], [1, 3], [2, 0]],
+    }
+    whole = story()
+    page = cells(story(events=[*whole.events, rewired]))
+    assert page.index("torus 2×2") < page.index("from iteration 2: ring 4")
+
+
+def test_losses_that_are_drawn_are_shown() -> None:
+    lines = [{**line, "loss": ["minimax", "hinge"] * 2} for line in story().metrics]
+    page = cells(story(metrics=lines))
+    assert "losses of the generators" in page and ">minimax<" in page and ">hinge<" in page
+
+
+def test_a_run_that_has_just_begun_and_one_without_a_grid() -> None:
+    assert "No iteration is over yet" in cells(story(events=[], metrics=[]))
+    assert cells(story(recipe=load("digits-wcgan").model_dump(mode="json"))) == ""
+
+
+def test_tournaments_are_counted_and_not_told_one_by_one() -> None:
+    page = told_events(story())
+    assert "tournament × 3" in page and "<table" not in page
+
+
+def test_the_status_says_where_the_time_went(tmp_path: Path) -> None:
+    from ganherd.strategies.profile import total
+
+    facts = {
+        "run": "runs/grid", "state": "finished", "step": 1800, "steps": 1800, "seconds_left": None, "members": 4,
+        "host": "here", "engine": {"name": "fused"}, "rate": 10.0, "heartbeat": None, "alarms": [], "ill": [],
+        "profile": total(story().metrics),
+    }  # fmt: skip
+    assert "of its time: update 21.0 s (70%), gather 1.5 s (5%)" in status.text(facts)
+    assert "of its time" not in status.text({**facts, "profile": {}})
