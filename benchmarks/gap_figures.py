@@ -20,6 +20,7 @@ import ganherd
 from ganherd import figures
 from ganherd.run.folder import RunFolder
 
+RUNS = "$RUNS"  # where the runs lie, in the recipe of one that starts from others
 TRY = 1000  # images that costs are taken of, trained and held out
 
 
@@ -81,7 +82,7 @@ def pair(data: str, kind: str) -> tuple[Wanted, ...]:
 def tuned(data: str) -> tuple[Wanted, ...]:
     """Two trained DCGANs and two trained GRANs that go on together."""
     single = [Wanted("", f"{data}-gan-{kind}", ("herd.members=2",)) for kind in "dg"]
-    origins = ", ".join(f"{{from: {{runs}}/{one.folder}, member: {m}}}" for one in single for m in (0, 1))
+    origins = ", ".join(f"{{from: {RUNS}/{one.folder}, member: {m}}}" for one in single for m in (0, 1))
     return *single, Wanted("GAP_F4", "mnist-gap-f4", (f"data.source={data}", f"herd.members=[{origins}]"))
 
 
@@ -118,7 +119,7 @@ def trained(wanted: Wanted, runs: Path, more: list[str]) -> Path:
     path = runs / wanted.folder
     if not path.exists():
         print(f"training {path}", file=sys.stderr)
-        ganherd.train(wanted.recipe, [*(one.format(runs=runs) for one in wanted.overrides), *more], run=path)
+        ganherd.train(wanted.recipe, [*(one.replace(RUNS, str(runs)) for one in wanted.overrides), *more], run=path)
     elif RunFolder.open(path).info.get("state") != "finished":
         ganherd.resume(path)
     return path

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,16 @@ FULL_GAP = ("strategy.gap.every=1epochs",)
 
 
 def everyone(jobs: Sequence[Job], runs: Path, processes: int) -> list[dict[str, Any]]:
-    """All jobs, the longest first; each process has one thread of its own."""
+    """All jobs, the longest first: in so many processes of one thread each, or in this one."""
     order = sorted(jobs, key=lambda job: (job.data != "grid25", job.arm == "one"))
-    tell = partial(print, file=sys.stderr, flush=True)
     found = []
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        for job, row in zip(order, pool.map(partial(work, runs=runs), order), strict=True):
-            tell(f"{job.recipe:<13} {' '.join(job.overrides)[:60]:<60} {row['seconds']:>7.1f} s")
+    with ExitStack() as pool:
+        each = map
+        if processes:
+            each = pool.enter_context(ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))).map
+        for job, row in zip(order, each(partial(work, runs=runs), order), strict=True):
+            words = f"{job.recipe:<13} {' '.join(job.overrides)[:60]:<60} {row['seconds']:>7.1f} s"
+            print(words, file=sys.stderr, flush=True)
             found.append(row)
     return sorted(found, key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
 
@@ -73,7 +77,7 @@ def tune(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     rows = []
     for number, job in enumerate(jobs):  # each in a folder of its own: they differ in more than their recipes
         (runs / str(number)).mkdir(exist_ok=True)
-        rows += everyone([job], runs / str(number), 1)
+        rows += everyone([job], runs / str(number), 0)
     return rows
 
 
@@ -86,8 +90,8 @@ def study(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
             jobs.append(Job(data, arm, asked.seed, asked.seeds, (*kept, *_budget(asked)), asked.device))
     if not asked.device.startswith("cuda"):
         return everyone(jobs, runs, asked.processes)
-    # one GAN of a seed is the first of its four apart, to the last bit of the arithmetic: on a GPU it is not trained twice
-    rows = everyone([job for job in jobs if job.arm != "one"], runs, 1)
+    # one GAN of a seed is the first of its four apart, up to rounding: on a GPU it is not trained twice
+    rows = everyone([job for job in jobs if job.arm != "one"], runs, 0)
     singles = [_first(row) for row in rows if row["arm"] == "apart" and "one" in asked.arms]
     return sorted([*singles, *rows], key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
 

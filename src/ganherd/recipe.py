@@ -89,7 +89,7 @@ class Loss(Section):
     gp_weight: float = Field(10.0, ge=0)  # wasserstein-gp
     clip: float = Field(0.01, gt=0)  # wasserstein: D's parameters are clipped to ± this
     clip_what: Literal["all", "weights"] = "all"  # weights: not the gain and shift of batch norm
-    r1: float = Field(0.0, ge=0)  # gamma of the R1 penalty, half of which is added to any discriminator's loss
+    r1_weight: float = Field(0.0, ge=0)  # gamma of the R1 penalty, half of which is added to any discriminator's loss
 
 
 class Optim(Section):

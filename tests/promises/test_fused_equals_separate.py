@@ -152,7 +152,7 @@ def test_every_net_with_every_loss(tmp_path, net, loss):
         {"optim": {"beta1": [0.0, 0.5, 0.9], "beta2": [0.9, 0.99, 0.999], "eps": 1e-6}},
         {"loss": {"name": ["hinge", "wasserstein-gp", "wasserstein"]}},
         {"loss": {"name": "wasserstein", "clip": 0.02, "clip_what": "weights"}},
-        {"loss": {"name": "hinge", "r1": 3.0}},
+        {"loss": {"name": "hinge", "r1_weight": 3.0}},
         {"train": {"flip": True, "augment": ["colour", "translation", "cutout"]}},
         {"nets": {"prior": "uniform"}},
         {"nets": {"prior": ["uniform", "normal", "uniform"]}},

@@ -57,7 +57,7 @@ def grid(best: int) -> Neighbourhoods:
 def test_a_grid_is_told() -> None:
     page = cells(story(grid=grid(3)))
     assert "Cells and their neighbours" in page and "cell 3 meets 2 and 1" in page  # the best is in colour
-    assert "2 of 4 lines are left" in page and "Three iterations" in page
+    assert "3 of 4 lines are left" in page and "Three iterations" in page
     for part in ("fitness of the generators", "learning rates of the generators", "learning rates of the disc"):
         assert part in page
     order = re.findall(r"<tr><td>(\d)", page)

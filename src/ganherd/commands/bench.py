@@ -88,6 +88,63 @@ def bench_exchange(
     print(json.dumps({"rows": rows}) if as_json else exchange.table(rows))
 
 
+@bench_app.command("cellular")
+def bench_cellular(
+    grid_sizes: Annotated[
+        str | None,
+        typer.Option(help="Instead: the cost of an iteration of these n × n grids, as 1,2,4,8 or 1-12."),
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=1, help="Measured.")] = 2,
+    batches: Annotated[int, typer.Option(min=1, help="Of 100 images, in an iteration.")] = 600,
+    network: Annotated[
+        str | None, typer.Option(help="Of the mixtures' score; default: the cellular papers' small classifier.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="For --grid-sizes: auto, cpu, cuda. The table is of one CPU thread.")
+    ] = "auto",
+    precision: Annotated[str, typer.Option(help="float32, tf32, bf16.")] = "float32",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--save", help="With --grid-sizes: the rows as .json and a plot as .png.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """CPU seconds of a cellular iteration, routine by routine, beside the reference implementation's."""
+    from ganherd.bench import cellular
+
+    tell = (lambda text: None) if quiet else say
+    if grid_sizes is None:
+        if output is not None:
+            raise UserError("-o keeps the plot of --grid-sizes: give it too, or redirect the output.")
+        rows = cellular.measure(
+            cellular.Asked(iterations=iterations, batches=batches, network=network, precision=precision), tell
+        )
+        print(json.dumps({"rows": rows}) if as_json else cellular.table(rows))
+        return
+    asked = cellular.Asked(iterations=iterations, batches=batches, network=network, device=device, precision=precision)
+    rows = cellular.sizes(asked, _sizes(grid_sizes), tell)
+    if output is not None:
+        cellular.save(rows, output)
+    print(json.dumps({"rows": rows}) if as_json else cellular.sizes_table(rows))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """
+    >>> _sizes("1-4"), _sizes("2,8")
+    ((1, 2, 3, 4), (2, 8))
+    """
+    first, dash, last = text.partition("-")
+    if dash and first.strip().isdecimal() and last.strip().isdecimal():
+        found = tuple(range(int(first), int(last) + 1))
+    else:
+        found = tuple(int(n) if n.strip().isdecimal() else 0 for n in text.split(","))
+    if not found or not all(found):
+        raise UserError(
+            f"--grid-sizes {text}: give rows and columns with commas between, as 1,2,4,8, or a range, as 1-12."
+        )
+    return found
+
+
 def _numbers(text: str | None) -> tuple[int, ...] | None:
     found = None if text is None else tuple(int(n) if n.strip().isdecimal() else 0 for n in text.split(","))
     if found is not None and not all(found):

@@ -29,5 +29,5 @@ def figures(
 
     given = [[one.strip() for one in text.split(",")] if text else None for text in (only, names)]
     page, found = drawing.draw(runs, output, given[0], given[1], seed, trust_code, None if quiet else say)
-    facts = {"page": str(page), "figures": [str(one.png) for one in found]}
-    print(json.dumps(facts) if as_json else "\n".join([facts["page"], *facts["figures"]]))
+    paths = [str(one.png) for one in found]
+    print(json.dumps({"page": str(page), "figures": paths}) if as_json else "\n".join([str(page), *paths]))

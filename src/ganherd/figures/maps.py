@@ -60,10 +60,10 @@ def classes(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[s
         seen = class_histogram(judge.predict(run.mixture.sample(COUNTED, seed=seed).x), len(data.labels))
         shares[f"{run.name} (TVD {total_variation(seen, expected):.3f})"] = seen
     chance = expected_by_chance(expected, COUNTED)
+    right = "" if judge.held_out_accuracy is None else f" (right on {100 * judge.held_out_accuracy:.1f} % held out)"
     caption = (
-        f"Classes that {judge.name} (right on {100 * judge.held_out_accuracy:.1f} % of held-out images) sees in {COUNTED:,} "
-        f"samples of each run, seed {seed}. TVD: total variation distance from the shares of the data (marks); perfect "
-        f"draws would show about {chance:.3f}."
+        f"Classes that {judge.name}{right} sees in {COUNTED:,} samples of each run, seed {seed}. TVD: total variation "
+        f"distance from the shares of the data (marks); perfect draws would show about {chance:.3f}."
     )
     yield "classes", caption, drawing.draw_histograms(shares, data.labels, expected, f"{data.name}: classes seen")
 

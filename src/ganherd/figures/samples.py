@@ -97,7 +97,9 @@ def grids(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str
 
 
 def _name(run: Compared, member: int) -> str:
+    """Short enough for the edge of a grid."""
     mixture = run.mixture
-    kind = f" {mixture.generator(member)[0].net.name}" if len(mixture.breeds) > 1 else ""
+    mixed = len(mixture.breeds) > 1
     best = mixture.winner is not None and (mixture.winner.member, mixture.winner.replica) == (member, 0)
-    return f"{member}{kind}{' (best)' if best else ''}"
+    name = f"{member} {mixture.generator(member)[0].net.name}" if mixed else f"member {member}"
+    return name + (" (best)" if best else "")

@@ -248,7 +248,7 @@ def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
         input_noise_decay=train.input_noise_decay,
         input_noise_on=train.input_noise_on,
         precision=train.precision,
-        r1=recipe.loss.r1,
+        r1=recipe.loss.r1_weight,
         flip=train.flip,
         augment=tuple(train.augment),
         wander=mutation.learning_rate if wanders else "off",

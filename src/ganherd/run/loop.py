@@ -95,9 +95,9 @@ class Trainer:
             began, start = time.monotonic(), self.step
             if self.step == 0 or self.strategy.meets_at(self.step):
                 self.tell(self.strategy.open(self.step))
-            left = time.perf_counter()
+            left = time.monotonic()
             self.step = self.engine.advance(self.step, self.next_stop(), self.sums, self.enough(stop), self.tick)
-            self.strategy.trained(time.perf_counter() - left)
+            self.strategy.trained(time.monotonic() - left)
             if self.budget.is_over(self.seconds) and self.step < self.budget.steps:
                 self.end()
             if self.cadence.every is None:

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-
 COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
 
 

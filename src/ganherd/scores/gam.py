@@ -81,10 +81,13 @@ class Verdict:
     @property
     def winner(self) -> int | None:
         """The generator with the largest average; of equals none is the best."""
-        if np.isnan(self.average).all():
-            return None
-        top = np.flatnonzero(self.average == np.nanmax(self.average))
-        return int(top[0]) if len(top) == 1 else None
+        return self.best(range(len(self.average)))
+
+    def best(self, rows: Sequence[int]) -> int | None:
+        """The same among some."""
+        known = [row for row in rows if not np.isnan(self.average[row])]
+        top = [row for row in known if self.average[row] == max(self.average[known])]
+        return top[0] if len(top) == 1 else None
 
 
 def gam2(errors: np.ndarray, met: np.ndarray) -> Verdict:
@@ -274,8 +277,9 @@ def entry(
     rows = [i for i, player in enumerate(players) if player.group == group]
     average = verdict.average[rows]
     known = not np.isnan(average).all()
-    top = np.flatnonzero(average == np.nanmax(average)) if known else np.zeros(0, int)
-    best = players[rows[int(top[0])]] if len(top) == 1 else None  # of equals none is the best
+    found_best = verdict.best(rows)
+    best = None if found_best is None else players[found_best]
+    rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
     several = len({players[i].herd for i in rows}) > 1
     names = [f"{players[i].member} of seed {players[i].herd}" if several else str(players[i].member) for i in rows]
     found = {
@@ -288,7 +292,7 @@ def entry(
         "best_member": best.member if best else None,
         "best_replica": best.herd if best else None,
         "best_value": float(np.nanmax(average)) if best else None,
-        "best_of_all": verdict.winner in rows,
+        "best_of_all": found_best is not None and verdict.best(rivals) == found_best,  # of its kind
     }
     span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)
     return found | ({"interval": span} if span else {})

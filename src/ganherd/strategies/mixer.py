@@ -67,6 +67,10 @@ class Mixer:
         where = self._where(real.dimension)
         return Moments(real.moments.mean.to(where), real.moments.cov.to(where)), shares
 
+    def look_at_data(self) -> None:
+        """Now, rather than when the first mixture is scored: what a benchmark keeps apart."""
+        self._real  # noqa: B018 - kept
+
     def _where(self, features: int) -> torch.device:
         return torch.device("cpu") if features <= _SMALL else self._herd.device
 

@@ -7,7 +7,7 @@ for it next; every routine here but `mutate` ends with such a wait, and none is 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,26 +28,27 @@ class Profile:
     """`update` is the fused steps themselves (with all that changes from batch to batch), `train` what happens between
     them: records, looks, pictures, checkpoints. All routines together are the whole time."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._spent = dict.fromkeys(ROUTINES, 0.0)
         self._left: float | None = None  # when the strategy last handed over to the loop, or the last record
 
     @contextmanager
     def of(self, routine: str) -> Iterator[None]:
-        began = time.perf_counter()
+        began = self._clock()
         try:
             yield
         finally:
-            self._spent[routine] += time.perf_counter() - began
+            self._spent[routine] += self._clock() - began
 
     def leave(self) -> None:
         """From here on the loop has the word."""
-        self._left = time.perf_counter()
+        self._left = self._clock()
 
     def enter(self) -> None:
         """The strategy has it again."""
         if self._left is not None:
-            self._spent["train"] += time.perf_counter() - self._left
+            self._spent["train"] += self._clock() - self._left
         self._left = None
 
     def updated(self, seconds: float) -> None:

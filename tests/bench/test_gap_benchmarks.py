@@ -1,0 +1,117 @@
+"""The GAP study and its figures: differences are paired by seed, the best is picked by other samples, every recipe is valid."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import little
+from ganherd import recipe_file
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def study() -> dict[str, ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        return {
+            name: importlib.import_module(name) for name in ("gap_arms", "gap_toys_show", "gap_toys", "gap_figures")
+        }
+
+
+def arm(name: str, modes: list[float], **kinds: list[float]) -> dict[str, Any]:
+    def numbers(value: float) -> dict[str, float]:
+        return {"modes": value, "represented": value, "high_quality": value / 100, "reverse_kl": 0.0}
+
+    each = [
+        {"seed": seed, "mean": numbers(value), **{kind: numbers(own[seed]) for kind, own in kinds.items()}}
+        for seed, value in enumerate(modes)
+    ]
+    return {"data": "grid25", "arm": name, "steps": 10, "overrides": [], "per_seed": each}
+
+
+def test_differences_are_paired_by_seed_with_students_interval(study: dict[str, ModuleType]) -> None:
+    apart = arm("apart", [10, 20, 12, 15], best=[11, 20, 13, 16], mixture=[20, 24, 20, 20])
+    gap = arm("gap", [11, 21, 14, 16], best=[12, 19, 14, 16], mixture=[20, 24, 20, 20])
+    found = study["gap_toys_show"].differences([arm("one", [10, 20, 12, 15]), apart, gap])
+    by = {(one["arm"], one["minus"], one["kind"]): one["modes"] for one in found}
+    mean = by["gap", "apart", "mean"]
+    assert mean["value"] == 1.25 and (mean["above"], mean["equal"], mean["below"]) == (4, 0, 0)
+    reach = 3.1824463 * np.std([1, 1, 2, 1], ddof=1) / 2  # of three degrees of freedom
+    assert mean["interval"]["high"] - 1.25 == pytest.approx(reach) == 1.25 - mean["interval"]["low"]
+    best = by["gap", "apart", "best"]
+    assert best["value"] == 0.25 and (best["above"], best["equal"], best["below"]) == (2, 1, 1)
+    assert by["gap", "apart", "mixture"]["value"] == 0 and by["apart", "one", "mean"]["value"] == 0
+    assert by["apart", "one", "mixture"]["value"] == pytest.approx(21 - 14.25)  # one GAN is its own mixture
+    text = study["gap_toys_show"].table([arm("one", [10, 20, 12, 15]), apart, gap], found)
+    assert "GAP ×4 − four apart" in text and "4/0/0" in text and "[+0.45, +2.05]" in text
+
+
+def test_a_tiny_study_runs_and_keeps_what_was_tried(
+    study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process; two seeds, a few steps, few samples."""
+    little.be_brief(monkeypatch)
+    monkeypatch.setattr("ganherd.mixture._NOISES", 512)
+    monkeypatch.setattr(study["gap_arms"], "POINTS", 100)
+
+    def here(jobs: Any, runs: Path, processes: int) -> list[dict[str, Any]]:
+        return [study["gap_arms"].work(job, runs) for job in jobs]
+
+    monkeypatch.setattr(study["gap_toys"], "everyone", here)
+    monkeypatch.setattr(study["gap_toys"], "draw", lambda rows, path: path.write_bytes(b""))
+    out = tmp_path / "toys.json"
+    out.write_text(json.dumps({"tuning": {"rows": ["kept"]}}))
+    words = ["--data", "grid25", "--seeds", "2", "--steps", "3", "-o", str(out), "--runs", str(tmp_path / "runs")]
+    monkeypatch.setattr(sys, "argv", ["gap_toys.py", *words])
+    study["gap_toys"].main()
+    kept = json.loads(out.read_text())
+    assert kept["tuning"] == {"rows": ["kept"]} and out.with_suffix(".png").exists()
+    rows = {row["arm"]: row for row in kept["arms"]}
+    assert {name: (len(row["per_seed"]), row["steps"]) for name, row in rows.items()} == dict.fromkeys(
+        ("one", "apart", "gap"), (2, 3)
+    )
+    for one, apart in zip(rows["one"]["per_seed"], rows["apart"]["per_seed"], strict=True):
+        assert one["mean"]["modes"] == apart["members"][0]["modes"] and len(apart["members"]) == 4  # the same GAN
+        assert apart["mean"]["modes"] == np.mean([member["modes"] for member in apart["members"]])
+        assert any(apart["best"] == member for member in apart["members"])
+    assert len(kept["differences"]) == 9 and "four apart − one GAN" in capsys.readouterr().out
+    full = study["gap_toys_show"].beside(kept["arms"], "")
+    assert "PacGAN4" in full and "24.8 ± 0.2" in full and "GAP ×4, mixture: here" in full
+
+
+def test_the_full_protocol_and_everything_that_was_tried_are_valid_recipes(study: dict[str, ModuleType]) -> None:
+    toys, job = study["gap_toys"], study["gap_arms"].Job
+    for data in ("ring8", "grid25"):
+        recipe = recipe_file.load(
+            f"{data}-gap4", job(data, "gap", 0, 10, (*toys.FULL, *toys.FULL_GAP), "cuda").settings
+        )
+        assert (recipe.train.budget, recipe.data.points, recipe.herd.seeds) == ("400epochs", 100_000, 10)
+        assert recipe.nets.generator.settings["width"] == 400 and recipe.optim.beta1 == 0.8
+        assert recipe.nets.discriminator.settings["activation"] == "maxout"
+    for arm_, each in toys.TRIED.items():
+        for tried in each:
+            assert recipe_file.load(job("r15", arm_, 1000, 3).recipe, tried.split()).data.points == 100
+
+
+def test_every_figure_has_valid_recipes_and_the_same_run_one_folder(study: dict[str, ModuleType]) -> None:
+    plans = study["gap_figures"].FIGURES
+    assert set(study["gap_figures"].asked_for(["6", "12", "20"])) == {"6a", "6b", "12a", "12b", "12c", "12d", "20"}
+    folders: dict[str, Any] = {}
+    for plan in plans.values():
+        assert any(wanted.label for wanted in plan.runs)
+        for wanted in plan.runs:
+            overrides = [one.replace("$RUNS", "runs") for one in wanted.overrides]
+            recipe = recipe_file.load(wanted.recipe, overrides)
+            known = folders.setdefault(wanted.folder, recipe)
+            assert known.model_copy(update={"run": recipe.run}) == recipe
+    with pytest.raises(SystemExit, match="no figure 5"):
+        study["gap_figures"].asked_for(["5"])
