@@ -26,7 +26,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not long" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not long" $(ARGS)
 
 test-long: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m long $(ARGS)
