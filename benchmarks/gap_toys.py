@@ -71,8 +71,7 @@ def tune(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     jobs = [
         Job(data, arm, asked.tuning_seed, asked.tuning_seeds, (*_budget(asked), *CHOSEN.get(data, ()), *tried.split()))
         for data in asked.data
-        for arm, each in TRIED.items()
-        for tried in each
+        for arm, tried in asked.try_ or [(arm, tried) for arm, each in TRIED.items() for tried in each]
     ]
     rows = []
     for number, job in enumerate(jobs):  # each in a folder of its own: they differ in more than their recipes
@@ -117,7 +116,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="on a CPU, with one thread each")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--full", action="store_true", help="PacGAN's protocol; for a GPU")
-    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--tune", action="store_true", help="adds what was tried to the results")
+    parser.add_argument(
+        "--try", dest="try_", action="append", nargs=2, metavar=("ARM", "SETTINGS"), help="instead of all, with --tune"
+    )
     parser.add_argument("--tuning-seed", type=int, default=1000)
     parser.add_argument("--tuning-seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, help="keep the runs here; default: they are thrown away")
@@ -136,7 +138,7 @@ def main() -> None:
     old = json.loads(path.read_text()) if path.is_file() else {}
     if asked.tune:
         print(table(rows))
-        new = {**old, "tuning": {"seconds": seconds, "rows": rows}}
+        new = {**old, "tuning": [*old.get("tuning", []), *rows]}
     else:
         found = differences(rows)
         print(beside(rows, table(rows, found)) if asked.full else table(rows, found))

@@ -139,7 +139,9 @@ def history(run: Path) -> list[tuple[str, str]]:
     for name in ("metrics.jsonl", "events.jsonl"):
         for line in lines(run / name):
             if line.get("event") != "resume":
-                kept.append((name, json.dumps({k: v for k, v in line.items() if k not in ("seconds", "rate", "profile")})))
+                kept.append(
+                    (name, json.dumps({k: v for k, v in line.items() if k not in ("seconds", "rate", "profile")}))
+                )
     return kept
 
 

@@ -69,12 +69,12 @@ def test_a_tiny_study_runs_and_keeps_what_was_tried(
     monkeypatch.setattr(study["gap_toys"], "everyone", here)
     monkeypatch.setattr(study["gap_toys"], "draw", lambda rows, path: path.write_bytes(b""))
     out = tmp_path / "toys.json"
-    out.write_text(json.dumps({"tuning": {"rows": ["kept"]}}))
+    out.write_text(json.dumps({"tuning": ["kept"]}))
     words = ["--data", "grid25", "--seeds", "2", "--steps", "3", "-o", str(out), "--runs", str(tmp_path / "runs")]
     monkeypatch.setattr(sys, "argv", ["gap_toys.py", *words])
     study["gap_toys"].main()
     kept = json.loads(out.read_text())
-    assert kept["tuning"] == {"rows": ["kept"]} and out.with_suffix(".png").exists()
+    assert kept["tuning"] == ["kept"] and out.with_suffix(".png").exists()
     rows = {row["arm"]: row for row in kept["arms"]}
     assert {name: (len(row["per_seed"]), row["steps"]) for name, row in rows.items()} == dict.fromkeys(
         ("one", "apart", "gap"), (2, 3)

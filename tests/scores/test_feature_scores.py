@@ -259,7 +259,7 @@ def test_what_is_quick_is_measured_without_asking() -> None:
     assert {"ifid", "precision", "recall", "density", "coverage"} <= set(command)
 
 
-@pytest.mark.parametrize(("per", "says"), [("cell", "class or member"), ("class", "labels")])
+@pytest.mark.parametrize(("per", "says"), [("cell", "class, member or neighbourhood"), ("class", "labels")])
 def test_per_what_is_not_there_is_one_sentence(digits: Any, replay: Replay, per: str, says: str) -> None:
     bare = dataclasses.replace(replay(digits), label_of=np.full(10, -1))
     with pytest.raises(UserError, match=says):

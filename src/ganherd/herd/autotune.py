@@ -32,7 +32,9 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
             say(f"the nets cannot be fused ({why}), so the members are trained one after another.")
         settings = settings.model_copy(update={"name": "loop"})
     if settings.name == "graph" and not herd.feed.resident:
-        raise UserError("engine.name is graph, but the data does not fit on the device and is streamed: take fused or auto.")
+        raise UserError(
+            "engine.name is graph, but the data does not fit on the device and is streamed: take fused or auto."
+        )
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})

@@ -18,11 +18,12 @@ import torch
 from safetensors import SafetensorError
 
 from ganherd.errors import UserError
-from ganherd.herd.state import Rows, State, named, unnamed
+from ganherd.herd.state import Rows, State, bytes_per_member, named, unnamed
 from ganherd.run.folder import steps
 from ganherd.run.record import plain
 
-_BLOCK = 64  # members in a file
+_BLOCK = 64  # members in a file …
+_BYTES = 1 << 28  # … if they take no more than this: a file is made in memory
 _FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
 
 
@@ -50,8 +51,9 @@ def save(folder: Path, step: int, state: State, nets: Mapping[str, Rows], facts:
         aside.mkdir()
         files = {}
         size = len(state["set.seed"])
-        for first in range(0, size, _BLOCK):
-            last = min(first + _BLOCK, size) - 1
+        width = max(1, min(_BLOCK, _BYTES // bytes_per_member(state)))
+        for first in range(0, size, width):
+            last = min(first + width, size) - 1
             name = f"herd-{first:03d}-{last:03d}.safetensors"
             block = named(nets, {k: v[first : last + 1] for k, v in state.items()})
             content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in block.items()})

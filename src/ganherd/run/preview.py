@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,19 @@ from torch.utils._pytree import tree_map
 from ganherd import pictures
 from ganherd.herd import streams
 from ganherd.herd.breeds import Breed
+from ganherd.herd.engine import Herd
 from ganherd.herd.state import buffers_of, members_of
 from ganherd.herd.streams import MemberRandomness, Streams
 from ganherd.run.assemble import Assembly
 
 _IMAGES = 64  # of each member
 _MEMBERS_AT_ONCE = 16
+
+
+def at_once(herd: Herd) -> int:
+    """How many members are looked at together: fewer of large images on a CPU, where it gains nothing but takes memory."""
+    pixels = math.prod(herd.feed.x.shape[1:])
+    return max(1, min(_MEMBERS_AT_ONCE, (1 << 14) // pixels)) if herd.device.type == "cpu" else _MEMBERS_AT_ONCE
 
 
 class Preview:
@@ -43,7 +51,7 @@ class Preview:
 
     def look(self) -> tuple[float, list[float]]:
         """(score of the herd, spread of each member against its data); the images stay for the picture."""
-        blocks = self._assembly.herd.blocks(_MEMBERS_AT_ONCE)
+        blocks = self._assembly.herd.blocks(at_once(self._assembly.herd))
         with torch.no_grad():
             out = [self._look_at(block, breed) for block, breed in blocks]
         self.images = torch.cat(out)  # [N, 64, …] in model units

@@ -29,6 +29,7 @@ from ganherd.herd.play import member_call
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.herd.streams import Streams
 from ganherd.run.assemble import Assembly
+from ganherd.run.preview import at_once
 from ganherd.scores.neighbours import BY_CHANCE, NEXT
 
 SCORES = ("spread", "returns", "tells", "differs", "copies")
@@ -39,7 +40,6 @@ _SKETCH = 64  # numbers that stand for all samples of a member at one look
 _AWAY = 0.15  # it moves where its typical distance is this part of that between two sets of its data
 _GONE = 0.8  # it is away from here at this part of its typical distance
 _FEW = 10  # held-out images below which copies cannot be told
-_AT_ONCE = 16  # members
 
 
 class Watch:
@@ -102,7 +102,7 @@ class Watch:
             pixels = int(np.prod(self._assembly.dataset.shape))
             projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(self._herd.device)
             mixing = _gaussian(IMAGES * min(pixels, _FEATURES), _SKETCH).to(self._herd.device)
-            cuts = self._herd.blocks(_AT_ONCE)
+            cuts = self._herd.blocks(at_once(self._herd))
             self._blocks = [_Fixed(self._assembly, cut, breed, projection, mixing) for cut, breed in cuts]
         parts = [self._seen_of(block) for block in self._blocks]
         seen = {name: torch.cat([part[name] for part in parts]).double().cpu() for name in parts[0]}
