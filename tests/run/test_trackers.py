@@ -51,6 +51,7 @@ def same(found: Curves, wanted: Curves) -> None:
 
 
 def test_tensorboard_has_every_curve(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
     run, wanted = trained(tmp_path, tensorboard=True)
     same(tensorboard_curves(run), wanted)
 
@@ -59,6 +60,7 @@ def test_tensorboard_has_every_curve(tmp_path: Path) -> None:
 def test_a_resume_leaves_no_point_twice_in_tensorboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
+    pytest.importorskip("tensorboard")
     settings = little.recipe(tmp_path, "12steps", tensorboard=True)
     tick = loop.Trainer.tick
 
