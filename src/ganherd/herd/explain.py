@@ -16,7 +16,7 @@ from ganherd.herd.lower import How
 def explain(herd: Herd) -> dict[str, Any]:
     """Facts of each net: its layers with `here` and `gpu`, each {"how", "why"}; nothing is trained."""
     nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
-    nets.append(("discriminator", herd.d.module, herd.rules.game.penalty))
+    nets.append(("discriminator", herd.d.module, herd.rules.game.penalty or herd.rules.r1 > 0))
     return {
         "device": str(herd.device),
         "nets": [_net(herd, role, module, twice) for role, module, twice in nets],
@@ -25,24 +25,27 @@ def explain(herd: Herd) -> dict[str, Any]:
 
 
 def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> dict[str, Any]:
-    gpu = _why_no_kernels(herd, twice)
+    gpu = _why_no_kernels(herd)
     here = gpu if herd.device.type == "cuda" else "they need a GPU"
     return {
         "role": role,
         "net": type(module).__name__,
         "parameters": sum(p.numel() for p in module.parameters()),
         "no_kernels": {"here": here, "gpu": gpu},
+        "penalty": "the pass of the penalty goes without kernels: it is differentiated twice"
+        if twice and not gpu
+        else "",
         "layers": _layers(module, not here, not gpu),
     }
 
 
-def _why_no_kernels(herd: Herd, twice: bool) -> str:
+def _why_no_kernels(herd: Herd) -> str:
     """Why no kernel would run on a GPU; empty where they would."""
     if herd.rules.precision == "float64":
         return "they do not know float64"
     if not streams.HAS_TRITON:
         return "Triton, in which they are written, is not installed"
-    return "a gradient penalty differentiates this net twice, and they can be differentiated once" if twice else ""
+    return ""
 
 
 def _layers(module: nn.Module, here: bool, gpu: bool) -> list[dict[str, Any]]:
@@ -105,7 +108,9 @@ def text(facts: dict[str, Any]) -> str:
             count = Counter(layer[key]["how"] for layer in net["layers"])
             total = ", ".join(f"{number} {how}" for how, number in count.items())
             lines.append(
-                f"  {title}: {total}" + (f"; no kernels: {net['no_kernels'][key]}" if net["no_kernels"][key] else "")
+                f"  {title}: {total}"
+                + (f"; no kernels: {net['no_kernels'][key]}" if net["no_kernels"][key] else "")
+                + (f"; {net['penalty']}" if net["penalty"] and key == "gpu" else "")
             )
         lines.append("")
     if facts["one_by_one"]:

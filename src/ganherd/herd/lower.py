@@ -214,7 +214,7 @@ class Lowered:
 def lower(module: nn.Module, kernels: bool = False) -> Lowered | None:
     """The module's graph, or None where it cannot be traced (its flow depends on its inputs, say).
 
-    `kernels`: by Triton on a GPU. They are differentiable once, so a critic with a gradient penalty goes without.
+    `kernels`: by Triton on a GPU. They are differentiable once, so the pass of a penalty goes without.
     """
     library: Any = ops
     if kernels:
