@@ -45,13 +45,15 @@ class Job:
 
 
 def trained(job: Job, runs: Path) -> tuple[Path, float]:
-    """The finished run of a job and the seconds that it took; one that is there already is used, one that was stopped
-    goes on."""
+    """The finished run of a job and the seconds that it took, all in all; one that is there already is used (its seconds
+    are those of its training), one that was stopped goes on."""
     path = runs / f"{job.recipe}-{job.seed}"
     began = time.perf_counter()
     if not path.exists():
         ganherd.train(job.recipe, job.settings, run=path, quiet=True)
-    elif RunFolder.open(path).info.get("state") != "finished":
+    elif RunFolder.open(path).info.get("state") == "finished":
+        return path, float(RunFolder.open(path).info["seconds"])
+    else:
         ganherd.resume(path, quiet=True)
     return path, time.perf_counter() - began
 
