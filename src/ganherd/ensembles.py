@@ -17,6 +17,7 @@ from ganherd.scores.clock import Progress, timed
 from ganherd.scores.material import Drawn, LeftOut
 from ganherd.scores.moments import Moments
 from ganherd.strategies import ensemble
+from ganherd.strategies.ensemble import Ensemble
 from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, summarise
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 FOLDER = "mixture-ensemble"
 By = Literal["fid", "tvd"]
-Search = Literal["greedy", "evolutionary"]
+Search = Literal["greedy", "evolutionary", "neighbourhoods"]
 _SMALL = 256  # features up to which a mixture's score is quickest on a CPU
+_GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as the cellular papers at the end of a run
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,10 @@ def find(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> Found:
-    """Searches ensembles of at most `size` generators, in each replica its own, and writes the mixture into the run."""
+    """Searches ensembles of at most `size` generators, in each replica its own, and writes the mixture into the run.
+
+    `neighbourhoods`: those of a grid as they are, whatever their size; their weights evolve, and the best is taken.
+    """
     from ganherd import mixture
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder
@@ -146,11 +151,7 @@ def _of_replica(
         )
     if progress:
         progress(f"{search} search by {by}")
-    found = (
-        ensemble.greedy(seen[by], len(able), size)
-        if search == "greedy"
-        else ensemble.evolutionary(seen[by], len(able), size, smallest=1, seed=seed)
-    )
+    found = _searched(made, replica, able, seen[by], search, size, seed)
     own = made.weights_of(replica)[able]
     if not own.sum() > 0:
         raise UserError(
@@ -167,6 +168,20 @@ def _of_replica(
         (_value(seen[by], old), _value(seen[by], new)),
         found.evaluations,
     )
+
+
+def _searched(
+    made: Mixture, replica: int, able: list[int], score: Score, search: Search, size: int, seed: int
+) -> Ensemble:
+    if search == "greedy":
+        return ensemble.greedy(score, len(able), size)
+    if search == "evolutionary":
+        return ensemble.evolutionary(score, len(able), size, smallest=1, seed=seed)
+    if made.neighbourhoods is None:
+        raise UserError("only a grid of cells has neighbourhoods: choose --search greedy or evolutionary.")
+    each = [one.members for one in made.neighbourhoods.all if one.replica == replica]
+    known = [[able.index(member) for member in members if member in able] for members in each]
+    return ensemble.neighbourhoods(score, len(able), [near for near in known if near], _GENERATIONS, _SIGMA, seed)
 
 
 def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progress | None) -> dict[int, np.ndarray]:

@@ -89,7 +89,14 @@ def test_a_run_without_neighbourhoods_has_no_score_of_them(cli: Cli, run: Path) 
 # -- ensembles ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [("--by", "fid"), ("--by", "tvd", "--search", "evolutionary", "--size", 2)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--by", "fid"),
+        ("--by", "tvd", "--search", "evolutionary", "--size", 2),
+        ("--by", "fid", "--search", "neighbourhoods"),
+    ],
+)
 def test_an_ensemble_is_a_mixture_like_any_other(cli: Cli, grid_run: Path, options: tuple[Any, ...]) -> None:
     answer = cli("ensemble", grid_run, "-n", 64, *options, "--json")
     assert answer.code == 0, answer.err

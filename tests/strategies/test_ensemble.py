@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ganherd.errors import UserError
 from ganherd.scores.moments import moments
-from ganherd.strategies.ensemble import Ensemble, evolutionary, greedy
+from ganherd.strategies.ensemble import Ensemble, evolutionary, greedy, neighbourhoods
 from ganherd.strategies.mixing import FrechetScore, VariationScore, summarise
 
 GENERATORS = 10
@@ -105,6 +105,15 @@ def test_sizes_are_kept(pair: FrechetScore, size: int, smallest: int | None) -> 
     largest = min(size, GENERATORS)
     assert seen <= set(range(smallest or largest, largest + 1)) and len(found.picked) in seen
     assert smallest is None or len(seen) > 1  # where the size is free, it is tried
+
+
+def test_the_neighbourhood_with_the_planted_pair_wins(pair: FrechetScore) -> None:
+    near = [[0, 1, 9], [2, 7], [7, 6, 8], [2, 1, 3]]
+    found = neighbourhoods(pair, GENERATORS, near, generations=300, sigma=0.05)
+    check(found, pair)
+    assert set(found.picked) == {2, 7} and float(found.weights[2]) == pytest.approx(1 / 3, abs=0.05)
+    assert len(found.history) == 301 and found.history[-1] < found.history[0]
+    assert neighbourhoods(pair, GENERATORS, near, 0, 0.05).weights.tolist()[2] == 0.5  # equal weights to begin with
 
 
 def test_a_broken_generator_is_never_picked() -> None:

@@ -1,11 +1,13 @@
 """One mixture from the whole herd: a search for the few generators, wherever they live, that are best together.
 
 The two ways of Toutouh, Hemberg and O'Reilly (GECCO 2020): greedy, and a genetic algorithm over ensembles of a given size
-(REO-GEN) or of any size between two bounds (NREO-GEN).
+(REO-GEN) or of any size between two bounds (NREO-GEN). And the cellular papers' own: the weights of every neighbourhood
+evolve, and the best neighbourhood is taken.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ganherd.errors import UserError
+from ganherd.strategies import mixing
 from ganherd.strategies.mixing import Score
 
 
@@ -45,6 +48,25 @@ def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations:
     weights = torch.zeros(generators, dtype=torch.float64)
     weights[torch.from_numpy(genes.ids)] = torch.from_numpy(genes.weights)
     return Ensemble(weights, history[-1], tuple(genes.ids.tolist()), tuple(history), evaluations)
+
+
+# -- neighbourhoods ---------------------------------------------------------------------------------------------------
+
+
+def neighbourhoods(
+    score: Score, generators: int, each: Sequence[Sequence[int]], generations: int, sigma: float, seed: int = 0
+) -> Ensemble:
+    """(1+1)-ES on the weights of every neighbourhood, from equal ones on; the best neighbourhood of all."""
+    widest = max(len(near) for near in each)
+    table = torch.tensor([[*near, *[near[0]] * (widest - len(near))] for near in each])  # filling repeats the first
+    rng = torch.Generator().manual_seed(seed)
+    draws = torch.randn(generations, *table.shape, generator=rng, dtype=torch.float64)
+    found = mixing.evolve(mixing.uniform(table), table, score, sigma, generations, lambda g: draws[g])
+    best = int(found.scores.nan_to_num(torch.inf).argmin())
+    near = np.array(each[best])
+    history = found.history.nan_to_num(torch.inf).min(1).values.tolist()
+    genes = _Genes(near, found.weights[best, : len(near)].numpy())
+    return _ensemble(genes, generators, history, len(each) * (generations + 1))
 
 
 # -- greedy -----------------------------------------------------------------------------------------------------------
