@@ -175,7 +175,18 @@ def has_kernels(herd: Herd) -> bool:
 def place(herd: Herd, plan: Plan) -> None:
     """The state where it is computed, unless only a part of the herd fits there."""
     if plan.chunk >= herd.size or plan.name == "loop":
-        herd.state = {name: value.to(herd.device) for name, value in herd.state.items()}
+        herd.state = {name: _placed(value, herd.device) for name, value in herd.state.items()}
+
+
+def _placed(value: Tensor, device: torch.device) -> Tensor:
+    """On a GPU every row [P] of members' parameters begins at a multiple of 128 bytes: else a product reads its weights
+    number by number."""
+    if device.type != "cuda" or value.dim() != 2 or value.dtype != torch.float32 or value.shape[1] % 4 == 0:
+        return value.to(device)
+    width = value.shape[1]
+    wide = torch.zeros(len(value), -(-width // 32) * 32, device=device)
+    wide[:, :width] = value.to(device)
+    return wide[:, :width]
 
 
 def make_engine(herd: Herd, plan: Plan) -> Engine:

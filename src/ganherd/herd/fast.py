@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ganherd.herd import ops
 from ganherd.herd.kernels.conv import MemberConv
+from ganherd.herd.kernels.linear import MemberLinear
 from ganherd.herd.kernels.norm import MemberNorm
 from ganherd.herd.kernels.random import MemberDropout
 from ganherd.herd.kernels.taps import Turn
@@ -37,7 +38,9 @@ def linear(
     if (x.dim() != 3 and not images) or (shape and len(shape) != 3):
         return ops.linear(x, weight, bias, flatten, shape)
     if not images and not shape and x.dtype == _dtype(x) == torch.float32 and _aligned(x, weight):
-        return ops.linear(x, weight, bias)  # the library's product reads the weights as they lie
+        if bias is None:
+            return ops.linear(x, weight, bias)
+        return MemberLinear.apply(x, weight, bias)  # the library's product reads the weights as they lie
     turn = Turn(1, places_in=math.prod(x.shape[3:]), places_out=math.prod(shape[1:]))
     x = _channels_last(x).flatten(2) if images else x
     if shape and bias is not None:
