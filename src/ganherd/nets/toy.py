@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ganherd.nets.blocks import FlatDiscriminator, FlatGenerator, leaky, stack
 
@@ -58,7 +59,7 @@ class Maxout(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.unflatten(1, (-1, PIECES)).amax(2)  # [B, width]
+        return F.max_pool1d(x, PIECES)  # [B, width]
 
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky": leaky, "relu": nn.ReLU, "maxout": Maxout}
