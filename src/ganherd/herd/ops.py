@@ -19,22 +19,65 @@ def refine(keys: Tensor, number: int) -> Tensor:
     return torch.from_numpy(streams.keys(keys.numpy(), number))
 
 
+@dataclass(frozen=True)
+class After:
+    """How an operation ends: (leaky) ReLU with that slope below 0 (1: none), then dropout with probability p, if keys [N] of
+    the module are given; `call` numbers its draws."""
+
+    slope: float = 1.0
+    p: float = 0.0
+    keys: Tensor | None = None
+    call: int = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.keys is not None:
+            return dropout(x, self.p, refine(self.keys, self.call), self.slope)
+        return x if self.slope == 1.0 else F.leaky_relu(x, self.slope)
+
+
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool = False, shape: tuple[int, ...] = ()
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool = False, shape: tuple[int, ...] = (),
+    normed: bool = False, after: After | None = None,
+) -> Tensor:  # fmt: skip
     """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay.
 
-    `flatten`: x is flattened to [N, B, I] first; `shape`: what the outputs are unflattened to.
+    `flatten`: x is flattened to [N, B, I] first; `shape`: what the outputs are unflattened to; `after`: how it ends.
+    `normed` says that a batch norm follows, which takes the bias away again; only the kernels make use of it.
     """
+    if after is not None:
+        return after(linear(x, weight, bias, flatten, shape))
     if shape:
         return linear(x, weight, bias, flatten).unflatten(2, shape)
     x = x.flatten(2) if flatten else x
     flat = x.flatten(1, -2) if x.dim() > 3 else x
-    if bias is None:
-        out = torch.bmm(flat, weight.transpose(1, 2))
-    else:
-        out = torch.baddbmm(bias[:, None], flat, weight.transpose(1, 2))
+    out = Product.apply(flat, weight, bias)
     return out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
+
+
+class Product(torch.autograd.Function):
+    """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]. PyTorch's own gradient of a transposed weight comes transposed,
+    and turning it costs a quarter of the layer on a CPU; here it is made as it is wanted. Differentiable twice."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+        turned = weight.transpose(1, 2)
+        return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias[:, None], x, turned)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(dy, weight) if of_x else None,
+            torch.bmm(dy.transpose(1, 2), x) if of_weight else None,
+            dy.sum(1) if of_bias else None,
+        )
 
 
 def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:
@@ -68,11 +111,13 @@ class Running:
 
 
 def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: Running | None
-) -> tuple[Tensor, Running | None]:
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: Running | None,
+    reader: nn.Module | None = None, doubled: bool = False,
+) -> tuple[Tensor, Running | None]:  # fmt: skip
     """Batch norm with each member's own batch statistics, then (leaky) ReLU with that slope below 0 (1: none).
 
-    Answers the output and the running statistics after this batch.
+    Answers the output and the running statistics after this batch. `reader`, the layer that alone reads the output, and
+    `doubled`, whether an upsampling goes before that, serve the kernels.
     """
     over = [d for d in range(x.dim()) if d not in (0, 2)]
     var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), over, correction=0)
@@ -105,12 +150,15 @@ def conv2d(
     bias: Tensor | None,
     like: nn.Conv2d,
     upsample_first: bool = False,
-    still_bias: bool = False,
+    normed: bool = False,
+    after: After | None = None,
 ) -> Tensor:
     """x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W']; padding, stride, … as the module has them.
 
-    `still_bias` says that a batch norm follows, which takes the bias away again; only the kernels make use of it.
+    `normed` and `after` as in `linear`.
     """
+    if after is not None:
+        return after(conv2d(x, weight, bias, like, upsample_first))
     x = upsample(x) if upsample_first else x
     return torch.stack([
         like._conv_forward(one, w, b)
@@ -119,8 +167,11 @@ def conv2d(
 
 
 def conv_transpose2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d, still_bias: bool = False
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d, normed: bool = False,
+    after: After | None = None,
+) -> Tensor:  # fmt: skip
+    if after is not None:
+        return after(conv_transpose2d(x, weight, bias, like))
     return torch.stack([
         F.conv_transpose2d(one, w, b, like.stride, like.padding, like.output_padding, like.groups, like.dilation)  # type: ignore[arg-type]
         for one, w, b in zip(x, weight, bias if bias is not None else [None] * len(x), strict=True)

@@ -1,17 +1,16 @@
 """Linear layers of all members by the library's batched product, without its copies; the twin is `ops.linear`.
 
-`torch.baddbmm` first writes the biases over the whole result, and the gradient of a transposed weight comes transposed and is
-copied once more. Here the biases are added in one pass, and the weights' gradient is made as it is wanted.
+`torch.baddbmm` first writes the biases over the whole result and reads them again; here they are added in one pass.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from ganherd.herd.ops import Product
 
 
 @triton.jit
@@ -35,20 +34,11 @@ def add_bias_(x: Tensor, bias: Tensor) -> Tensor:
     return x
 
 
-class MemberLinear(torch.autograd.Function):
-    """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O], float32; differentiable twice."""
+class MemberLinear(Product):
+    """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O], float32."""
+
+    generate_vmap_rule = False
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(x, weight)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
         return add_bias_(torch.bmm(x, weight.transpose(1, 2)), bias)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # type: ignore[override]
-        x, weight = ctx.saved_tensors
-        dx, dw, db = ctx.needs_input_grad
-        return (
-            torch.bmm(dy, weight) if dx else None,
-            torch.bmm(dy.transpose(1, 2), x) if dw else None,
-            dy.sum(1) if db else None,
-        )
