@@ -64,6 +64,7 @@ def test_grids_of_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [["1×1", "1"], ["2×2", "4"]]
     rows = json.loads((tmp_path / "cost.json").read_text())["rows"]
     assert [row["cells"] for row in rows] == [1, 4] and all(row["seconds"] > 0 for row in rows)
+    assert all(row["memory"] > 2**20 for row in rows)
     assert (tmp_path / "cost.png").stat().st_size > 1000
 
 

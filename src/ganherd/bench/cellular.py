@@ -50,6 +50,7 @@ class Cost:
     total: float
     data: float  # the look at the real data, once a run
     engine: str
+    memory: int = 0  # bytes held at most at once
 
     def per_cell(self, seconds: float) -> float:
         return seconds / self.cells / self.iterations
@@ -99,6 +100,7 @@ def sizes(asked: Asked, grids: Sequence[int], say: Say) -> list[Row]:
         one = cost.total / cost.iterations
         each = {name: round(s / cost.iterations, 6) for name, s in cost.routines.items()}
         facts = {"batches": asked.batches, "precision": asked.precision, "engine": cost.engine, "routines": each}
+        facts["memory"] = cost.memory
         rows.append({"grid": grid, "cells": cost.cells, "seconds": one, "seconds_per_cell": one / cost.cells, **facts})
     return rows
 
@@ -109,7 +111,7 @@ def run(
     """Whole iterations as a run makes them, less what is written down."""
     import torch
 
-    from ganherd.bench.memory import synchronize
+    from ganherd.bench.memory import peaks, reset_peaks, synchronize
     from ganherd.herd import autotune
     from ganherd.herd.engine import make_engine, place
     from ganherd.run.assemble import assemble, set_precision
@@ -121,6 +123,7 @@ def run(
     set_precision(recipe)
     assembly = assemble(recipe)
     herd = assembly.herd
+    reset_peaks(herd.device)
     plan = autotune.choose(herd, recipe.engine, say)
     torch.set_num_threads(plan.threads)
     try:
@@ -143,7 +146,8 @@ def run(
             list(strategy.close((number + 1) * batches))
         synchronize(herd.device)
         total = clock() - began
-        return Cost(herd.size, iterations, strategy.profile.take(), total, data, plan.describe(herd.size))
+        held = peaks(herd.device)[1]
+        return Cost(herd.size, iterations, strategy.profile.take(), total, data, plan.describe(herd.size), held)
     finally:
         torch.set_num_threads(threads)
 
@@ -230,18 +234,20 @@ def table(rows: Sequence[Row]) -> str:
 
 def sizes_table(rows: Sequence[Row]) -> str:
     """
-    >>> print(sizes_table([{"grid": 2, "cells": 4, "seconds": 0.5, "seconds_per_cell": 0.125, "engine": "graph"}]))
-    grid    cells  s an iteration  ms a cell  engine
-    2×2         4           0.500      125.0  graph
+    >>> row = {"grid": 2, "cells": 4, "seconds": 0.5, "seconds_per_cell": 0.125, "memory": 2**30, "engine": "graph"}
+    >>> print(sizes_table([row]))
+    grid    cells  s an iteration  ms a cell     GiB  engine
+    2×2         4           0.500      125.0    1.00  graph
     """
-    lines = [f"{'grid':<6}  {'cells':>5}  {'s an iteration':>14}  {'ms a cell':>9}  engine"]
+    lines = [f"{'grid':<6}  {'cells':>5}  {'s an iteration':>14}  {'ms a cell':>9}  {'GiB':>6}  engine"]
     for row in rows:
         name = f"{row['grid']}×{row['grid']}"
         if row["seconds"] is None:
             lines.append(f"{name:<6}  {row['cells']:>5}  {row['why']}")
             continue
         one, each = f"{row['seconds']:.3f}", f"{1000 * row['seconds_per_cell']:.1f}"
-        lines.append(f"{name:<6}  {row['cells']:>5}  {one:>14}  {each:>9}  {row['engine']}")
+        held = f"{row['memory'] / 2**30:.2f}"
+        lines.append(f"{name:<6}  {row['cells']:>5}  {one:>14}  {each:>9}  {held:>6}  {row['engine']}")
     return "\n".join(lines)
 
 
