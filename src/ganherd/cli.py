@@ -14,6 +14,7 @@ from ganherd.commands.data import data_app
 from ganherd.commands.ensemble import ensemble
 from ganherd.commands.figures import figures
 from ganherd.commands.house import doctor, recipes
+from ganherd.commands.launch import launch_app
 from ganherd.commands.look import report, status
 from ganherd.commands.options import printable, say
 from ganherd.commands.sample import sample
@@ -29,6 +30,7 @@ for command in (train, sample, score, ensemble, compare, report, figures, status
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
+app.add_typer(launch_app, name="launch")
 
 
 @app.callback(invoke_without_command=True)

@@ -81,6 +81,11 @@ def r1_penalty(critic: Callable[[Tensor], Tensor], real: Tensor) -> Tensor:
     return slope.flatten(2).square().sum(-1).mean(-1)
 
 
+def class_loss(answers: Tensor, y: Tensor) -> Tensor:
+    """-log P(y) of a discriminator that also says which class it sees: logits [N, B, K], labels [N, B]; [N]."""
+    return -answers.log_softmax(-1).gather(-1, y[..., None]).mean((-2, -1))
+
+
 class Game:
     """The losses of a herd: one for all members, or a choice per member out of several."""
 

@@ -6,7 +6,7 @@ p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then sends noise to the gen
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -174,8 +174,8 @@ class Mixture:
 
     @property
     def takes_label(self) -> bool:
-        """Whether the generators take the label as an input, rather than standing for one."""
-        return takes_label(self.breeds[0].module)
+        """Whether the generators take any label as an input, rather than standing for one."""
+        return takes_label(self.breeds[0].module) and bool((self.label_of < 0).any())
 
     def routes(
         self, n: int, label: str | int | None = None, seed: int = 0, replica: int = 0
@@ -220,7 +220,8 @@ class Mixture:
         breed, state = self.generator(member, replica)
         device = self.device
         with torch.no_grad(), _repeatable(device):
-            inputs = (z.to(device), *((torch.full((len(z),), label, device=device),) if self.takes_label else ()))
+            told = (torch.full((len(z),), label, device=device),) if takes_label(breed.module) else ()
+            inputs = (z.to(device), *told)
             with MemberRandomness(torch.from_numpy(streams.keys(key, streams.INSIDE))[0].to(device)):
                 x = functional_call(breed.module, state, inputs)
             x = x.float() * self.scale + self.offset
@@ -285,13 +286,14 @@ def recalibrated(
     buffers: dict[str, Tensor],
     latent: int,
     prior: str,
-    classes: int,
+    labels: Sequence[int],
     key: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """The buffers of one generator with its batch-norm statistics re-estimated, from noise, with the weights that are exported.
 
     While it trained they followed weights that moved. Only batch norm is in training mode here, so dropout stays off.
+    `labels`: those that it makes, in turn, where it takes one: its own, or all.
     """
     module = copy.deepcopy(module).to(device).eval()
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
@@ -303,10 +305,11 @@ def recalibrated(
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over all batches
         norm.train()
+    turns = torch.tensor(list(labels) or [0])[torch.arange(512) % max(len(labels), 1)]
     with torch.no_grad():
         for block in range(_NOISES // 512):
             own = np.array([streams.key(key, streams.CALIBRATE, block)])
-            label = (torch.arange(512, device=device) % max(classes, 1),) if takes_label(module) else ()
+            label = (turns.to(device),) if takes_label(module) else ()
             with MemberRandomness(torch.from_numpy(streams.keys(own, streams.INSIDE)).to(device)[0]):
                 module(_prior(own, (512, latent), prior, dtype)[0].to(device), *label)
     return {name: buffer.detach().cpu().clone() for name, buffer in module.named_buffers()}

@@ -52,6 +52,7 @@ class Neighbourhoods(BaseModel):
     samples: Annotated[int, Field(ge=1)]  # of each generator
     best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the cell, in each replica
     all: Annotated[list[Neighbourhood], Field(min_length=1)]
+    iteration: list[int] | None = None  # in each replica, whose generators these are, counted from 0; none: the last
 
     def of(self, replica: int, cell: int) -> Neighbourhood:
         return next(one for one in self.all if (one.replica, one.cell) == (replica, cell))

@@ -68,6 +68,8 @@ class Herd(Section):
     # their nets, as [{from: RUN, member: 2}, …]
     members: Annotated[int, Field(ge=1)] | Annotated[list[Origin], Field(min_length=1)] | None = None
     start_from: str | None = None  # a finished run: all start from its members of the same number, or from its only one
+    # a finished run, a member for each class: those classes stay as they are, and only what it lacks is trained
+    grow_from: str | None = None
     seeds: int = Field(1, ge=1)  # replicas: independent copies stacked, with seeds seed, seed + 1, …
 
     @property
@@ -81,6 +83,11 @@ class Herd(Section):
                 "herd.start_from herd.members",
                 "herd.start_from and a list of herd.members both say where members start from: leave one out",
             )
+        if isinstance(self.members, list) and self.grow_from is not None:
+            raise refuse(
+                "herd.grow_from herd.members",
+                "herd.grow_from and a list of herd.members both say who the members are: leave one out",
+            )
         return self
 
 
@@ -90,6 +97,8 @@ class Loss(Section):
     clip: float = Field(0.01, gt=0)  # wasserstein: D's parameters are clipped to ± this
     clip_what: Literal["all", "weights"] = "all"  # weights: not the gain and shift of batch norm
     r1_weight: float = Field(0.0, ge=0)  # gamma of the R1 penalty, half of which is added to any discriminator's loss
+    class_weight: float = Field(1.0, ge=0)  # discriminators that also tell classes (acgan): of the price of wrong ones
+    class_weight_g: float | None = Field(None, ge=0)  # … for the generator; default: the same
 
 
 class Optim(Section):
@@ -101,6 +110,16 @@ class Optim(Section):
     beta2: DecayPerMember = 0.999
     eps: float = Field(1e-8, gt=0)
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm, for each member and net
+
+
+class Stop(Section):
+    """When a member has converged: its metric, averaged over some steps, is hardly better than over as many before."""
+
+    patience: Steps = 0  # so many; for differs at least ten looks; 0: nobody stops
+    # differs: how well nearest neighbours tell its samples from its data (taken by run.watch); gap: how far apart its
+    # discriminator holds real and generated, which is an estimate of the distance for a Wasserstein loss
+    metric: Literal["differs", "gap"] = "differs"
+    least: float = Field(0.02, ge=0, lt=1)  # the part by which it must be less to go on
 
 
 class Train(Section):
@@ -119,6 +138,7 @@ class Train(Section):
     augment: list[Literal["colour", "translation", "cutout", "flip"]] = []
     ema: float | None = Field(None, gt=0, lt=1)  # decay of the running average of the generator's weights
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"
+    stop: Stop = Stop()  # members that have converged rest, and the others get the device (strategy independent)
 
     @model_validator(mode="after")
     def _noise_decays(self) -> Train:
@@ -261,6 +281,32 @@ class Recipe(Section):
                 "herd.members strategy.cellular.grid strategy.cellular.population",
                 f"herd.members {members} is not the {cells.cells} cells × {cells.population} individuals of "
                 "strategy.cellular: leave herd.members out",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _may_rest(self) -> Recipe:
+        """A member that rests cannot be met, and what says that it may has to be looked at."""
+        meets = self.strategy.name != "independent" or self.strategy.share.layers
+        if self.herd.grow_from is not None and (meets or self.data.partition != "by-class"):
+            raise refuse(
+                "herd.grow_from data.partition strategy.name",
+                "herd.grow_from adds classes to members that meet nobody: set data.partition to by-class and strategy.name "
+                "to independent",
+            )
+        if not self.train.stop.patience:
+            return self
+        if meets:
+            key = "strategy.name" if self.strategy.name != "independent" else "strategy.share"
+            raise refuse(
+                f"train.stop {key}",
+                f"train.stop lets members rest one by one, and with {key} they meet: leave one of the two out",
+            )
+        if self.train.stop.metric == "differs" and self.run.watch.every == 0:
+            raise refuse(
+                "train.stop.metric run.watch.every",
+                "train.stop.metric differs is taken by run.watch, and run.watch.every is 0: set it to auto, or the metric "
+                "to gap",
             )
         return self
 

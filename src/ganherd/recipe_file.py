@@ -21,6 +21,7 @@ from ganherd.recipe import Recipe, Section, nearest
 from ganherd.recipe_mistakes import sentence
 
 DEFAULT = "digits-wcgan"  # what `ganherd train` trains when it is told nothing
+_ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names by which a recipe is looked for, beside its kin
 _MOST_BYTES = 2**20  # nobody writes a recipe of a megabyte; a wrong file should not fill the memory
 
 
@@ -57,6 +58,7 @@ def names() -> list[tuple[str, str]]:
 
 def text(name: str) -> str:
     """A packaged recipe as it was written, with its comments."""
+    name = _ALSO.get(name, name)
     if name not in _packaged():
         raise UserError(f"there is no recipe {name!r}{nearest(name, _packaged()) or '; `ganherd recipes` lists them'}")
     return (resources.files("ganherd") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
@@ -105,7 +107,7 @@ def _read(source: str | Path | dict[str, Any] | Recipe) -> tuple[dict[str, Any],
         return source.model_dump(), {}, "recipe"
     if isinstance(source, dict):
         return _copy(source), {}, "recipe"
-    if isinstance(source, str) and source in _packaged():
+    if isinstance(source, str) and _ALSO.get(source, source) in _packaged():
         name, content = f"recipe {source}", text(source)
     else:
         name, content = str(source), _read_file(source)

@@ -104,6 +104,17 @@ class Mixing(Section):
     score: Literal["fid", "tvd"] = "fid"
     network: str = "auto"  # of features: auto takes the data's own classifier, or pixels for points
     samples: int = Field(1000, ge=2)  # of each generator
+    # what the run ends with: the generators of its last iteration, or those of the iteration whose mixture scored best
+    keep: Literal["last", "best"] = "last"
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> Mixing:
+        if self.keep == "best" and self.when != "iteration":
+            raise refuse(
+                "strategy.cellular.mixing.keep strategy.cellular.mixing.when",
+                "strategy.cellular.mixing.keep best needs a score of every iteration: set mixing.when to iteration",
+            )
+        return self
 
 
 class Rewire(Section):
@@ -151,6 +162,11 @@ class Cellular(Section):
             raise refuse(
                 f"{key}.rewire {key}.rewire_by",
                 f"{key}.rewire and {key}.rewire_by both say who meets whom: give one of them",
+            )
+        if self.mixing.keep == "best" and (self.rewire or self.rewire_by):
+            raise refuse(
+                f"{key}.mixing.keep {key}.rewire {key}.rewire_by",
+                f"{key}.mixing.keep best compares iterations with the same neighbourhoods: leave out {key}.rewire, or keep last",
             )
         if self.iteration == "0":
             raise refuse(f"{key}.iteration", f"{key}.iteration must be longer than 0, as 1epochs")

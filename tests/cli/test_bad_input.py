@@ -251,7 +251,7 @@ def function(shape):
     [
         ("generator", "Small", "makes images of shape (1, 4, 8), but the data has (1, 8, 8)"),
         ("discriminator", "Two", "answers (2, 2) for two images; it must give one logit for each"),
-        ("discriminator", "Pair", "AttributeError"),
+        ("discriminator", "Pair", "answers 2 tensors, the second (2, 1, 8, 8) for two images"),
         ("generator", "Raises", "could not be built: RuntimeError: no luck"),
         ("generator", "Fails", "do not run on data of shape (1, 8, 8) with latent 8: KeyError"),
         ("generator", "Wants", "missing a required argument: 'depth'"),

@@ -66,11 +66,11 @@ def test_layers_of_convolutional_nets(explain) -> None:
     assert gpu["layers.5"] == ("Conv2d", "kernel" if HAS_TRITON else EACH)
     upsample = next(layer for layer in g["layers"] if layer["layer"] == "layers.4")
     assert upsample["gpu"] == {"how": "with its neighbour", "why": "a part of layers.5"}
-    assert hows(d, "gpu")["layers.2"] == ("Dropout", BY_KERNEL)
+    assert hows(d, "gpu")["layers.2"] == ("Dropout", "with its neighbour" if HAS_TRITON else ALL)
     assert "kernel" not in {how for _, how in here.values()} and g["no_kernels"]["here"]
 
 
-def test_only_the_pass_of_a_penalty_goes_without_kernels(explain) -> None:
+def test_the_pass_of_a_penalty_is_named_where_kernels_run(explain) -> None:
     g, d = explain(loss={"name": "wasserstein-gp"})["nets"]
     for net in (g, d):
         assert {how for what, how in hows(net, "gpu").values() if what == "Linear"} == {BY_KERNEL}

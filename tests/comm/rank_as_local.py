@@ -88,6 +88,26 @@ def check_members(comm: Communicator) -> None:
         check_gather(comm, placement, number)
 
 
+def check_under_way(comm: Communicator) -> None:
+    """Members as they were when the fetch was begun, whatever is trained, asked or begun until it is waited for."""
+    placement, asked = place(7, comm.size), [[6, rank % 7, 0] for rank in range(comm.size)]
+    whole, own = herd(7, 1), list(placement.ranks[comm.rank])
+    state, before = {name: value[own] for name, value in whole.items()}, (comm.bytes_sent, comm.bytes_received)
+    first = comm.begin_fetch(state, placement, asked)
+    for value in state.values():
+        value.fill_(1)
+    assert comm.collect(b"meanwhile") == [b"meanwhile"] * comm.size
+    second = comm.begin_fetch(state, placement, asked)
+    first.push()
+    second.push()
+    for name, value in first.wait().items():
+        assert torch.equal(value, whole[name][asked[comm.rank]]), name
+    assert first.wait() is first.wait()
+    assert all((value == 1).all() for value in second.wait().values())
+    come = {m for m in asked[comm.rank] if m not in own}
+    assert comm.bytes_received - before[1] == 2 * len(come) * WIDTH and comm.waits_since is None
+
+
 def check_nothing_crosses(comm: Communicator) -> None:
     """Who wants its own alone gets them without a word to anybody."""
     placement = place(2 * comm.size, comm.size)
@@ -95,10 +115,10 @@ def check_nothing_crosses(comm: Communicator) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("something was sent")
 
-    comm._exchange = comm._share = refuse  # type: ignore[method-assign, assignment]
+    comm._start = comm._share = refuse  # type: ignore[method-assign, assignment]
     check_fetch(comm, placement, [own[::-1] for own in placement.ranks], 0)
     check_fetch(comm, placement, [()] * comm.size, 0)
-    del comm._exchange, comm._share
+    del comm._start, comm._share
 
 
 def check_small_things(comm: Communicator) -> None:
@@ -155,6 +175,7 @@ def main(asked: str, folder: Path) -> None:
         check_members(comm)
         Mpi.most = 100  # from here on messages are cut
         check_members(comm)
+        check_under_way(comm)
         check_nothing_crosses(comm)
         check_parts(comm)
         check_disagreements(comm)

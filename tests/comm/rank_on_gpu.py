@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
     for name, value in found.items():
         assert value.is_cuda and torch.equal(value, whole[name][[3, 0, 3]]), name
     if comm.size == 1:  # what crosses nothing has not called NCCL yet
-        comm._exchange({}, {}, device)
+        comm._start({}, {}, device).wait()
     (folder / f"{comm.size}-{comm.rank}").touch()
     comm.close()
 

@@ -1,4 +1,4 @@
-"""A rank of a job in which the second one does not come to its end; started by the tests beside it."""
+"""A rank of a job in which the first or the second one does not come to its end; started by the tests beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(how: str, folder: Path) -> None:
     comm = connect(detect(os.environ))
     comm.barrier()
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if comm.rank == 1 and attempt == "0" and how != "all fail":
+    if comm.rank == (0 if how == "first" else 1) and attempt == "0" and how != "all fail":
         if how == "abort":
             comm.abort(3)
         if how == "fail":
@@ -24,6 +24,8 @@ def main(how: str, folder: Path) -> None:
         comm.fail(4, patience=60.0)
         (folder / f"{comm.rank}-failed").touch()
         sys.exit(5)
+    if comm.rank == 0:
+        print(comm.after_loss("ganherd train --resume RUN"), flush=True)
     comm.barrier()  # the others wait here for one that never comes
     assert comm.collect(b"here") == [b"here"] * comm.size
     (folder / f"{comm.rank}-{attempt}").touch()

@@ -39,6 +39,25 @@ def test_a_killed_rank_is_noticed_and_the_group_meets_again(tmp_path: Path) -> N
     assert "RankLost: rank 0 waited for another rank, which is gone" in said
 
 
+def test_all_end_where_the_first_rank_is_killed_also_who_waits_for_the_living(tmp_path: Path) -> None:
+    code, said = job("torch", 3, "rank_that_dies.py", "first", tmp_path, options=("--max-restarts", "1"))
+    assert code == 0, said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0-1", "1-1", "2-1"], said
+
+
+def test_what_becomes_of_a_job_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ganherd.comm.torch import Torch
+
+    comm = object.__new__(Torch)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert comm.after_loss("ganherd train --resume RUN") == "torchrun starts all ranks again, 2 times at most."
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
+    assert comm.after_loss("ganherd train --resume RUN").startswith(
+        "The job ends; go on with: ganherd train --resume RUN"
+    )
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_ranks_answer_as_one_process(tmp_path: Path) -> None:
     """One rank has the GPU for itself, and NCCL; two share it, and their messages go through the host."""

@@ -16,8 +16,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from ganherd.herd import fast, ops, streams
 from ganherd.herd.adam import adam_reference_
-from ganherd.herd.kernels.adam import adam_triton_
-from ganherd.herd.kernels.conv import MemberConv
+from ganherd.herd.kernels.adam import adam_triton_, clip_triton_
+from ganherd.herd.kernels.conv import How
+from ganherd.herd.kernels.member_conv import MemberConv
 from ganherd.herd.kernels.norm import MemberNorm
 from ganherd.herd.kernels.random import MemberDropout, fill, mix
 from ganherd.herd.kernels.taps import Turn
@@ -65,7 +66,8 @@ def test_convolution_equals_its_twin(n, b, h, w, ci, co, k, stride, pad, transpo
     ours_b = bias.clone().requires_grad_()
     size = tuple(theirs.shape[-2:])
     turn = Turn(k, in_first=transposed)
-    ours, stats = MemberConv.apply(ours_x, ours_w, ours_b, size, turn, stride, pad, transposed, False, normed)
+    how = How(size, turn, stride, pad, transposed, False)
+    ours, stats = MemberConv.apply(ours_x, ours_w, ours_b, how, normed)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     close(ours, nhwc(theirs), tolerance)
     grad = random(*theirs.shape)
@@ -169,6 +171,18 @@ def test_adam_equals_its_twin(width):
     for one, other, rows in zip(ours, theirs, wide, strict=True):
         close(one, other, 1e-6)
         assert (rows[:, 1500:] == 7.0).all()
+
+
+def test_clipping_equals_its_twin_and_keeps_what_is_not_a_number():
+    rows = torch.randn(3, 1600, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    rows[0, 4] = float("nan")
+    which = (torch.arange(1500) % 3 > 0).to(DEVICE)
+    whose = torch.tensor([True, False, True], device=DEVICE)
+    theirs = torch.where(which & whose[:, None], rows[:, :1500].clamp(-0.3, 0.3), rows[:, :1500])
+    before = rows.clone()
+    clip_triton_(rows[:, :1500], which, whose, 0.3)
+    assert torch.equal(rows[:, :1500].nan_to_num(7.0), theirs.nan_to_num(7.0)) and rows[0, 4].isnan()
+    assert torch.equal(rows[:, 1500:], before[:, 1500:])
 
 
 def test_keys_and_numbers_are_those_of_the_streams():

@@ -235,7 +235,7 @@ def test_dropout_is_off_while_batch_norm_is_estimated() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.9), nn.BatchNorm1d(4))
     params = {name: p.detach() for name, p in module.named_parameters()}
     buffers = dict(module.named_buffers())
-    found = mixtures.recalibrated(module, params, buffers, 3, "normal", 0, 1)
+    found = mixtures.recalibrated(module, params, buffers, 3, "normal", [], 1)
     wanted = (params["0.weight"] ** 2).sum(1)  # of normal noise, with nothing dropped
     assert found["2.running_var"] == pytest.approx(wanted, rel=0.1)
     assert float(buffers["2.running_var"][0]) == 1.0  # the caller's stay

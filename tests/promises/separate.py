@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
+from torch.nn.functional import cross_entropy
 
 from ganherd.augment import augment, numbers
 from ganherd.herd import streams
@@ -68,8 +69,8 @@ class SeparateGan:
         calls = iter(range(8 * (update + 1), 8 * (update + 2)))
         fake = self._call(self.g, self._noise(draws, update), draws, next(calls)).detach()
         x, fake = self._shown(x, draws, step, update, 0), self._shown(fake, draws, step, update, 1)
-        real_logit = self._call(self.d, x, draws, next(calls))
-        fake_logit = self._call(self.d, fake, draws, next(calls))
+        real_logit, real_classes = self._judge(x, draws, next(calls))
+        fake_logit, fake_classes = self._judge(fake, draws, next(calls))
         one, zero = torch.ones_like(real_logit), torch.zeros_like(real_logit)
         loss = {
             "minimax": lambda: bce(real_logit, one) + bce(fake_logit, zero),
@@ -82,20 +83,22 @@ class SeparateGan:
             "wasserstein-gp": lambda: fake_logit.mean() - real_logit.mean(),
             "hinge": lambda: torch.relu(1 - real_logit).mean() + torch.relu(1 + fake_logit).mean(),
         }[self.loss]()
+        if real_classes is not None:
+            loss = loss + self.rules.class_d * cross_entropy(real_classes, self.y)
+            loss = loss + self.rules.class_d * cross_entropy(fake_classes, self.y)
         if self.rules.game.penalty:  # also where another member has one: the pass moves batch-norm buffers
             at = draws.draw((streams.PENALTY, update), (self.rules.batch,), "uniform", x.dtype)[0]
             at = at.reshape(-1, *(1,) * (x.dim() - 1))
             between = (x + at * (fake - x)).requires_grad_()
-            slope = torch.autograd.grad(
-                self._call(self.d, between, draws, next(calls)).sum(), between, create_graph=True
-            )[0]
+            logit, _ = self._judge(between, draws, next(calls))
+            slope = torch.autograd.grad(logit.sum(), between, create_graph=True)[0]
             penalty = ((slope.flatten(1).pow(2).sum(1) + 1e-12).sqrt() - 1).pow(2).mean()
             if self.loss == "wasserstein-gp":
                 loss = loss + self.rules.gp_weight * penalty
         if self.rules.r1:
             at = x.detach().clone().requires_grad_()
             call = 8 * (update + 1) + 4
-            slope = torch.autograd.grad(self._call(self.d, at, draws, call).sum(), at, create_graph=True)[0]
+            slope = torch.autograd.grad(self._judge(at, draws, call)[0].sum(), at, create_graph=True)[0]
             loss = loss + self.rules.r1 / 2 * slope.pow(2).flatten(1).sum(1).mean()
         self.adam_d.zero_grad()
         loss.backward()
@@ -107,7 +110,7 @@ class SeparateGan:
     def _generator_update(self, draws: Streams, step: int) -> None:
         self._batch((step + 1) * self.rules.n_critic - 1)  # for its labels
         fake = self._call(self.g, self._noise(draws, self.rules.n_critic), draws, 0)
-        logit = self._call(self.d, self._shown(fake, draws, step, self.rules.n_critic, 1), draws, 1)
+        logit, classes = self._judge(self._shown(fake, draws, step, self.rules.n_critic, 1), draws, 1)
         loss = {
             "minimax": lambda: -bce(logit, torch.zeros_like(logit)),
             "non-saturating": lambda: bce(logit, torch.ones_like(logit)),
@@ -117,6 +120,8 @@ class SeparateGan:
             "wasserstein-gp": lambda: -logit.mean(),
             "hinge": lambda: -logit.mean(),
         }[self.loss]()
+        if classes is not None:
+            loss = loss + self.rules.class_g * cross_entropy(classes, self.y)
         self.adam_g.zero_grad()
         loss.backward()
         self._limit(self.g)
@@ -131,6 +136,11 @@ class SeparateGan:
     def _call(self, module: nn.Module, x: Tensor, draws: Streams, call: int) -> Tensor:
         with MemberRandomness(draws.keys(streams.INSIDE, call)[0]):  # dropout from the member's stream
             return module(x, self.y) if takes_label(module) else module(x)
+
+    def _judge(self, x: Tensor, draws: Streams, call: int) -> tuple[Tensor, Tensor | None]:
+        """The discriminator's logits, and what it says of classes where it says anything."""
+        out = self._call(self.d, x, draws, call)
+        return out if isinstance(out, tuple) else (out, None)
 
     def _batch(self, number: int) -> Tensor:
         x, y = self.feed.batch_at(slice(self.member, self.member + 1), self.base, number)

@@ -172,12 +172,18 @@ def running(folder: Path, **cellular: Any) -> dict[str, Any]:
     return recipe
 
 
-@pytest.mark.parametrize("case", ["2x2", "2x2, no selection", "population of 2", "losses at creation"])
+KEPT = {"mixing": {"samples": 20, "generations": 3, "keep": "best"}}
+
+
+@pytest.mark.parametrize(
+    ("case", "more"),
+    [("2x2", {}), ("2x2, no selection", {}), ("population of 2", KEPT), ("losses at creation", {})],
+)
 def test_a_stop_within_an_iteration_or_between_two_is_exact(
-    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, case: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     little.be_brief(monkeypatch)
-    recipe = running(tmp_path, **CASES[case])
+    recipe = running(tmp_path, **CASES[case], **more)
     little.train(tmp_path / "whole", recipe)
     for step in (3, 5, 6):  # within, between, right after
         with monkeypatch.context() as patch:

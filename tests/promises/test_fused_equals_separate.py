@@ -86,6 +86,27 @@ NETS = {  # narrow versions of every net, on images that it can make
         },
         (1, 8, 7),
     ),
+    "acgan": (
+        {
+            "generator": {"name": "conditional", "width": 2},
+            "discriminator": {"name": "acgan", "width": 2},
+        },
+        (1, 8, 7),
+    ),
+    "wcgan-with-labels": (
+        {
+            "generator": {"name": "wcgan", "width": 6, "eps": 1e-5, "label": True},
+            "discriminator": {"name": "wcgan", "width": 3, "eps": 1e-5, "label": True},
+        },
+        (1, 17, 18),
+    ),
+    "dcgan-with-labels": (
+        {
+            "generator": {"name": "dcgan", "width": 2, "label": True},
+            "discriminator": {"name": "dcgan", "width": 2, "label": True},
+        },
+        (1, 28, 28),
+    ),
 }
 
 
@@ -163,6 +184,27 @@ def test_every_net_with_every_loss(tmp_path, net, loss):
 )
 def test_every_setting_of_the_step(tmp_path, sections):
     found = differences(herd_of(tmp_path, "wcgan", **sections), 10, FUSED)
+    assert max(found.values()) < 1e-9, found
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"loss": {"name": "non-saturating", "class_weight": 0.5, "class_weight_g": 0.1}},
+        {"train": {"n_critic": 2}},
+        {"train": {"skip_d": 1, "order": "g-d"}},
+        {"loss": {"name": "hinge", "r1_weight": 3.0}},
+        {"train": {"flip": True, "augment": ["colour", "translation", "cutout"]}},
+        # a generator that is not told the class pays for it all the same
+        {"nets": {"generator": {"name": "residual", "width": 2}}},
+    ],
+    ids=lambda sections: "-".join(key for values in sections.values() for key in values),
+)
+@pytest.mark.parametrize("plan", [FUSED, Plan("loop", 1, 1, "cpu")], ids=["fused", "loop"])
+def test_a_discriminator_that_tells_classes(tmp_path, sections, plan):
+    """AC-GAN: every member on all classes."""
+    shared = {"data": {"partition": "all"}, "herd": {"members": 3}}
+    found = differences(herd_of(tmp_path, "acgan", **shared, **sections), 10, plan)
     assert max(found.values()) < 1e-9, found
 
 

@@ -141,6 +141,21 @@ def test_it_trains_two_steps(tmp_path: Path, name: str) -> None:
         assert (after.state[key] != before.state[key]).any(1).all()  # every member has learnt
 
 
+@pytest.mark.parametrize("name", ["cifar10-wcgan-paper", "cifar10-dccgan-paper"])
+@pytest.mark.parametrize("partition", ["by-class", "all"])
+def test_a_switch_feeds_the_label(tmp_path: Path, name: str, partition: str) -> None:
+    switch = ["nets.generator.label=true", "nets.discriminator.label=true", f"data.partition={partition}"]
+    recipe = narrow(tmp_path, name, *switch)
+    assert not load(name).nets.generator.settings["label"] and recipe.nets.discriminator.settings["label"]
+    herd = trained(recipe).herd
+    assert herd.size == (2 if partition == "by-class" else 1)
+    assert herd.g.takes_label and herd.d.takes_label and torch.isfinite(herd.state["g.params"]).all()
+
+
+def test_the_wasserstein_reading_is_found_beside_its_kin() -> None:
+    assert load("cifar10-wcgan-wgan") == load("cifar10-wgan")
+
+
 @pytest.mark.parametrize("size", [32, 128])
 def test_a_folder_trains_at_any_size(tmp_path: Path, size: int) -> None:
     assembly = trained(narrow(tmp_path, "folder-perclass", f"data.size={size}"), 1)

@@ -17,7 +17,7 @@ import little
 from ganherd import recipe_file
 from ganherd.errors import UserError
 from ganherd.herd.engine import Plan
-from ganherd.run import cadence, loop, status
+from ganherd.run import cadence, health, loop, status
 from ganherd.run.alarms import ALARMS, LIMITS, Alarms
 from ganherd.run.assemble import assemble
 from ganherd.run.folder import RunFolder
@@ -233,7 +233,7 @@ def test_a_member_with_two_alarms_at_once_is_repaired_once_for_the_first(tmp_pat
     bad, known = torch.zeros(3, 4, dtype=torch.bool), torch.ones(3, 4, dtype=torch.bool)
     bad[2] = True
     trainer.alarms.state["watch.bad"][2] = max(LIMITS.patience)  # they were all bad long enough
-    trainer.raise_alarms(2, bad, known)
+    health.raise_alarms(trainer, 2, bad, known)
     trainer.close()
     told = [(e["event"], e.get("what"), e.get("policy")) for e in folder.events()]
     assert told == [("alarm", what, None) for what in ALARMS[2:]] + [("repair", None, "reseed")]

@@ -249,6 +249,33 @@ def test_the_best_neighbourhood_is_the_mixture_and_all_are_kept(tmp_path: Path, 
         loaded.neighbourhood(4)
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_run_may_end_with_the_generators_of_its_best_iteration(tmp_path: Path, seeds: int) -> None:
+    """What is kept of a replica is, to the bit, what its cells were when their best mixture had its least distance."""
+    mixing = {"samples": 40, "sigma": 0.1, "keep": "best"}
+    assembly, strategy, engine = made(settings(tmp_path, grid=[2, 2], seeds=seeds, mixing=mixing))
+    sums, was, scores, weights = assembly.herd.no_sums(), [], [], []
+    assert strategy.generators() is None and strategy.neighbourhoods(0).iteration is None  # nothing is kept yet
+    for step in range(0, SPAN * 6, SPAN):
+        list(strategy.open(step))
+        engine.advance(step, step + SPAN, sums)
+        scores.append(dict(strategy.close(step + SPAN))["mixture"]["after"])
+        was.append({k: v.clone() for k, v in assembly.herd.state.items() if k.startswith(("g.params", "g.buffers"))})
+        weights.append(strategy.state["meet.weights"].clone())
+    best = np.array(scores).reshape(6, seeds, 4).min(2).argmin(0)  # [R]
+    assert set(best.tolist()) != {5}, "a run that gets better and better shows nothing"
+    found, kept = strategy.neighbourhoods(SPAN * 6), strategy.generators()
+    assert found.iteration == best.tolist() and kept is not None
+    for replica, iteration in enumerate(best):
+        rows = slice(4 * replica, 4 * replica + 4)
+        assert all(torch.equal(kept[name][rows], value[rows]) for name, value in was[iteration].items())
+        own = [one.weights for one in found.all if one.replica == replica]
+        np.testing.assert_allclose(own, weights[iteration][rows, :3].numpy(), rtol=1e-12)
+    exported = finish.exports(assembly, kept)
+    made_of = finish.make_mixture(assembly, SPAN * 6, found, exported)
+    assert torch.equal(exported["g.params"], kept["g.params"]) and made_of.neighbourhoods == found
+
+
 def test_individuals_of_a_cell_share_its_diet_and_its_best_one_stands_for_it(tmp_path: Path) -> None:
     recipe = settings(tmp_path, grid=[2, 2], population=2, mixing={"when": "off", "samples": 20})
     assembly, strategy, _ = train(recipe)
@@ -306,6 +333,8 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ({"iteration": "0"}, "strategy.cellular.iteration must be longer than 0"),
         ({"replacements": 2}, "more than the 1 individuals of a cell"),
         ({"topology": "graph"}, "give both or neither"),
+        ({"mixing": {"keep": "best", "when": "end"}}, "needs a score of every iteration"),
+        ({"mixing": {"keep": "best"}, "rewire": [{"at": 1, "topology": "ring"}]}, "the same neighbourhoods"),
     ],
 )
 def test_what_cannot_be_is_said(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:

@@ -181,6 +181,8 @@ def _recipe(asked: Asked, grid: int, say: Say) -> Iterator[Recipe]:
                 f"data.source={source}",
                 f"strategy.cellular.grid=[{grid}, {grid}]",
                 f"strategy.cellular.mixing.network={network}",
+                "strategy.cellular.mutation.learning_rate=reference",  # all that the reference does
+                "strategy.cellular.mixing.keep=last",
                 f"train.precision={asked.precision}",
                 *(f"engine.{key}={value}" for key, value in engine.items()),
                 # an own share of the images, where made ones are split

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm import messages
+from ganherd.comm.pending import Fetch, Work
 
 if TYPE_CHECKING:
     from ganherd.herd.state import State
@@ -39,11 +40,31 @@ class RankLost(Exception):
     """Another rank of the job is gone, so that what was asked of it will never come."""
 
 
+@dataclass(frozen=True)
+class Survivors:
+    """Who is left of a communicator that lost ranks."""
+
+    comm: Communicator  # of those that are left, in their old order; hosts and counters go on
+    before: tuple[int, ...]  # of each rank of `comm`, the one that it was
+    lost: tuple[int, ...]  # the ranks of before that are gone
+
+    def left(self, placement: Placement) -> Placement:
+        """Where members live after the loss, by new ranks; those of lost ranks live nowhere, to be given new homes."""
+        return Placement(tuple(placement.ranks[rank] for rank in self.before))
+
+
 class Communicator(ABC):
     """One process of a run, as the others see it. Every method is called by all ranks together, in the same order.
 
-    The exceptions are `abort` and what only looks: `rank`, `size`, `hosts`, `local_rank` and the counters. An engine (MPI,
-    torch.distributed) has to bring two things: `_exchange` of buffers between peers, and `_share` of bytes among all.
+    The exceptions are `abort` and what only looks: `check`, `after_loss`, `rank`, `size`, `hosts`, `local_rank` and the
+    counters. An engine (MPI, torch.distributed) has to bring two things: `_start` of an exchange of buffers between peers, and
+    `_share` of bytes among all.
+
+    A rank that dies. Whoever waits for another rank, or calls `check`, raises `RankLost`, and from then on so does every
+    call of every rank, also of those that wait for one that is alive. Where `goes_on`, all that are left then call
+    `survivors`, on the communicator of the whole job, spares included (a part made by `among` is lost with its loss), and go
+    on with what it answers. Else the rank says `after_loss` and ends with an error: torchrun starts the group again, any
+    other launcher ends the job.
     """
 
     name: str  # local, mpi, torch
@@ -54,6 +75,7 @@ class Communicator(ABC):
     bytes_received = 0
     seconds = 0.0  # in `fetch`, waiting for others included
     waits_since: float | None = None  # time.monotonic() since when this rank waits for others; for its heartbeat
+    goes_on = False  # whether those that are left when a rank is lost can go on: see `survivors`
     _broken: tuple[type[Exception], ...] = ()  # what the engine raises where a peer is gone
 
     # -- members ------------------------------------------------------------------------------------------------------
@@ -63,6 +85,13 @@ class Communicator(ABC):
 
         `state` holds this rank's own members. All ranks know what each of them wants, so nothing has to be asked for.
         """
+        return self.begin_fetch(state, placement, wanted).wait()
+
+    def begin_fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> Fetch:
+        """The same, not waited for: members as they are now, whatever happens to `state` until they are waited for.
+
+        All ranks begin and wait in the same order; other calls may lie between. `seconds` counts what a rank spends in both.
+        """
         began = time.perf_counter()
         routes = messages.routes(placement.home(), wanted, self.rank)
         layout = messages.Layout.of(state)
@@ -71,14 +100,15 @@ class Communicator(ABC):
         device = device if self._carries(device) else torch.device("cpu")
         outgoing = {peer: layout.pack(state, rows, device) for peer, rows in routes.send.items()}
         incoming = {peer: layout.empty(len(rows), device) for peer, rows in routes.receive.items()}
+        found = layout.own(state, routes)
+        work = None
         if routes.crosses and layout.width:
-            with self._waiting():
-                self._exchange(outgoing, incoming, device)
-        found = layout.assemble(state, routes, incoming)
+            with self._watched():
+                work = self._start(outgoing, incoming, device)
         self.bytes_sent += sum(message.numel() for message in outgoing.values())
         self.bytes_received += sum(message.numel() for message in incoming.values())
         self.seconds += time.perf_counter() - began
-        return found
+        return Fetch(self, work, lambda: layout.fill(found, routes, incoming))
 
     # -- small things -------------------------------------------------------------------------------------------------
 
@@ -134,10 +164,27 @@ class Communicator(ABC):
         chosen = sorted(set(ranks))
         if chosen == list(range(self.size)):
             return self
-        made = self._among(chosen)
+        with self._watched():
+            made = self._among(chosen)
         if made is not None:
             made.hosts = tuple(self.hosts[rank] for rank in chosen) if self.hosts else ()
         return made
+
+    # -- when a rank is lost ------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises `RankLost` where a rank is known to be gone, and waits for nobody: for long stretches in which nobody meets."""
+        return
+
+    def survivors(self) -> Survivors:
+        """Called by all that are left, after `RankLost`; returns when all have come. Raises `RankLost` where that cannot be."""
+        raise RankLost(f"{self.name} cannot go on without a rank that is lost")
+
+    def after_loss(self, resume: str) -> str:
+        """What becomes of the job when a rank is lost, as a sentence; `resume`: the command that goes on with the run."""
+        return f"Go on with: {resume}"
+
+    # -- how it ends --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def abort(self, code: int) -> NoReturn:
@@ -156,9 +203,9 @@ class Communicator(ABC):
     # -- what an engine brings ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _exchange(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> None:
+    def _start(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> Work:
         """Sends one message to each peer of `outgoing` and fills `incoming`: uint8 [bytes], contiguous, none empty, all on
-        that device. Called by every rank where anything crosses anywhere."""
+        that device, and left alone until it is done. Called by every rank where anything crosses anywhere."""
 
     @abstractmethod
     def _share(self, own: bytes, counts: Sequence[int]) -> bytes:
@@ -176,13 +223,22 @@ class Communicator(ABC):
         """Whether messages may lie on that device; else they go through the host's memory."""
         return device.type == "cpu"
 
+    def _lost(self, error: Exception) -> RankLost:
+        """What is raised for an engine's error; also the moment to wake those that wait for others."""
+        return RankLost(f"rank {self.rank} waited for another rank, which is gone ({str(error).partition(chr(10))[0]})")
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except self._broken as error:
+            raise self._lost(error) from error
+
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         self.waits_since = time.monotonic()
         try:
-            yield
-        except self._broken as error:
-            reason = str(error).partition("\n")[0]
-            raise RankLost(f"rank {self.rank} waited for another rank, which is gone ({reason})") from error
+            with self._watched():
+                yield
         finally:
             self.waits_since = None

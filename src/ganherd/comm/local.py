@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.base import Communicator, Placement
+from ganherd.comm.pending import Fetch, Work
 
 if TYPE_CHECKING:
     from ganherd.herd.state import State
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 class Local(Communicator):
     name, rank, size = "local", 0, 1
 
-    def fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> State:
+    def begin_fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> Fetch:
         began, rows = time.perf_counter(), list(wanted[0])
         found = {name: value[rows] for name, value in state.items()}
         self.seconds += time.perf_counter() - began
-        return found
+        return Fetch(self, None, lambda: found)
 
     def gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
         return values
@@ -35,7 +36,7 @@ class Local(Communicator):
     def fail(self, code: int, patience: float = 10.0) -> None:
         pass
 
-    def _exchange(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> None:
+    def _start(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> Work:
         raise AssertionError("there is nobody to send to")
 
     def _share(self, own: bytes, counts: Sequence[int]) -> bytes:

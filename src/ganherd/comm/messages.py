@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Routes:
     """What one rank sends, receives and already has."""
 
+    rank: int
     crosses: bool  # whether anything crosses anywhere: the same on every rank
     send: dict[int, list[int]]  # peer -> the rows of this rank that it wants, each once
     receive: dict[int, list[int]]  # peer -> the members that come from it, each once
@@ -53,7 +54,7 @@ def routes(home: Mapping[int, tuple[int, int]], wanted: Sequence[Sequence[int]],
         at, rows = places.setdefault(giver, ([], []))
         at.append(place)
         rows.append(row if giver == rank else numbers[giver][member])
-    return Routes(crosses, send, receive, places, len(wanted[rank]))
+    return Routes(rank, crosses, send, receive, places, len(wanted[rank]))
 
 
 @dataclass(frozen=True)
@@ -97,24 +98,31 @@ class Layout:
             room.copy_(_rows(state[part.name].detach(), rows))
         return message
 
-    def assemble(self, state: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
-        """The wanted members, from this rank's own rows and from what came; names in the order of `state`."""
-        sources = {peer: self._cut(message, len(routes.receive[peer])) for peer, message in messages.items()}
+    def own(self, state: State, routes: Routes) -> State:
+        """The wanted members, of which those that live here are there already; names in the order of `state`."""
+        places, rows = routes.places.get(routes.rank, ([], []))
         found = {}
-        for number, part in enumerate(self.parts):
-            own = state[part.name].detach()
-            out = own.new_empty(routes.count, *part.shape)
-            for source, (places, rows) in routes.places.items():
-                given = sources[source][number] if source in sources else own
-                at = torch.tensor(places, device=out.device)
-                out.index_copy_(0, at, _rows(given, rows).to(out.device))
-            found[part.name] = out
-        return {name: found[name] for name in state}
+        for name, value in state.items():
+            found[name] = value.detach().new_empty(routes.count, *value.shape[1:])
+            _put(found[name], places, value.detach(), rows)
+        return found
+
+    def fill(self, found: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
+        """The same with those that came."""
+        for peer, message in messages.items():
+            places, rows = routes.places[peer]
+            for part, given in zip(self.parts, self._cut(message, len(routes.receive[peer])), strict=True):
+                _put(found[part.name], places, given, rows)
+        return found
 
     def _cut(self, message: Tensor, rows: int) -> list[Tensor]:
         """Views [rows, …] of the message's bytes, a tensor for each part."""
         pieces = message.split([rows * part.width for part in self.parts])
         return [piece.view(part.dtype).view(rows, *part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
+
+
+def _put(out: Tensor, places: Sequence[int], given: Tensor, rows: Sequence[int]) -> None:
+    out.index_copy_(0, torch.tensor(places, dtype=torch.int64, device=out.device), _rows(given, rows).to(out.device))
 
 
 def _rows(value: Tensor, rows: Sequence[int]) -> Tensor:

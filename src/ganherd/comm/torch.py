@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ganherd.comm.base import Communicator
+from ganherd.comm.pending import Work
+from ganherd.comm.rendezvous import Watch, lost_after, meet
 from ganherd.errors import UserError
 
 _PATIENCE = timedelta(minutes=5)  # until all ranks have found each other
@@ -29,7 +31,7 @@ class Torch(Communicator):
 
     def __init__(self, group: Any = None, gpus: Any = None) -> None:
         """`group`: a process group that talks over gloo; none: all ranks of the job, as the environment describes it."""
-        self._group = _join(os.environ) if group is None else group
+        self._group, self._watch = _join(os.environ) if group is None else (group, None)
         self._everyone = dist.get_process_group_ranks(self._group)  # by their number in the whole job
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._gpus = self._join_gpus() if group is None else gpus
@@ -47,27 +49,35 @@ class Torch(Communicator):
 
     def _leave(self) -> None:
         """Lets go of the groups while Python is whole: their threads, met by its end, would abort the process."""
+        if self._watch is not None:
+            self._watch.close()
         groups, self._gpus, self._group = (self._gpus, self._group), None, None
         for group in groups:
             if group is not None and dist.is_initialized():
                 dist.destroy_process_group(group)
 
-    def _exchange(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> None:
+    def after_loss(self, resume: str) -> str:
+        left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - int(
+            os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        )
+        if left > 0:
+            return f"torchrun starts all ranks again, {left} time{'s' * (left != 1)} at most."
+        return f"The job ends; go on with: {resume} (torchrun --max-restarts 3 does so by itself)"
+
+    def _start(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> Work:
         if device.type == "cpu":
-            self._pass_on(outgoing, incoming, self._group)
-            return
+            return self._pass_on(outgoing, incoming, self._group)
         with torch.cuda.device(device):
             if not self._met:
                 dist.all_reduce(torch.zeros(1, device=device), group=self._gpus)
                 self._met = True
-            self._pass_on(outgoing, incoming, self._gpus)
+            return self._pass_on(outgoing, incoming, self._gpus)
 
-    def _pass_on(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], group: Any) -> None:
+    def _pass_on(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], group: Any) -> _Works:
         peers = self._everyone
         operations = [dist.P2POp(dist.irecv, message, peers[peer], group) for peer, message in incoming.items()]
         operations += [dist.P2POp(dist.isend, message, peers[peer], group) for peer, message in outgoing.items()]
-        for work in dist.batch_isend_irecv(operations) if operations else ():
-            work.wait()
+        return _Works(dist.batch_isend_irecv(operations) if operations else [], outgoing)
 
     def _share(self, own: bytes, counts: Sequence[int]) -> bytes:
         mine = torch.zeros(max(counts), dtype=torch.uint8)  # gloo wants the same length of all
@@ -101,14 +111,28 @@ class Torch(Communicator):
         return dist.new_group(self._everyone, backend="nccl", timeout=_FOREVER)
 
 
-def _join(environ: Mapping[str, str]) -> Any:
-    """A group of all ranks over gloo."""
+class _Works:
+    """What torch.distributed has begun; gloo and NCCL go on by themselves."""
+
+    def __init__(self, works: Sequence[Any], outgoing: Mapping[int, Tensor]) -> None:
+        self._works, self._outgoing = works, outgoing  # what is sent must not go before it is
+
+    def push(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
+def _join(environ: Mapping[str, str]) -> tuple[Any, Watch | None]:
+    """A group of all ranks over gloo, and who notices where one of them falls silent."""
     if not dist.is_available():
         raise UserError(
             "this PyTorch is built without torch.distributed: take another build, or start ganherd with mpiexec."
         )
     if dist.is_initialized():  # by the program that ganherd is a part of
-        return dist.new_group(backend="gloo", timeout=_FOREVER)
+        return dist.new_group(backend="gloo", timeout=_FOREVER), None
     try:
         rank, size, port = (int(environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
         host = environ["MASTER_ADDR"]
@@ -117,13 +141,19 @@ def _join(environ: Mapping[str, str]) -> Any:
             "RANK and WORLD_SIZE are set as for torch.distributed, but RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are not all "
             "there and whole: start with torchrun, which sets them, or unset them to train in one process."
         ) from error
-    # torchrun holds the store itself, and the same one over all restarts: what a killed group left there must not be met
-    serves = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    attempt = f"ganherd/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    serves = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # torchrun holds the store itself
+    after = lost_after(environ.get("GANHERD_LOST_AFTER"))
+
+    def store(serves: bool = False) -> Any:
+        return dist.PrefixStore("ganherd", dist.TCPStore(host, port, size, serves, _PATIENCE))
+
     try:
-        store = dist.PrefixStore(attempt, dist.TCPStore(host, port, size, serves, _PATIENCE))
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_FOREVER)
+        first = store(serves)
+        name = meet(first, rank, size, _PATIENCE.total_seconds())
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore(name, first), rank=rank, world_size=size, timeout=_FOREVER
+        )
     except (dist.DistError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"rank {rank} of {size} did not find the others at {host}:{port} ({reason}).") from error
-    return dist.group.WORLD
+    return dist.group.WORLD, Watch(store, name, rank, size, after) if after and size > 1 else None

@@ -128,6 +128,47 @@ def bench_cellular(
     print(json.dumps({"rows": rows}) if as_json else cellular.sizes_table(rows))
 
 
+@bench_app.command("scaling")
+def bench_scaling(
+    ranks: Annotated[str, typer.Option(help="Numbers of ranks; within a job of ranks those up to its own.")] = "1,2,4",
+    members: Annotated[int, typer.Option(min=1, help="Of each rank, in weak scaling.")] = 2,
+    net: Annotated[str, typer.Option("--case", "--net", help="wcgan, dcgan64, mlp, residual, small.")] = "mlp",
+    steps: Annotated[int, typer.Option(min=1, help="From one exchange to the next.")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Of steps and an exchange that are measured.")] = 5,
+    with_model: Annotated[
+        bool, typer.Option("--model", help="Fit a model to the messages, and say what 10 to 2,000 ranks would do.")
+    ] = False,
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Steps from one exchange to the next in the model; default: --steps.")
+    ] = None,
+    alone: Annotated[
+        int, typer.Option(min=0, help="Instead: so many ranks of a per-class herd beside as many unrelated runs.")
+    ] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda.")] = "cpu",
+    output: Annotated[Path | None, typer.Option("-o", "--save", help="The rows as .json and plots as .png.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Weak and strong scaling over ranks, here or in the job that it is started in, and a model of larger ones."""
+    from ganherd.bench import scaling
+
+    if alone:
+        from ganherd.bench import scaling_alone
+
+        beside = scaling_alone.measure(alone, steps, (lambda text: None) if quiet else say)
+        print(json.dumps(beside) if as_json else scaling_alone.table(beside))
+        return
+    asked = scaling.Asked(net, members, scaling.ranks_of(ranks), steps, rounds, device)
+    found = scaling.measure(asked, (lambda text: None) if quiet else say)
+    if found is None:  # another rank of the job has the answer
+        return
+    if with_model:
+        found["model"] = scaling.model(found, every)
+    if output is not None:
+        scaling.save(found, output)
+    print(json.dumps(found) if as_json else scaling.table(found))
+
+
 def _sizes(text: str) -> tuple[int, ...]:
     """
     >>> _sizes("1-4"), _sizes("2,8")

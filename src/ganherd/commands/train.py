@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ganherd.commands.options import Json, Quiet, Set, Trust, print_json
 from ganherd.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.comm.base import Communicator
+    from ganherd.recipe import Recipe
 
 
 def train(
@@ -20,8 +26,22 @@ def train(
     sets: Set = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the new run; default: runs/NNNNN-NAME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run, exactly.")] = None,
+    retrain: Annotated[
+        str | None, typer.Option(help="With --resume: train these classes of a finished run anew, as cat,dog or 3.")
+    ] = None,
+    grow: Annotated[
+        Path | None, typer.Option(help="Keep the classes of this finished run, and train those that the data has more.")
+    ] = None,
+    members: Annotated[
+        str | None,
+        typer.Option(help="Only these, as 0-9, of a herd whose members never meet; with --run, as a job of many."),
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="5000steps, 20epochs, 90s, 10m, 2h.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Stack so many replicas with different seeds.")] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Start so many ranks on this machine; mpiexec, srun and torchrun bring their own."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be trained, its memory and its time.")
     ] = False,
@@ -32,28 +52,77 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a recipe, or go on with a run."""
-    from ganherd import recipe_file
-    from ganherd.comm.detect import detect
+    """Train a recipe, or go on with a run: in one process, or as a rank of the job that this process was started in."""
+    from ganherd.comm.detect import connect, detect
 
-    if detect(os.environ) != "local":
-        raise UserError(
-            "one herd over several ranks cannot be trained yet: start one process, or one run per process with another --run."
-        )
+    engine = detect(os.environ)
     overrides = list(sets or [])
     overrides += [f"train.budget={budget}"] if budget else []
     overrides += [f"herd.seeds={seeds}"] if seeds is not None else []
+    if grow is not None:
+        recipe = _grown(grow, recipe, resume, overrides)
+    if retrain is not None:
+        _check_retrain(resume, recipe or sets or seeds, engine != "local" or ranks)
     if resume and run:
         raise UserError("--resume goes on in its own folder: leave --run out.")
     if resume and dry_run:
         raise UserError("--dry-run is for new runs: `ganherd status` says where this one stands.")
     if resume and explain:
         raise UserError("--explain is for new runs: leave --resume out and name the recipe.")
-    if resume:
-        _resume(resume, recipe, overrides, quiet, trust_code, as_json)
+    if dry_run or explain:
+        if ranks is not None or engine != "local":
+            raise UserError("--dry-run and --explain look at one process: leave the ranks out.")
+        _look(recipe, overrides, explain, as_json)
         return
-    name = recipe or recipe_file.DEFAULT
-    loaded = recipe_file.load(name, overrides)
+    if retrain is not None:
+        from ganherd.run.retrain import prepare
+
+        assert resume is not None
+        prepare(resume, retrain, budget, trust_code)
+        overrides = []  # the checkpoint says how long
+    if members is not None:
+        if engine != "local" or ranks is not None or resume or retrain or run is None:
+            raise UserError("--members is for one of several jobs that fill the same --run: give that, and no ranks.")
+        _part(recipe, run, members, overrides, as_json, quiet)
+        return
+    if engine == "local" and (ranks or 1) == 1:
+        _train(None, recipe, run, resume, overrides, trust_code, as_json, quiet)
+        return
+    if engine == "local":
+        from ganherd.run.spawn import spawn
+
+        _load(recipe, resume, overrides)  # a mistake is said once, and before anything is started
+        raise typer.Exit(spawn(ranks or 1, _without_ranks(sys.argv[1:])))
+    if ranks is not None:
+        raise UserError("--ranks starts ranks by itself, and this process is one of several already: leave it out.")
+    from ganherd.run.ranks import job
+
+    with job(lambda: connect(engine)) as comm:
+        _train(comm, recipe, run, resume, overrides, trust_code, as_json, quiet)
+
+
+def _grown(grow: Path, recipe: str | None, resume: Path | None, overrides: list[str]) -> str:
+    """The recipe with which a run is grown: by default its own; `overrides` get its name."""
+    from ganherd.run.folder import RunFolder
+
+    if resume is not None:
+        raise UserError("--grow begins a new run: leave --resume out.")
+    overrides.append(f"herd.grow_from={grow}")
+    return recipe or str(RunFolder.open(grow).recipe_path)
+
+
+def _check_retrain(resume: Path | None, more: Any, ranks: Any) -> None:
+    if resume is None:
+        raise UserError("--retrain is for a class of a finished run: name the run with --resume.")
+    if more:
+        raise UserError("--retrain trains with the run's own recipe: give it --budget at most.")
+    if ranks:
+        raise UserError("--retrain trains a few members, in one process: leave the ranks out.")
+
+
+def _look(recipe: str | None, overrides: list[str], explain: bool, as_json: bool) -> None:
+    """--explain and --dry-run."""
+    loaded = _load(recipe, None, overrides)
     if explain:
         from ganherd.herd import explain as explaining
         from ganherd.run.assemble import assemble
@@ -61,35 +130,96 @@ def train(
         found = explaining.explain(assemble(loaded, trust_code=True).herd)
         print(json.dumps(found) if as_json else explaining.text(found))
         return
-    if dry_run:
-        from ganherd.run import dry
+    from ganherd.run import dry
 
-        facts = dry.describe(loaded)
-        print(json.dumps(facts) if as_json else dry.text(facts))
-        return
+    facts = dry.describe(loaded)
+    print(json.dumps(facts) if as_json else dry.text(facts))
+
+
+def _train(
+    comm: Communicator | None,
+    recipe: str | None,
+    run: Path | None,
+    resume: Path | None,
+    overrides: list[str],
+    trust_code: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """`comm`: of the ranks that all do this; none: this process alone."""
+    from ganherd import recipe_file
+    from ganherd.run.ranks import together
+
+    loaded = together(comm, lambda: _load(recipe, resume, overrides))
+    if comm is not None:
+        from ganherd.comm.agree import agree
+
+        together(comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n"))
+        if comm.broadcast(b"again" if _was_begun(run, os.environ) else b""):
+            resume, overrides = run, []
     from ganherd.run import start
 
-    _trained(start.begin(loaded, run, Path(name).stem, quiet), as_json)
+    if resume:
+        done = start.resume(resume, overrides, quiet, trust_code, comm)
+    else:
+        done = start.begin(loaded, run, Path(recipe or recipe_file.DEFAULT).stem, quiet, job=comm)
+    if comm is None or comm.rank == 0:
+        _trained(done, as_json)
 
 
-def _resume(path: Path, recipe: str | None, overrides: list[str], quiet: bool, trust_code: bool, as_json: bool) -> None:
+def _was_begun(run: Path | None, environ: Mapping[str, str]) -> bool:
+    """Whether torchrun has started the ranks again after one was lost, so that a new run is to be gone on with."""
+    again = environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    return again and run is not None and (run / "run.json").is_file()
+
+
+def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_json: bool, quiet: bool) -> None:
+    """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
+    loaded = _load(recipe, None, overrides)
+    if loaded.strategy.name != "independent" or loaded.strategy.share.layers or loaded.herd.seeds > 1:
+        raise UserError("--members is for herds of one seed whose members never meet: take strategy independent.")
+    from ganherd.run import parts
+
+    done = parts.train_part(loaded, run, members, quiet)
+    if done.scores or as_json:
+        _trained(done, as_json)
+        return
+    left = ", ".join(parts.unfinished(parts.RunFolder(run)))
+    print(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
+
+
+def _load(recipe: str | None, resume: Path | None, overrides: list[str]) -> Recipe:
+    """The recipe of a new run, or that of the run that is gone on with."""
     from ganherd import recipe_file
     from ganherd.run.folder import RunFolder
 
-    folder = RunFolder.open(path)
+    if resume is None:
+        return recipe_file.load(recipe or recipe_file.DEFAULT, overrides)
+    folder = RunFolder.open(resume)
     if recipe is not None:  # a recipe beside --resume must be the run's own
         from ganherd.run.identity import refuse_changes
 
         refuse_changes(folder.recipe, recipe_file.load(recipe, overrides), folder)
-    from ganherd.run import start
+    return recipe_file.load(folder.recipe_path, overrides)
 
-    _trained(start.resume(path, overrides, quiet, trust_code), as_json)
+
+def _without_ranks(words: list[str]) -> list[str]:
+    """The words of the command, less `--ranks N`.
+
+    >>> _without_ranks(["train", "--ranks", "2", "--quiet"]), _without_ranks(["train", "--ranks=2"])
+    (['train', '--quiet'], ['train'])
+    """
+    at = [i for i, word in enumerate(words) if word == "--ranks"]
+    return [w for i, w in enumerate(words) if i not in at and i - 1 not in at and not w.startswith("--ranks=")]
 
 
 def _trained(run: Any, as_json: bool) -> None:
     info = run.folder.info
     if as_json:
         print_json({"run": str(run.path), "state": info["state"], "step": info["step"], "scores": run.scores})
+        return
+    if "part" in info:
+        print(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
     picture, folder = run.folder.samples / "final.png", run.folder
     print(f"\npicture  {picture}\nscores   {folder.scores_path}\nreport   {folder.report_path}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -63,6 +65,21 @@ class Feed:
 
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
         return self.gather(torch.from_numpy(self.indices(members, base, c)).to(self.x.device))
+
+    def only(self, members: Sequence[int]) -> Feed:
+        """The same batches for these members alone, numbered from 0 in this order."""
+        return Feed(self.x, self.y, *self._own(members), self.batch, self._offset, self._scale, self.dtype)
+
+    def _own(self, members: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Index and count of these; one row for all stays one row."""
+        rows = list(members)
+        shared = self._index.strides[0] == 0
+        width = self._index.shape[1]
+        index = np.broadcast_to(self._index[:1], (len(rows), width)) if shared else self._index[rows]
+        return index, self._count[rows]
+
+    def close(self) -> None:
+        """Ends what it has under way: nothing."""
 
     def own_rows(self, member: int) -> np.ndarray:
         """[count] the rows of the data that are this member's."""

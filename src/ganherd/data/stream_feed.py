@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -116,6 +117,11 @@ class StreamFeed(Feed):
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """x [n, B, …] in model units and y [n, B], for rows [n, B] that nobody could foresee."""
         return self._send(*self._read(indices.cpu().numpy()))
+
+    def only(self, members: Sequence[int]) -> Feed:
+        index, count = self._own(members)
+        given = (self._rows, self.y.numpy(), index, count, self.batch, self._offset, self._scale, self.dtype)
+        return StreamFeed(*given, self._device, self._ahead, self._most)
 
     def close(self) -> None:
         """Ends the threads; what they still had to read is not read."""

@@ -32,6 +32,16 @@ def adam_(
         adam_reference_(params, grads, m, v, t, lr, beta1, beta2, eps)
 
 
+def clip_(params: Tensor, which: Tensor, whose: Tensor, limit: float) -> None:
+    """Clamps params [N, P] to ±limit in place, where both `which` [P] and `whose` [N] are true."""
+    if params.is_cuda and params.dtype == torch.float32 and streams.HAS_TRITON:
+        from ganherd.herd.kernels.adam import clip_triton_
+
+        clip_triton_(params, which, whose, limit)
+    else:
+        params.copy_(torch.where(which & whose[:, None], params.clamp(-limit, limit), params))
+
+
 def adam_reference_(
     params: Tensor, grads: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
 ) -> None:

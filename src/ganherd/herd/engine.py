@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,10 +96,11 @@ def never() -> bool:
 class Engine:
     """Advances a herd from one step to another; `loop` and `fused` differ only in how many members one call holds."""
 
-    def __init__(self, herd: Herd, plan: Plan) -> None:
+    def __init__(self, herd: Herd, plan: Plan, rows: Collection[int] | None = None) -> None:
+        """`rows`: the only ones that train, for the engine `loop`, which takes them one by one anyway."""
         self.herd, self.plan = herd, plan
         width = 1 if plan.name == "loop" else plan.chunk
-        self._blocks = herd.blocks(width)
+        self._blocks = [one for one in herd.blocks(width) if rows is None or one[0].start in rows]
         lanes = Lanes(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
         self._step = {
             breed: Step(breed.g, herd.d, herd.rules, plan.name != "loop", has_kernels(herd), lanes)

@@ -32,7 +32,7 @@ def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> dict[str, Any
         "net": type(module).__name__,
         "parameters": sum(p.numel() for p in module.parameters()),
         "no_kernels": {"here": here, "gpu": gpu},
-        "penalty": "the pass of the penalty goes without kernels: it is differentiated twice"
+        "penalty": "the pass of the penalty is differentiated twice: there no layer is a part of another"
         if twice and not gpu
         else "",
         "layers": _layers(module, not here, not gpu),

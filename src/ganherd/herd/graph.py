@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.engine import Engine, Herd, Plan, never
+from ganherd.herd.kernels.memory import remembered
 from ganherd.herd.state import bases, members_of
 
 _STEPS_AHEAD = 64  # the order of the data is sent to the device for so many steps at a time
@@ -112,6 +113,7 @@ class GraphEngine(Engine):
                 state = breed.view(members_of(self.herd.state, block))
                 met = rivals and rivals.of(block)
                 step = self._step[breed]
-                step(state, batch, self._base[block], self._sums[:, block], phase, at=self._at, rivals=met)
+                with remembered():
+                    step(state, batch, self._base[block], self._sums[:, block], phase, at=self._at, rivals=met)
             self._at += 1
             self._cursor += n_critic

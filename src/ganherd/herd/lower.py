@@ -49,6 +49,9 @@ KERNEL, ALL, EACH = "kernel", "PyTorch on all members", "PyTorch member by membe
 VMAP, JOINED = "vmap", "with its neighbour"
 
 
+_PRODUCTS: tuple[type[nn.Module], ...] = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+
+
 class How(NamedTuple):
     """One operation of a module, and how it runs for all members."""
 
@@ -75,6 +78,8 @@ class Lowered:
         self._graph, self._library = graph, library
         self._children = dict(module.named_modules())
         self._absorbed = self._absorb()
+        if getattr(library, "JOINS", False):
+            self._absorbed |= self._ends()
         self._normed = {node for node in graph.nodes if self._is_normed(node)}
 
     def _absorb(self) -> dict[fx.Node, fx.Node]:
@@ -103,8 +108,68 @@ class Lowered:
                 absorbed[user] = node
         return absorbed
 
+    def _ends(self) -> dict[fx.Node, fx.Node]:
+        """Activations and dropouts that a convolution or a linear layer ends with: a kernel alone reads what comes out.
+
+        They follow at once, so that the draws of the module keep their order.
+        """
+        found: dict[fx.Node, fx.Node] = {}
+        for node in self._graph.nodes:
+            child = self._child(node)
+            if type(child) not in _PRODUCTS or node.kwargs or not self._library.ends(child):
+                continue
+            tail: list[fx.Node] = []
+            wanted: list[tuple[type[nn.Module], ...]] = [(nn.ReLU, nn.LeakyReLU), (nn.Dropout,), (nn.Unflatten,)]
+            last = node
+            for kinds in wanted:
+                after = self._child(last.next)
+                if list(last.users) == [last.next] and type(after) in kinds and self._may_end(child, after):
+                    tail, last = [*tail, last.next], last.next
+            user = next(iter(last.users)) if len(last.users) == 1 else None
+            normed = user is not None and not user.kwargs and _takes_statistics(self._child(user))
+            if tail and (normed or self._reader(last, child)[0] is not None):
+                found |= dict.fromkeys(tail, node)
+        return found
+
+    @staticmethod
+    def _may_end(child: nn.Module | None, after: nn.Module | None) -> bool:
+        if isinstance(after, nn.Dropout):
+            return after.training and 0.0 < after.p < 1.0 and not isinstance(child, nn.Linear)
+        return not isinstance(after, nn.Unflatten) or (isinstance(child, nn.Linear) and after.dim == 1)
+
+    def _reader(self, node: fx.Node, made: nn.Module | None) -> tuple[nn.Module | None, bool]:
+        """The layer whose kernel alone reads the images that `made` makes, and whether an upsampling goes before it."""
+        user = next(iter(node.users)) if len(node.users) == 1 else None
+        between = self._child(user) if user is not None else None
+        doubled = _doubles(between)
+        flat = type(between) is nn.Flatten and _is_whole(between)
+        if user is not None and (doubled or flat):
+            user = next(iter(user.users)) if len(user.users) == 1 else None
+        layer = self._child(user) if user is not None else None
+        images = isinstance(made, (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d))
+        if (
+            user is None
+            or user.kwargs
+            or not images
+            or type(layer) not in _PRODUCTS
+            or isinstance(layer, nn.Linear) != flat
+        ):
+            return None, False
+        return (layer, doubled) if self._library.reads(layer, doubled) else (None, False)
+
+    def _read_by(self, node: fx.Node) -> tuple[nn.Module | None, bool]:
+        """`_reader` of a batch norm, with its activation."""
+        child = self._child(node)
+        if not getattr(self._library, "JOINS", False) or type(child) is not nn.BatchNorm2d:
+            return None, False
+        last = next((other for other, into in self._absorbed.items() if into is node), node)
+        return self._reader(last, child)
+
     def _is_normed(self, node: fx.Node) -> bool:
-        """Whether a batch norm with batch statistics is all that sees this operation."""
+        """Whether a batch norm with batch statistics is all that sees this operation, and how it ends."""
+        own = node
+        while len(node.users) == 1 and self._absorbed.get(user := next(iter(node.users))) is own:
+            node = user
         after = [self._child(user) for user in node.users]
         return len(after) == 1 and isinstance(after[0], (nn.BatchNorm1d, nn.BatchNorm2d)) and after[0].training
 
@@ -118,7 +183,8 @@ class Lowered:
 
     def __call__(
         self, params: Tensors, buffers: Tensors, keys: Callable[[], Tensor], *inputs: Tensor
-    ) -> tuple[Tensor, Tensors]:
+    ) -> tuple[Any, Tensors]:
+        """(what the module answers, a tensor or several, [N, …]; buffers after it)"""
         moved = dict(buffers)
         values: dict[fx.Node, Any] = {}
         given = iter(inputs)
@@ -180,7 +246,16 @@ class Lowered:
                 neighbours = [other for other, into in self._absorbed.items() if into is node]
                 beside = [self._child(other) for other in neighbours]
                 return known(
-                    Layer(child, own, _Buffers(moved, name), draws, self._library, beside, node in self._normed),
+                    Layer(
+                        child,
+                        own,
+                        _Buffers(moved, name),
+                        draws,
+                        self._library,
+                        beside,
+                        node in self._normed,
+                        self._read_by(node),
+                    ),
                     args[0],
                 )
             return self._mapped_module(name, child, args, kwargs, params, moved, draws)
@@ -211,13 +286,16 @@ class Lowered:
         return out
 
 
-def lower(module: nn.Module, kernels: bool = False) -> Lowered | None:
+def lower(module: nn.Module, kernels: bool = False, twice: bool = False) -> Lowered | None:
     """The module's graph, or None where it cannot be traced (its flow depends on its inputs, say).
 
-    `kernels`: by Triton on a GPU. They are differentiable once, so the pass of a penalty goes without.
+    `kernels`: by Triton on a GPU. `twice`: its gradient is differentiated itself, as a penalty does; then no layer joins
+    another.
     """
     library: Any = ops
-    if kernels:
+    if kernels and twice:
+        from ganherd.herd import fast_twice as library
+    elif kernels:
         from ganherd.herd import fast as library
     known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     try:
@@ -332,6 +410,11 @@ def _mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) 
     return vmap(call, in_dims=(0, *dims))(draws.keys, args, kwargs)
 
 
+def _takes_statistics(m: nn.Module | None) -> bool:
+    """A batch norm that normalises by its batch, and whose running statistics move by a fixed share."""
+    return isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d)) and m.training and m.momentum is not None
+
+
 def _is_whole(m: nn.Flatten) -> bool:
     return (m.start_dim, m.end_dim) == (1, -1)
 
@@ -359,15 +442,26 @@ class Layer:
     draws: Draws
     library: Library
     # the activation after a batch norm or before a dropout, the upsampling before a convolution, the change of shape around
-    # a linear layer
+    # a linear layer, the activation and dropout that a product ends with
     beside: list[Any]
     normed: bool  # a batch norm follows
+    reader: tuple[nn.Module | None, bool]  # of a batch norm: see `Lowered._reader`
+
+    @property
+    def after(self) -> ops.After | None:
+        """How a convolution or a linear layer ends."""
+        activation = [other for other in self.beside if isinstance(other, (nn.ReLU, nn.LeakyReLU))]
+        dropout = next((other for other in self.beside if isinstance(other, nn.Dropout)), None)
+        if dropout is not None:
+            return ops.After(_slope(activation), dropout.p, self.draws.keys, self.draws.calls.next())
+        return ops.After(_slope(activation)) if activation else None
 
 
 def _linear(layer: Layer, x: Tensor) -> Tensor:
     flatten = any(isinstance(other, nn.Flatten) for other in layer.beside)
     shape = next((tuple(other.unflattened_size) for other in layer.beside if isinstance(other, nn.Unflatten)), ())
-    return layer.library.linear(x, layer.own["weight"], layer.own.get("bias"), flatten, shape)
+    weight, bias = layer.own["weight"], layer.own.get("bias")
+    return layer.library.linear(x, weight, bias, flatten, shape, layer.normed, layer.after)
 
 
 def _elementwise(layer: Layer, x: Tensor) -> Tensor:
@@ -407,7 +501,7 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
             out = ops.normalise(x, mean, var, weight, bias, m.eps)
             return out if slope == 1.0 else F.leaky_relu(out, slope)
         running = ops.Running(mean, var, count, m.momentum)
-    out, moved = layer.library.batch_norm(x, weight, bias, m.eps, slope, running)
+    out, moved = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
     if moved is not None:
         for name, value in (
             ("running_mean", moved.mean),
@@ -420,7 +514,8 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
     weight, bias = layer.own["weight"], layer.own.get("bias")
-    return layer.library.conv2d(x, weight, bias, layer.module, bool(layer.beside), layer.normed)
+    doubled = any(isinstance(other, nn.Upsample) for other in layer.beside)
+    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.normed, layer.after)
 
 
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
@@ -433,7 +528,8 @@ def _spectral(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
-    return layer.library.conv_transpose2d(x, layer.own["weight"], layer.own.get("bias"), layer.module, layer.normed)
+    weight, bias = layer.own["weight"], layer.own.get("bias")
+    return layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.normed, layer.after)
 
 
 def _each_image(layer: Layer, x: Tensor) -> Tensor:

@@ -8,18 +8,21 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map
 
 from ganherd.herd.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.herd.streams import MemberRandomness
 
 Tensors = dict[str, Tensor]
+# what a net answers: a tensor, or (logits [B], logits of each class [B, K]) of a discriminator that also tells classes
+Answer = Tensor | tuple[Tensor, Tensor]
 _AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call without gradients may hold
 
 
 def member_call(
     blueprint: Blueprint, params: Tensors, buffers: Tensors, key: Tensor, *inputs: Tensor
-) -> tuple[Tensor, Tensors]:
+) -> tuple[Answer, Tensors]:
     """One member's module as a pure function: (output, buffers after it)."""
     both = {**params, **{name: value.clone() for name, value in buffers.items()}}  # the call writes into the clones
     with MemberRandomness(key):
@@ -27,20 +30,28 @@ def member_call(
     return out, {name: both[name] for name in buffers}
 
 
+def logits_of(answer: Answer) -> Tensor:
+    """Without what it says of classes."""
+    return answer[0] if isinstance(answer, tuple) else answer
+
+
 class Play:
     """One kind of net, played by any number of rows.
 
     `mapped`: all at once, through the lowered graph where the module could be traced, else through `vmap` as a whole;
-    otherwise one after another, each module called plainly. `kernels`: by Triton; they can be differentiated once.
+    otherwise one after another, each module called plainly. `kernels`: by Triton; `twice`: by those that can be differentiated
+    twice.
     """
 
-    def __init__(self, net: Blueprint, mapped: bool, kernels: bool = False, precision: str = "float32") -> None:
+    def __init__(
+        self, net: Blueprint, mapped: bool, kernels: bool = False, precision: str = "float32", twice: bool = False
+    ) -> None:
         self.net, self.mapped, self._precision = net, mapped, precision
-        self._lowered = lower(net.module, kernels) if mapped else None
+        self._lowered = lower(net.module, kernels, twice) if mapped else None
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensors]:
+    ) -> tuple[Answer, Tensors]:
         """(outputs [N, B, …], buffers after them) for parameters, buffers and inputs [N, …]; nothing is written.
 
         `keys` answers [N], from which what is drawn inside of a module comes.
@@ -54,15 +65,16 @@ class Play:
 
     def _one_by_one(
         self, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensors]:
+    ) -> tuple[Answer, Tensors]:
         each = []
         for row in range(len(keys)):
             params, own = ({name: value[row] for name, value in part.items()} for part in (views, buffers))
             each.append(member_call(self.net, params, own, keys[row], *(value[row] for value in inputs)))
         if len(each) == 1:  # an engine's block: without a copy
-            return each[0][0][None], {name: value[None] for name, value in each[0][1].items()}
-        moved = {name: torch.stack([after[name] for _, after in each]) for name in buffers}
-        return torch.stack([out for out, _ in each]), moved
+            out, after = tree_map(lambda value: value[None], each[0])
+            return out, after
+        out, moved = tree_map(lambda *values: torch.stack(values), *each)
+        return out, moved
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         if self._precision == "bf16":
@@ -71,7 +83,10 @@ class Play:
 
 
 class EitherWay(Play):
-    """All at once, or one after another from the first time on that a net turns out to be callable only like that."""
+    """All at once, or one after another from the first time on that a net turns out to be callable only like that.
+
+    Of a discriminator that also tells classes it answers the logits alone.
+    """
 
     def __init__(self, net: Blueprint, kernels: bool = False, precision: str = "float32") -> None:
         super().__init__(net, True, kernels, precision)
@@ -80,14 +95,15 @@ class EitherWay(Play):
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensors]:
         try:
-            return super().__call__(views, buffers, keys, inputs)
+            out, moved = super().__call__(views, buffers, keys, inputs)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError):
             if not self.mapped:
                 raise
             self.mapped, self._lowered = False, None
-            return super().__call__(views, buffers, keys, inputs)
+            out, moved = super().__call__(views, buffers, keys, inputs)
+        return logits_of(out), moved
 
     def most(self, views: Tensors, buffers: Tensors, samples: int, *inputs: Tensor) -> int:
         """How many nets may be called at once, each on so many samples: found by one net with a few of them."""

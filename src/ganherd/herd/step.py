@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ganherd.augment import augment, numbers
 from ganherd.herd import streams
-from ganherd.herd.adam import adam_
+from ganherd.herd.adam import adam_, clip_
 from ganherd.herd.lanes import Lanes
 from ganherd.herd.mutation import drawn_losses, smoothed, wandered
 from ganherd.herd.play import Play
 from ganherd.herd.rivals import Rivals
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.streams import Streams
-from ganherd.losses import Game, gradient_penalty, r1_penalty
+from ganherd.losses import Game, class_loss, gradient_penalty, r1_penalty
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # which batch of this step -> x [N, B, …] in model units, y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its [4, N] sums
@@ -48,6 +48,8 @@ class Rules:
     input_noise_on: str = "both"
     precision: str = "float32"
     r1: float = 0.0  # gamma of the R1 penalty
+    class_d: float = 1.0  # weight of what a discriminator that also tells classes pays for wrong ones,
+    class_g: float = 1.0  # … and of what its generator pays
     flip: bool = False  # real images are mirrored at random
     augment: tuple[str, ...] = ()  # what is done to all that the discriminator sees
     smoothing: int = 0  # steps after a swap in which the learning rates are smoothed
@@ -94,9 +96,9 @@ class Step:
         self._plain = not (
             rules.input_noise or rules.augment or rules.game.penalty
         )  # nothing is done to samples between
-        # a penalty differentiates the discriminator twice; the kernels know once, so that pass goes without
+        # a penalty differentiates the discriminator twice; kernels that join their neighbours' work know once
         twice = (rules.game.penalty or rules.r1 > 0) and kernels
-        self._critic = Play(d, mapped, False, rules.precision) if twice else self._play["d"]
+        self._critic = Play(d, mapped, kernels, rules.precision, twice=True) if twice else self._play["d"]
 
     def __call__(
         self,
@@ -152,18 +154,20 @@ class Step:
             with torch.no_grad():
                 x = self._seen(x, noise_scale, draws, update, 0)
             views = self.d.views(rows)
-            real_logits = self._forward("d", state, views, (x,), y, draws, first + 1)  # [N, B]
+            real_logits, real_classes = self._forward("d", state, views, (x,), y, draws, first + 1)  # [N, B]
         with torch.no_grad():
             z = self._noise(state, draws, update)
-            fake = self._opponent("g", state, now, (z,), y, draws, first, update + 1)
+            fake, _ = self._opponent("g", state, now, (z,), y, draws, first, update + 1)
             fake = self._seen(fake, noise_scale, draws, update, 1)
         made = None
         if prepare is not None:
             with self._beside(1):
                 made = prepare()
         self._join(0)
-        fake_logits = self._forward("d", state, self.d.views(rows), (fake,), y, draws, first + 2)
+        fake_logits, fake_classes = self._forward("d", state, self.d.views(rows), (fake,), y, draws, first + 2)
         loss = rules.game.d(choice, real_logits, fake_logits)  # [N]
+        if real_classes is not None and fake_classes is not None:
+            loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
         loss = loss + self._penalty(state, self.d.views(rows), x, fake, y, draws, update)
         (grads,) = torch.autograd.grad(loss.sum(), rows)
         self._update("d", state, grads, draws, update + 1, now)
@@ -188,7 +192,7 @@ class Step:
         rules, choice = self.rules, state["set.loss"]
 
         def critic(call: int) -> Callable[[Tensor], Tensor]:
-            return lambda at: self._forward("d", state, views, (at,), y, draws, call, play=self._critic)
+            return lambda at: self._forward("d", state, views, (at,), y, draws, call, play=self._critic)[0]
 
         found: Tensor | float = 0.0
         if rules.game.penalty:
@@ -204,7 +208,7 @@ class Step:
         y = batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
         z = self._noise(state, draws, self.rules.n_critic)
         rows = state["g.params"].detach().requires_grad_()
-        return _Samples(rows, y, self._forward("g", state, self.g.views(rows), (z,), y, draws, 0))
+        return _Samples(rows, y, self._forward("g", state, self.g.views(rows), (z,), y, draws, 0)[0])
 
     def _generator(
         self,
@@ -223,8 +227,11 @@ class Step:
         else:
             self._join(1)
         seen = self._seen(made.fake, noise_scale, draws, last, 1)
-        logits = self._opponent("d", state, now, (seen,), made.y, draws, 1, 0)
+        logits, classes = self._opponent("d", state, now, (seen,), made.y, draws, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)
+        if classes is not None:
+            y = made.y if made.y is not None else batches(rules.n_critic - 1)[1]
+            loss = loss + rules.class_g * class_loss(classes, y)
         (grads,) = torch.autograd.grad(loss.sum(), made.rows)
         self._update("g", state, grads, draws, 0, now)
         if rules.ema is not None:
@@ -250,7 +257,7 @@ class Step:
         draws: Streams,
         call: int,
         number: int,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
         """The nets that are met at this update, on inputs [N, B, …]; only the buffers of living ones move on."""
         blueprint = self.g if kind == "g" else self.d
         if now.rivals is None:
@@ -274,8 +281,11 @@ class Step:
         call: int,
         buffers: dict[str, Tensor] | None = None,
         play: Play | None = None,
-    ) -> Tensor:
-        """All members' modules on their own inputs [N, B, …]; their buffers, or those given, move on in place."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """All members' modules on their own inputs [N, B, …]; their buffers, or those given, move on in place.
+
+        (samples, or logits [N, B]; what it says of classes [N, B, K], where it says anything)
+        """
         blueprint = self.g if kind == "g" else self.d
         buffers = buffers_of(state, kind) if buffers is None else buffers
         if blueprint.takes_label:
@@ -290,10 +300,14 @@ class Step:
             for name, value in moved.items():
                 if value is not buffers[name]:  # kernels move them in place
                     buffers[name].copy_(value)
+        out, classes = out if isinstance(out, tuple) else (out, None)
         if kind == "g" and self._plain:
-            return out  # the discriminator computes in the same precision
-        out = out.to(state["g.params"].dtype)
-        return out if kind == "g" else out.reshape(out.shape[0], self.rules.batch)
+            return out, None  # the discriminator computes in the same precision
+        dtype = state["g.params"].dtype
+        out = out.to(dtype)
+        if kind == "g":
+            return out, None
+        return out.reshape(out.shape[0], self.rules.batch), None if classes is None else classes.to(dtype)
 
     def _update(self, kind: str, state: State, grads: Tensor, draws: Streams, number: int, now: _Now) -> None:
         """Clips the gradient of each member to its norm and takes one Adam step."""
@@ -322,8 +336,7 @@ class Step:
         params, limit = state["d.params"], self.rules.clip
         if self._clippable.device != params.device:
             self._clippable = self._clippable.to(params.device)
-        touched = self._clippable & self.rules.game.has("clip", choice)[:, None]
-        params.copy_(torch.where(touched, params.clamp(-limit, limit), params))
+        clip_(params, self._clippable, self.rules.game.has("clip", choice), limit)
 
     def _noise(self, state: State, draws: Streams, update: int) -> Tensor:
         """[N, B, Z] what an update makes its samples from."""

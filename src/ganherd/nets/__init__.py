@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ganherd.errors import UserError
@@ -48,11 +49,18 @@ def _build(role: catalog.Role, net: Net, given: Mapping[str, Any], trust_code: b
     settings = catalog.check(role, net.name, net.settings)
     catalog.check_shape(role, net.name, given["shape"])
     spec = catalog.specs(role)[net.name]
-    if spec.labelled and given["classes"] < 1:
-        raise UserError(f"the {role} {net.name} takes the label as an input, and this data has none: use residual")
+    told = bool(settings.pop("label", False))
+    if (spec.labelled or told) and given["classes"] < 1:
+        other = "set its label to false" if told else "use residual"
+        raise UserError(f"the {role} {net.name} knows of labels, and this data has none: {other}")
+    make = partial(_load_class(spec.path), **settings)
+    if told:
+        from ganherd.nets import label
+
+        wrap = label.LabelledGenerator if role == "generator" else label.LabelledDiscriminator
+        return wrap(make, **given)
     # of ganherd's own nets only the labelled ones know of classes: a member that stands for a class is unconditional
-    takes = {key: value for key, value in given.items() if key != "classes" or spec.labelled}
-    module: nn.Module = _load_class(spec.path)(**takes, **settings)
+    module: nn.Module = make(**{key: value for key, value in given.items() if key != "classes" or spec.labelled})
     return module
 
 

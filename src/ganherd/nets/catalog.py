@@ -66,7 +66,7 @@ class NetSpec:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     images_only: bool = False
     sizes: tuple[int, ...] = ()  # the square image sizes it is made for; () means any
-    labelled: bool = False  # it takes the label as an input, so it is built for a number of classes
+    labelled: bool = False  # it takes or says the label, so it is built for a number of classes
 
 
 _HIDDEN = Setting("ints", [256, 256], "widths of the hidden layers", minimum=1)
@@ -82,6 +82,8 @@ _TOY_INIT = Setting(
 )
 _SMALL_WIDTH = Setting("int", 128, "width of the two hidden layers", minimum=1)
 _DCGAN_SIZES = (28, 32, 64)
+_LABEL_G = Setting("bool", False, "the label, one number for each class, follows the noise")
+_LABEL_D = Setting("bool", False, "the label, one channel for each class, follows the image's")
 _RESIDUAL: dict[str, Setting] = {
     "width": Setting("int", 64, "channels at the image's size, doubled by each block up to eight times", minimum=1),
     "attention": Setting("bool", False, "self-attention at half the image's size, at most 32 px"),
@@ -105,13 +107,17 @@ GENERATORS: dict[str, NetSpec] = {
     "wcgan": NetSpec(
         "ganherd.nets.wcgan:WcganGenerator",
         "the upsampling generator of W-CGAN's Table 1, sized by the image",
-        {"width": Setting("int", 128, "channels of the first maps; the table's 128", minimum=1), "eps": _WCGAN_EPS},
+        {
+            "width": Setting("int", 128, "channels of the first maps; the table's 128", minimum=1),
+            "eps": _WCGAN_EPS,
+            "label": _LABEL_G,
+        },
         images_only=True,
     ),
     "dcgan": NetSpec(
         "ganherd.nets.dcgan:DcganGenerator",
         "DCGAN at 28, 32 or 64 px: 4x4 transposed convolutions, batch norm",
-        {"width": _DCGAN_WIDTH},
+        {"width": _DCGAN_WIDTH, "label": _LABEL_G},
         images_only=True,
         sizes=_DCGAN_SIZES,
     ),
@@ -174,6 +180,7 @@ DISCRIMINATORS: dict[str, NetSpec] = {
             "eps": _WCGAN_EPS,
             "dropout": Setting("float", 0.25, "chance that an activation is dropped", minimum=0, below=1),
             "batch_norm": Setting("bool", True, "batch norm after layers 2 to 4; off for a gradient penalty"),
+            "label": _LABEL_D,
         },
         images_only=True,
     ),
@@ -183,6 +190,7 @@ DISCRIMINATORS: dict[str, NetSpec] = {
         {
             "width": _DCGAN_WIDTH,
             "batch_norm": Setting("bool", True, "batch norm after all but the first; off for a gradient penalty"),
+            "label": _LABEL_D,
         },
         images_only=True,
         sizes=_DCGAN_SIZES,
@@ -222,6 +230,13 @@ DISCRIMINATORS: dict[str, NetSpec] = {
     "conditional": NetSpec(
         "ganherd.nets.conditional:ConditionalDiscriminator",
         "the residual discriminator with the label as an input, by projection",
+        _RESIDUAL_D,
+        images_only=True,
+        labelled=True,
+    ),
+    "acgan": NetSpec(
+        "ganherd.nets.acgan:AcganDiscriminator",
+        "the residual discriminator that also says which class it sees, for loss.class_weight",
         _RESIDUAL_D,
         images_only=True,
         labelled=True,

@@ -19,6 +19,7 @@ from torch import Tensor
 from ganherd.herd.state import State
 from ganherd.run.watch import recall
 
+OF_ALL = ("watch.bad", "watch.good", "watch.ill")  # what is known of all members on every rank
 ALARMS = ("nan", "diverged", "collapse", "cycling", "dead_critic", "memorising")
 WHY = {
     "nan": "it turned NaN",

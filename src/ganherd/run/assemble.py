@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,22 @@ import torch
 from torch import nn
 
 from ganherd import nets
-from ganherd.data import partition as parts
 from ganherd.data import source
 from ganherd.data.stream_feed import make_feed
 from ganherd.errors import UserError
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.engine import Herd
 from ganherd.herd.pace import paces
+from ganherd.herd.play import logits_of
 from ganherd.herd.state import Seat, takes_label
 from ganherd.herd.step import Rules
 from ganherd.herd.streams import PRIORS, MemberRandomness
 from ganherd.losses import Game
 from ganherd.recipe import Recipe
 from ganherd.recipe_strategy import in_steps
-from ganherd.run import origins
+from ganherd.run import grow, origins
+from ganherd.run.cut import Cut, cut
+from ganherd.run.ranks import Ranks
 from ganherd.strategies.share import shared_parts
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
@@ -34,7 +37,7 @@ _LONG_AGO = -(2**40)
 
 @dataclass
 class Assembly:
-    """A herd with what it was made from."""
+    """A herd with what it was made from. The herd has the members of this rank; all else is of the members of all ranks."""
 
     recipe: Recipe
     dataset: source.Dataset
@@ -43,20 +46,36 @@ class Assembly:
     seats: list[Seat]
     herd: Herd
     notes: list[str]
-    origins: list[dict[str, Any]] = field(default_factory=list)  # [N] what each member started from; empty: nothing
+    ranks: Ranks
+    steps_per_epoch: float  # steps in which the member that the recipe names goes through its data once
+    origins: list[dict[str, Any]] = field(default_factory=list)  # [n] what the rank's members started from, if anything
     trusted: bool = False  # whether code of the user's own may be imported
+    kept: list[int] = field(default_factory=list)  # members of a run that is grown: they never train in this one
+
+    @property
+    def size(self) -> int:
+        """Members of all replicas on all ranks."""
+        return len(self.seats)
 
     @property
     def members(self) -> int:
         """Members of one replica."""
-        return self.herd.size // self.recipe.herd.seeds
+        return self.size // self.recipe.herd.seeds
 
     @property
-    def steps_per_epoch(self) -> float:
-        """Steps in which the member that the recipe names goes through its data once."""
-        batches = self.herd.feed.batches_per_epoch
-        whose = {"largest": batches.max(), "smallest": batches.min(), "mean": batches.mean()}[self.recipe.data.epoch]
-        return float(whose) / self.recipe.train.n_critic
+    def own(self) -> tuple[int, ...]:
+        """[n] the members of this rank: row r of the herd is member own[r]."""
+        return self.ranks.own
+
+    def made(self, step: int) -> list[int]:
+        """[N] how many steps each member of the herd has made at that step of the run."""
+        pace = paces(self.recipe.strategy.gap.pace or ())
+        return [int(step * pace[seat.slot]) if pace else step for seat in self.seats]
+
+    def labels_of(self, member: int) -> Sequence[int]:
+        """The labels of what a member makes: its own, or all that there are."""
+        own = int(self.label[member])
+        return [own] if own >= 0 else range(len(self.dataset.labels))
 
     def name_of(self, member: int) -> str:
         """How people speak of a member: with its seed, where there are several."""
@@ -65,7 +84,7 @@ class Assembly:
 
     def slot_name(self, member: int) -> str:
         """With its label, and with its generator where there are breeds; the same in every replica."""
-        slot, label = member % self.members, int(self.label[member])
+        slot, label = self.seats[member].slot, int(self.label[member])
         words = [self.dataset.labels[label]] if label >= 0 else []
         words += [self.herd.breeds.of(slot).name] if len(self.herd.breeds.all) > 1 else []
         return f"member {slot}" + (f" ({', '.join(words)})" if words else "")
@@ -76,67 +95,70 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> A
 
     `begins`: with its first step. Only then the runs that members start from are read; else a checkpoint has their weights.
     """
-    recipe = origins.resolved(recipe) if begins else recipe
-    dataset = source.load(recipe.data)
-    if not dataset.is_image and (recipe.train.augment or recipe.train.flip):
-        raise UserError(f"train.augment and train.flip change images, and {dataset.name} has points: leave them out.")
-    if recipe.run.validation and not len(dataset.x_test):
-        raise UserError(f"run.validation is of held-out data, and {dataset.name} has none: set data.holdout.")
-    device = device_of(recipe)
+    made = cut(recipe, begins)
+    return put_together(made, Ranks.alone(len(made.seats)), trust_code, begins)
+
+
+def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> Assembly:
+    """The herd of one rank: of its members alone are weights drawn, data fed and rows kept."""
+    recipe, dataset, own = made.recipe, made.dataset, ranks.own
+    device = device_of(recipe, None if ranks.is_alone else ranks.job.local_rank)
     dtype = DTYPES[recipe.train.precision]
-    seeds = [recipe.run.seed + r for r in range(recipe.herd.seeds)]
-    together = recipe.strategy.cellular.population if recipe.strategy.name == "cellular" else 1
-    batch = recipe.train.batch
-    cuts = [parts.partition(dataset, recipe.data, recipe.members, batch, seed, together) for seed in seeds]
-    members = len(cuts[0].count)
-    seats = [Seat(seed, slot) for seed in seeds for slot in range(members)]
     classes = len(dataset.labels)
     each, slot = [], 0
-    for net, count in recipe.nets.each(members):
+    for net, count in recipe.nets.each(made.members):
         make_g, make_d = makers(recipe, dataset.shape, classes, trust_code, slot)
         each.append((net.name, make_g, count))
         slot += count
-    settings, losses = _settings(recipe, members)
+    settings, losses = _settings(recipe, made.members)
     ema = recipe.train.ema is not None
-    breeds, d, state = new_breeds(each, make_d, seats, settings, dtype, ema)
+    seats = [made.seats[m] for m in own]
+    seated = seats + _of_other_breeds(seats, [count for *_, count in each])
+    chosen = {name: [values[seat.slot] for seat in seated] for name, values in settings.items()}
+    breeds, d, state = new_breeds(each, make_d, seated, chosen, dtype, ema)
+    if len(seated) > len(own):
+        state = {name: value[: len(own)].clone() for name, value in state.items()}
     for name, make_g, _ in each:
         _try_once(name, make_g, make_d, recipe, dataset)
-    shared_parts(recipe.strategy.share, breeds, d, members)  # a layer that is not there is said before anything begins
+    shared_parts(recipe.strategy.share, breeds, d, made.members)  # a layer that is not there is said before all else
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
     for blueprint in (*(breed.g for breed in breeds.all), d):
         blueprint.module.to(device)
-    feed = make_feed(
-        dataset.x,
-        dataset.y,
-        np.concatenate([cut.index for cut in cuts]),
-        np.concatenate([cut.count for cut in cuts]),
-        recipe.train.batch,
-        dataset.offset,
-        dataset.scale,
-        dtype,
-        device,
-    )
+    batch, offset, scale = recipe.train.batch, dataset.offset, dataset.scale
+    counts = made.count[list(own)]
+    feed = make_feed(dataset.x, dataset.y, made.rows(own), counts, batch, offset, scale, dtype, device)
     herd = Herd(breeds, d, state, _rules(recipe, losses), feed, device)
-    started = origins.start(herd, recipe, dataset.shape, trust_code) if begins else []
-    runs = dict.fromkeys((one["from"], one["step"]) for one in started)
-    told = [f"members start from {run} (step {step:,}); Adam starts anew" for run, step in runs]
-    made = Assembly(
-        recipe,
-        dataset,
-        np.concatenate([cut.label for cut in cuts]),
-        np.concatenate([cut.count for cut in cuts]),
-        seats,
-        herd,
-        [*dataset.notes, *cuts[0].notes, *told],
-        started,
-        trust_code,
-    )
+    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, made.members) if begins else []
     if recipe.strategy.name == "gap" and (smoothing := recipe.strategy.gap.smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
     if pace := recipe.strategy.gap.pace:
-        herd.pace = paces(pace) * recipe.herd.seeds
-    return made
+        herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
+    kept = list(grow.kept(made)) if begins else []
+    if kept:
+        started = grow.start(herd, made, own, started, trust_code)
+    notes = [*dataset.notes, *made.notes, *origins.notes(started)]
+    return Assembly(
+        recipe,
+        dataset,
+        made.label,
+        made.count,
+        made.seats,
+        herd,
+        notes,
+        ranks,
+        made.steps_per_epoch,
+        started,
+        trust_code,
+        kept,
+    )
+
+
+def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
+    """A seat of each breed that a rank has no member of, so that it knows the net."""
+    ends, slots = list(accumulate(counts)), {seat.slot for seat in seats}
+    others = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    return [Seat(seats[0].seed, breed.start) for breed in others if not slots & set(breed)]
 
 
 def makers(
@@ -154,7 +176,8 @@ def makers(
     return make_g, make_d
 
 
-def device_of(recipe: Recipe) -> torch.device:
+def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
+    """Where the herd is computed; of several ranks on a host each takes the next GPU in turn."""
     name = recipe.engine.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() and recipe.engine.name != "loop" else "cpu"
@@ -164,6 +187,9 @@ def device_of(recipe: Recipe) -> torch.device:
         )
     if recipe.engine.name == "graph" and not name.startswith("cuda"):
         raise UserError("engine.name is graph, which needs a GPU, and PyTorch sees none here; take fused or auto.")
+    if name == "cuda" and local_rank is not None:
+        name = f"cuda:{local_rank % torch.cuda.device_count()}"
+        torch.cuda.set_device(name)  # kernels and graphs are made for the current one
     try:
         return torch.device(name)
     except RuntimeError as error:
@@ -191,10 +217,7 @@ def _settings(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple
         "beta2": _each("optim.beta2", optim.beta2, members),
         "input_noise": _each("train.input_noise", recipe.train.input_noise, members),
     }
-    seeds = recipe.herd.seeds
-    settings: dict[str, list[Any]] = {
-        name: [float(value) for value in values] * seeds for name, values in floats.items()
-    }
+    settings: dict[str, list[Any]] = {name: [float(value) for value in values] for name, values in floats.items()}
     if recipe.strategy.name == "cellular" and mutation.learning_rate != "off":
         settings |= {
             "lr0_g": settings["lr_g"],
@@ -202,10 +225,10 @@ def _settings(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple
         }  # what the reference's mutation is measured by
     priors = _each("nets.prior", recipe.nets.prior, members)
     if prior_of(recipe) == "mixed":
-        settings["prior"] = [PRIORS.index(name) for name in priors] * seeds
-    settings["loss"] = [distinct.index(name) for name in chosen] * seeds
+        settings["prior"] = [PRIORS.index(name) for name in priors]
+    settings["loss"] = [distinct.index(name) for name in chosen]
     if recipe.strategy.name == "gap" and recipe.strategy.gap.smoothing != "0":
-        settings["met"] = [_LONG_AGO] * members * seeds  # the step of its last swap
+        settings["met"] = [_LONG_AGO] * members  # the step of its last swap
     return settings, distinct
 
 
@@ -249,6 +272,8 @@ def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
         input_noise_on=train.input_noise_on,
         precision=train.precision,
         r1=recipe.loss.r1_weight,
+        class_d=recipe.loss.class_weight,
+        class_g=recipe.loss.class_weight if recipe.loss.class_weight_g is None else recipe.loss.class_weight_g,
         flip=train.flip,
         augment=tuple(train.augment),
         wander=mutation.learning_rate if wanders else "off",
@@ -277,7 +302,9 @@ def _try_once(
             made = tuple(x.shape)
             if made == (2, *dataset.shape):
                 with MemberRandomness(torch.tensor(1)):
-                    answered = tuple(d(x, *((y,) if takes_label(d) else ())).shape)
+                    answer = d(x, *((y,) if takes_label(d) else ()))
+                answered = tuple(logits_of(answer).shape)
+                seen = tuple(answer[1].shape) if isinstance(answer, tuple) else None  # of classes
         except UserError:
             raise
         except Exception as error:
@@ -292,6 +319,12 @@ def _try_once(
             raise UserError(
                 f"the discriminator {recipe.nets.discriminator.name} answers {answered} for two images; "
                 "it must give one logit for each."
+            )
+        classes = len(dataset.labels)
+        if seen is not None and (len(answer) != 2 or seen != (2, classes)):
+            raise UserError(
+                f"the discriminator {recipe.nets.discriminator.name} answers {len(answer)} tensors, the second {seen} for two "
+                f"images; beside the logits it may say which class it sees, {(2, classes)} here, and nothing else."
             )
         if not torch.equal(before, torch.random.get_rng_state()):
             raise UserError(

@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from safetensors import SafetensorError
 from ganherd.errors import UserError
 from ganherd.herd.state import Rows, State, bytes_per_member, named, unnamed
 from ganherd.run.folder import steps
+from ganherd.run.ranks import Ranks, together
 from ganherd.run.record import plain
 
 _BLOCK = 64  # members in a file …
@@ -41,36 +44,63 @@ class Checkpoint:
     facts: dict[str, Any]
 
 
-def save(folder: Path, step: int, state: State, nets: Mapping[str, Rows], facts: Mapping[str, Any]) -> Path:
-    """Writes everything aside, puts it on the disk, then renames: a reader sees the whole checkpoint or none."""
+def save(
+    folder: Path,
+    step: int,
+    state: State,
+    nets: Mapping[str, Rows],
+    facts: Mapping[str, Any],
+    ranks: Ranks | None = None,
+) -> Path:
+    """Writes everything aside, puts it on the disk, then renames: a reader sees the whole checkpoint or none.
+
+    Each rank writes its own members; the first one renames when all have. `facts` are those of the whole herd.
+    """
+    ranks = ranks or Ranks.alone(len(state["set.seed"]))
     target = folder / f"step-{step:08d}"
     aside = folder / f".{target.name}.new"
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
+
+    def begin() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        files = {}
-        size = len(state["set.seed"])
-        width = max(1, min(_BLOCK, _BYTES // bytes_per_member(state)))
-        for first in range(0, size, width):
-            last = min(first + width, size) - 1
-            name = f"herd-{first:03d}-{last:03d}.safetensors"
-            block = named(nets, {k: v[first : last + 1] for k, v in state.items()})
-            content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in block.items()})
-            files[name] = hashlib.sha256(content).hexdigest()
-            _write(aside / name, content)
+
+    def complete() -> None:
         # plain() now, so that the check is over exactly what will be read back
-        whole = plain({**facts, "step": step, "members": size, "names": sorted(state), "files": files})
+        names = {"names": sorted(state), "files": dict(sorted(files.items()))}
+        whole = plain({**facts, "step": step, "members": ranks.size, **names})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
         _settle(aside)
         if target.exists():  # the same step again: what lies there was found damaged
             _remove(target)
         aside.rename(target)
         _settle(folder)
+
+    try:
+        ranks.every(lambda: begin() if ranks.is_first else None)
+        written = ranks.every(lambda: _write_members(aside, state, nets, ranks.own))
+        files = {name: digest for each in written for name, digest in each.items()}
+        ranks.every(lambda: complete() if ranks.is_first else None)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     return target
+
+
+def _write_members(aside: Path, state: State, nets: Mapping[str, Rows], members: Sequence[int]) -> dict[str, str]:
+    """The files of these members, named after their numbers in the whole herd, with the sha256 of each."""
+    files = {}
+    most = max(1, min(_BLOCK, _BYTES // bytes_per_member(state)))
+    edges = [row for row in range(1, len(members)) if members[row] != members[row - 1] + 1]
+    for start, stop in pairwise([0, *edges, len(members)]):  # members in a row
+        for first in range(start, stop, most):
+            rows = slice(first, min(first + most, stop))
+            name = f"herd-{members[rows.start]:03d}-{members[rows.stop - 1]:03d}.safetensors"
+            block = named(nets, {k: v[rows] for k, v in state.items()})
+            content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in block.items()})
+            files[name] = hashlib.sha256(content).hexdigest()
+            _write(aside / name, content)
+    return files
 
 
 def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = None) -> Checkpoint:
@@ -148,6 +178,22 @@ def newest(
             damaged.append(str(error))
     why = f": {damaged[0]}" if damaged else ""
     raise UserError(f"there is no whole checkpoint in {folder}{why}; train again from the start with another --run.")
+
+
+def newest_of_all(
+    folder: Path, nets: Mapping[str, Rows], ranks: Ranks, records: Mapping[str, Path]
+) -> tuple[Checkpoint, list[str]]:
+    """The same for the members of each rank, out of one checkpoint: the newest that no rank finds damaged."""
+    members = None if ranks.everyone.size == 1 else ranks.own
+    counted = records if ranks.is_first else {}
+    not_after, damaged = None, []
+    while True:
+        found, sentences = together(ranks.everyone, partial(newest, folder, nets, members, not_after, counted))
+        damaged += [sentence for own in ranks.told(sentences) for sentence in own]
+        steps_found = ranks.told(found.step)
+        if len(set(steps_found)) == 1:
+            return found, list(dict.fromkeys(damaged))
+        not_after = min(steps_found)
 
 
 def _check_records(found: Checkpoint, records: Mapping[str, Path]) -> None:

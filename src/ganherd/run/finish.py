@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from ganherd import pictures, scores
 from ganherd.errors import UserError
 from ganherd.herd.breeds import Breed
-from ganherd.herd.state import bases, buffers_of
+from ganherd.herd.state import State, bases, buffers_of
 from ganherd.herd.streams import PRIORS
 from ganherd.mixture import Mixture, recalibrated
 from ganherd.mixture_breeds import Generators
@@ -26,27 +27,35 @@ from ganherd.run.progress import Progress
 from ganherd.run.record import plain
 
 
-def make_mixture(assembly: Assembly, step: int, neighbourhoods: Neighbourhoods | None = None) -> Mixture:
-    """Generators with the weights that are exported (the running average where there is one), batch norm re-estimated.
+def make_mixture(
+    assembly: Assembly, step: int, neighbourhoods: Neighbourhoods | None = None, exported: State | None = None
+) -> Mixture:
+    """The mixture of all members; `exported`: their generators, as `exports` has them; none: those of this process.
 
     Where neighbourhoods made mixtures of their own, the whole is that of the best, in each replica its own.
     """
     herd, recipe = assembly.herd, assembly.recipe
-    chosen = herd.priors(slice(0, assembly.members))
     nets = recipe.nets.each(assembly.members)
+    rows = exports(assembly) if exported is None else exported
+    slots = [seat.slot for seat in assembly.seats]
+    breeds = [
+        (breed, net, herd.breeds.rows(breed, slots)) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)
+    ]
     made = Mixture(
         labels=assembly.dataset.labels,
         shape=assembly.dataset.shape,
         offset=assembly.dataset.offset,
         scale=assembly.dataset.scale,
         latent=herd.rules.latent,
-        prior=herd.rules.prior if chosen is None else tuple(PRIORS[number] for number in chosen.tolist()),
+        prior=herd.rules.prior
+        if herd.rules.prior != "mixed"
+        else tuple(recipe.nets.prior_of(slot) for slot in slots[: assembly.members]),
         label_of=assembly.label[: assembly.members],
         weights=member_weights(recipe, assembly),
         label_weights=label_weights(recipe, assembly),
         seeds=[recipe.run.seed + r for r in range(recipe.herd.seeds)],
         step=step,
-        breeds=tuple(_exported(assembly, breed, net) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)),
+        breeds=tuple(_generators(rows, *each) for each in breeds),
         neighbourhoods=neighbourhoods,
     )
     if neighbourhoods is None:
@@ -55,31 +64,43 @@ def make_mixture(assembly: Assembly, step: int, neighbourhoods: Neighbourhoods |
     return replace(made, weights=each if len(each) > 1 else each[0])
 
 
-def _exported(assembly: Assembly, breed: Breed, net: Net) -> Generators:
-    """The generators of one breed."""
+def exports(assembly: Assembly, instead: State | None = None) -> State:
+    """Of this rank's generators the weights that are exported (the running average where there is one), and all buffers, batch
+    norm re-estimated; rows as in the herd's state. `instead`: other parameters and buffers than those of now."""
     herd = assembly.herd
-    rows = herd.breeds.rows(breed, herd.state["set.slot"].tolist())
-    state = breed.view(herd.state)
-    weights = state.get("g.ema", state["g.params"])[rows].detach().cpu()
-    views = {name: value.clone() for name, value in breed.g.views(weights).items()}
-    buffers: dict[str, list[torch.Tensor]] = {name: [] for name in breed.g.buffers}
-    keys, priors = bases(state).tolist(), herd.priors(slice(0, herd.size))
-    for number, member in enumerate(rows):
-        found = recalibrated(
-            breed.g.module,
-            {name: value[number] for name, value in views.items()},
-            {name: value[member].cpu() for name, value in buffers_of(state, "g").items()},
-            herd.rules.latent,
-            herd.rules.prior if priors is None else PRIORS[int(priors[member])],
-            len(assembly.dataset.labels),
-            keys[member],
-            herd.device,
-        )
-        for name, value in found.items():
-            buffers[name].append(value)
+    state = herd.state if instead is None else {**herd.state, "g.ema": instead["g.params"], **instead}
+    slots, keys, priors = herd.state["set.slot"].tolist(), bases(herd.state).tolist(), herd.priors(slice(0, herd.size))
+    out: State = {"g.params": state.get("g.ema", state["g.params"]).detach().cpu()}
+    for breed in herd.breeds.all:
+        for name, (shape, dtype) in breed.g.buffers.items():
+            out[f"g.buffers.{breed.mark}{name}"] = torch.zeros(herd.size, *shape, dtype=dtype)
+        weights, buffers = breed.g.views(breed.view(out)["g.params"]), buffers_of(breed.view(state), "g")
+        for row in herd.breeds.rows(breed, slots):
+            if assembly.own[row] in assembly.kept:  # as the run that was grown has it
+                for name, value in buffers.items():
+                    out[f"g.buffers.{breed.mark}{name}"][row] = value[row].cpu()
+                continue
+            found = recalibrated(
+                breed.g.module,
+                {name: value[row] for name, value in weights.items()},
+                {name: value[row].cpu() for name, value in buffers.items()},
+                herd.rules.latent,
+                herd.rules.prior if priors is None else PRIORS[int(priors[row])],
+                assembly.labels_of(assembly.own[row]),
+                keys[row],
+                herd.device,
+            )
+            for name, value in found.items():
+                out[f"g.buffers.{breed.mark}{name}"][row] = value
+    return out
+
+
+def _generators(exported: State, breed: Breed, net: Net, rows: Sequence[int]) -> Generators:
+    """Those of one breed, which are these rows of what was exported."""
+    own = {name: value[list(rows)] for name, value in breed.view(exported).items()}
+    views = {name: value.clone() for name, value in breed.g.views(own["g.params"]).items()}
     module = copy.deepcopy(breed.g.module).cpu().eval()
-    stacked = {name: torch.stack(values) for name, values in buffers.items()}
-    return Generators(net, len(breed.slots), module, views, stacked)
+    return Generators(net, len(breed.slots), module, views, buffers_of(own, "g"))
 
 
 def label_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:

@@ -21,8 +21,10 @@ from ganherd.run import checkpoint
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
 from ganherd.run.cadence import Cadence
+from ganherd.run.cut import Cut
 from ganherd.run.folder import RunFolder
 from ganherd.run.origins import as_resolved
+from ganherd.run.ranks import Ranks
 
 
 def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
@@ -37,10 +39,19 @@ def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
         "engine": vars(plan),
         "threads": plan.threads,
         "budget": vars(budget),
-        "members": assembly.herd.size,
+        "members": assembly.size,
         "data": assembly.dataset.digest,
-        **({"origins": assembly.origins} if assembly.origins else {}),
+        **({"origins": assembly.ranks.listed(assembly.origins)} if assembly.origins else {}),
+        **({"ranks": ranks} if (ranks := placed(assembly.ranks)) else {}),
     }
+
+
+def placed(ranks: Ranks) -> dict[str, Any] | None:
+    """Which rank has which members; nothing where there is one."""
+    if ranks.is_alone:
+        return None
+    members = [list(own) for own in ranks.placement.ranks]
+    return {"communicator": ranks.job.name, "hosts": list(ranks.job.hosts), "members": members}
 
 
 def recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
@@ -76,9 +87,29 @@ def recorded_meetings(info: dict[str, Any], folder: RunFolder) -> dict[str, int]
     return dict(found)
 
 
+def recorded_part(info: dict[str, Any], folder: RunFolder) -> range | None:
+    """The only members of the recipe's that are trained in this folder; none: all are."""
+    found = info.get("part")
+    if found is None:
+        return None
+    if not (
+        isinstance(found, list) and len(found) == 2 and all(type(v) is int for v in found) and 0 <= found[0] < found[1]
+    ):
+        raise UserError(f"{folder.info_path} does not say which members it is about; it cannot be resumed.")
+    return range(*found)
+
+
+def check_data(info: dict[str, Any], made: Cut, folder: RunFolder) -> None:
+    """A run goes on with the data that it was started with."""
+    if info.get("data") != made.dataset.digest:
+        raise UserError(
+            f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
+        )
+
+
 def check_origins(info: dict[str, Any], assembly: Assembly, folder: RunFolder) -> None:
     """A run that begins again starts from what it started from."""
-    if info.get("origins", []) != assembly.origins:
+    if info.get("origins", []) != assembly.ranks.listed(assembly.origins):
         raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
 
 
@@ -97,7 +128,9 @@ def check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
     """The checkpoint holds this herd: the same tensors of the same shapes."""
     own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
     found = {
-        name: tuple(value.shape) for name, value in resumed.state.items() if not name.startswith(("watch.", "meet."))
+        name: tuple(value.shape)
+        for name, value in resumed.state.items()
+        if not name.startswith(("watch.", "meet.", "rest."))
     }
     if own != found:
         different = sorted(set(own.items()) ^ set(found.items()))[0]

@@ -1,4 +1,8 @@
-"""The training loop: a page that says what happens between the first step and the mixture."""
+"""The training loop: a page that says what happens between the first step and the mixture.
+
+Over several ranks each runs this page with its own members. All are at the same step wherever anything but training happens,
+and what is decided there is decided on all of them, from numbers that all of them know.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from typing import Any
 
 import torch
 
+from ganherd.comm.heartbeat import Heartbeat
 from ganherd.errors import Interrupted
-from ganherd.herd.engine import Plan, make_engine
-from ganherd.herd.state import finite
+from ganherd.herd.engine import Engine, Plan, make_engine, never
+from ganherd.herd.part import Part
 from ganherd.herd.step import SUMS
-from ganherd.run import cadence, checkpoint
-from ganherd.run.alarms import ALARMS, Alarms, judge
+from ganherd.run import cadence, checkpoint, health
+from ganherd.run.alarms import OF_ALL, Alarms
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
 from ganherd.run.cadence import Cadence
@@ -22,17 +27,19 @@ from ganherd.run.folder import RunFolder
 from ganherd.run.preview import Preview
 from ganherd.run.progress import Progress
 from ganherd.run.record import Lines
-from ganherd.run.repair import RunFailed, repair
+from ganherd.run.repair import RunFailed
+from ganherd.run.rest import Rest
 from ganherd.run.stop import StopRequest
 from ganherd.run.validate import Validation
-from ganherd.run.watch import SCORES, Watch, recall
+from ganherd.run.watch import Watch, recall
 from ganherd.strategies.base import Event, Strategy
 
 __all__ = ["RunFailed", "Trainer"]
+_STRETCH = 0.5  # seconds of training after which ranks ask each other whether one of them was asked to stop
 
 
 class Trainer:
-    """One run in one process: the herd, its engine, and everything that is written while it trains."""
+    """One run, or one rank of it: the herd, its engine, and everything that is written while it trains."""
 
     def __init__(
         self,
@@ -54,34 +61,49 @@ class Trainer:
             budget,
             progress,
         )
+        self.ranks, self.own = assembly.ranks, list(assembly.own)
         self.settings, self.also_record = assembly.recipe.run, also_record
         self.blueprints = self.herd.nets
         self.strategy = strategy or Strategy()
-        self.engine = make_engine(self.herd, plan)
+        self.plan = plan
+        self.engine: Engine | Part | health.Idle = make_engine(self.herd, plan)
         self.preview = Preview(assembly)
         self.validation = Validation(assembly, self.settings.validation) if self.settings.validation else None
         remembered = resumed.state if resumed else None
         recall(self.strategy.state, remembered)
         if resumed:
             self.strategy.resume(resumed.step)
-        self.watch, self.alarms = Watch(assembly, remembered), Alarms(self.herd.size, remembered)
+        self.watch = Watch(assembly, remembered)
+        known = {k: self.ranks.gather(v) for k, v in (remembered or {}).items() if k in OF_ALL or k.startswith("rest.")}
+        self.alarms = Alarms(self.ranks.size, known)  # of all members, on every rank; so is who rests
+        self.rest = Rest(assembly.recipe.train.stop, self.ranks.size, known, assembly.kept or None)
+        self.rest.wake(resumed.step if resumed else 0)
+        assembly.kept = self.rest.kept
+        if awake := self.rest.awake:
+            self.engine = health.engine_of(self, awake)
         self.cadence, self.stopwatch = Cadence.of(self.settings.watch.every, paced), cadence.Stopwatch()
         facts = resumed.facts if resumed else {}
         self.step = resumed.step if resumed else 0
         self.sums = self.herd.no_sums()
         if resumed:
-            self.sums.copy_(torch.tensor([[float(v) for v in row] for row in facts["sums"]], dtype=torch.float64))
+            own = [[float(row[member]) for member in self.own] for row in facts["sums"]]
+            self.sums.copy_(torch.tensor(own, dtype=torch.float64))
         self.recorded = int(facts.get("recorded", 0))  # the step of the last record
         self.last_good: int | None = facts.get(
             "last_good"
         )  # the last checkpoint that was due, and so is rolled back to
         self.best: tuple[float, int] | None = tuple(facts["best"]) if facts.get("best") else None  # type: ignore[assignment]
-        self.repairs: list[int] = list(facts.get("repairs", [0] * self.herd.size))
+        self.repairs: list[int] = list(facts.get("repairs", [0] * self.ranks.size))  # [N]
         self.seconds_before = float(facts.get("seconds", 0.0))
         self.over: float | None = facts.get("over")  # the deadline that ended the run here
-        self.metrics = Lines(folder.metrics_path, facts.get("bytes", {}).get("metrics", 0 if resumed is None else None))
-        self.events = Lines(folder.events_path, facts.get("bytes", {}).get("events", 0 if resumed is None else None))
+        paths = {"metrics": folder.metrics_path, "events": folder.events_path} if self.ranks.is_first else {}
+        self.lines = {
+            name: Lines(path, facts.get("bytes", {}).get(name, 0 if resumed is None else None))
+            for name, path in paths.items()
+        }
         self.saved = self.step if resumed else None  # the step of the last checkpoint
+        self.stretch = 1  # steps until the ranks hear of each other again
+        self.heart: Heartbeat | None = None  # where there are several
         self.began = time.monotonic()
 
     # -- the page -------------------------------------------------------------------------------------------------
@@ -89,16 +111,19 @@ class Trainer:
     def train(self, stop: StopRequest) -> None:
         """From where the run stands to its last step; raises `Interrupted` when it is asked to stop before."""
         if self.saved is None:
+            for member in self.rest.kept:
+                self.event("kept", member=member, name=self.assembly.name_of(member))
             self.look()  # how varied fresh weights are is what a collapse is measured against
             self.save()  # so that a run can be resumed, and a member rolled back, from the first moment on
-        while self.step < self.budget.steps:
+        while self.step < self.last:
             began, start = time.monotonic(), self.step
             if self.step == 0 or self.strategy.meets_at(self.step):
                 self.tell(self.strategy.open(self.step))
             left = time.monotonic()
             self.step = self.engine.advance(self.step, self.next_stop(), self.sums, self.enough(stop), self.tick)
-            self.strategy.trained(time.monotonic() - left)
-            if self.budget.is_over(self.seconds) and self.step < self.budget.steps:
+            took = time.monotonic() - left
+            self.strategy.trained(took)
+            if self.is_over() and self.step < self.last:
                 self.end()
             if self.cadence.every is None:
                 self.pace(start, began)
@@ -109,10 +134,11 @@ class Trainer:
                 self.record()
             meets = self.strategy.meets_at(self.step)
             if meets or self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every):
-                self.heal()  # before a member that turned NaN can meet another
+                health.heal(self)  # before a member that turned NaN can meet another
             if looked:
-                self.judge()
+                health.judge_look(self)
             if self.due(self.settings.record_every):
+                health.settle(self)
                 self.recorded = self.step
                 self.sums.zero_()
             if meets:
@@ -121,8 +147,8 @@ class Trainer:
                 self.show()
             if self.due(self.settings.checkpoint_every):
                 self.save()
-            if stop.asked:
-                self.interrupt(stop)
+            if asked := self.heard(stop, took / max(1, self.step - start)):
+                self.interrupt(asked)
         if self.saved != self.step:
             self.save()
         # After the checkpoint, since a longer run would not have looked here: what follows is made again if this run is extended.
@@ -131,9 +157,9 @@ class Trainer:
             self.look()
         self.record()
         if not self.due(self.settings.record_every) and not self.due(self.settings.checkpoint_every):
-            self.heal()
+            health.heal(self)
         if not looked:
-            self.judge()
+            health.judge_look(self)
         if not self.due(self.settings.sample_every):
             self.show()
 
@@ -146,13 +172,36 @@ class Trainer:
         stops = [self.step - self.step % e + e for e in every if e]
         meeting = self.strategy.next_after(self.step)
         stops += [meeting] if meeting is not None else []
-        return min([self.budget.steps, *stops, *self.cadence.next_after(self.step)])
+        resident = self.herd.state["g.params"].device.type == self.herd.device.type
+        if not self.ranks.is_alone and resident:  # else members would be moved to and fro for it
+            stops.append(self.step + self.stretch)
+        return min([self.last, *stops, *self.cadence.next_after(self.step)])
+
+    @property
+    def last(self) -> int:
+        """The step that the run ends with, as it looks now."""
+        return self.rest.last(self.budget.steps, self.budget.deadline is not None)
 
     def enough(self, stop: StopRequest) -> Callable[[], bool]:
-        return lambda: stop.asked or self.budget.is_over(self.seconds)
+        """One process stops at any step; ranks stop where all of them do."""
+        return (lambda: stop.asked or self.budget.is_over(self.seconds)) if self.ranks.is_alone else never
+
+    def is_over(self) -> bool:
+        """Whether the time is, by the clock of the first rank."""
+        return self.budget.deadline is not None and self.ranks.decided(self.budget.is_over(self.seconds))
+
+    def heard(self, stop: StopRequest, seconds: float) -> str:
+        """The signal that any rank was asked to stop by; none: it goes on. `seconds`: what a step of this rank takes."""
+        if self.ranks.is_alone:
+            return stop.name
+        names, each = zip(*self.ranks.told([stop.name, seconds]), strict=True)
+        self.stretch = min(2 * self.stretch, max(1, int(_STRETCH / max(1e-9, *each))))
+        return next((str(name) for name in names if name), "")
 
     def tick(self, step: int) -> None:
         self.progress.at(step, self.seconds)
+        if self.heart:
+            self.heart.note(step=step, rate=round(self.progress.rate * self.herd.size, 1))
 
     @property
     def seconds(self) -> float:
@@ -166,7 +215,7 @@ class Trainer:
         steps = range(self.recorded, self.step)
         if not steps:
             return
-        counts, sums = self.counts(), dict(zip(SUMS, self.sums.tolist(), strict=True))
+        counts, sums = self.counts(), dict(zip(SUMS, self.all_sums().tolist(), strict=True))
         means = {
             name: [v / n if n else math.nan for v, n in zip(sums[name], counts[name], strict=True)]
             if any(counts[name])
@@ -177,22 +226,28 @@ class Trainer:
             "step": self.step,
             "epoch": round(self.step / self.assembly.steps_per_epoch, 4),
             "seconds": round(self.seconds, 3),
-            "rate": round(self.progress.rate * self.herd.size, 1),
+            "rate": round(self.progress.rate * self.ranks.size, 1),
             **means,
         }
-        looked = int(self.watch.state["watch.at"].max())
+        looked = int(self.ranks.gather(self.watch.state["watch.at"]).max())
         if looked > self.recorded:  # the last look since the last record
             line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in self.watch.scores().items()}}
         if self.validation:
             line |= {name: [round(v, 5) for v in each] for name, each in self.validation.look().items()}
         line |= self.strategy.measured()
-        self.metrics.write(line)
-        self.progress.record(line)
-        self.also_record(line)
+        if self.ranks.is_first:
+            self.lines["metrics"].write(line)
+            self.progress.record(line)
+            self.also_record(line)
+
+    def all_sums(self) -> torch.Tensor:
+        """[4, N], on the host."""
+        return self.ranks.gather(self.sums.T).T
 
     def counts(self) -> dict[str, list[int]]:
-        """How many updates of each member the sums hold."""
-        spans = list(zip(self.herd.made(self.recorded), self.herd.made(self.step), strict=True))
+        """How many updates of each member of the herd the sums hold."""
+        made = [self.rest.made(self.assembly.made(step)) for step in (self.recorded, self.step)]
+        spans = list(zip(*made, strict=True))
         of_d = {span: sum(self.herd.rules.d_updates(step) for step in range(*span)) for span in set(spans)}
         d, g = [of_d[span] for span in spans], [stop - start for start, stop in spans]
         return {"loss_d": d, "loss_g": g, "real": d, "fake": d}
@@ -208,57 +263,15 @@ class Trainer:
         if self.herd.device.type == "cuda":
             torch.cuda.synchronize(self.herd.device)
         self.stopwatch.add(self.step - start, time.monotonic() - began)
-        if (step := self.stopwatch.step) is not None:
-            every = cadence.choose(self.watch.cost(), step, self.settings.record_every)
+        if (step := self.ranks.decided(self.stopwatch.step)) is not None:
+            every = self.ranks.decided(cadence.choose(self.watch.cost(), step, self.settings.record_every))
             self.cadence = Cadence(every, self.step)
-            self.folder.write_info(watch=vars(self.cadence))  # before the first look: a resume makes the same ones
+            if self.ranks.is_first:
+                self.folder.write_info(watch=vars(self.cadence))  # before the first look: a resume makes the same ones
 
     def look(self) -> None:
         if self.cadence.every != 0:
             self.watch.look(self.step)
-
-    def judge(self) -> None:
-        """Alarms from the last look; a member that was repaired since has no scores."""
-        seen = {name: self.watch.state["watch.scores"][:, i] for i, name in enumerate(SCORES)}
-        first = ALARMS.index("collapse")
-        peak, age = self.watch.state["watch.peak"], self.step - self.watch.state["watch.born"]
-        bad, known = judge(seen, peak, age, self.alarms.state["watch.bad"][:, first] > 0)
-        self.raise_alarms(first, bad, known)
-
-    def heal(self) -> None:
-        """Notices members that turned NaN or diverged, names them, and repairs them as the recipe says."""
-        loss = self.sums[:2].abs().amax(0) / max(1, self.step - self.recorded)
-        good = finite(self.herd.state).cpu() & torch.isfinite(loss).cpu()
-        calm = (loss.cpu() <= self.settings.repair.diverged) | ~good
-        bad = ~torch.stack([good, calm], 1)
-        self.raise_alarms(0, bad, torch.stack([torch.ones_like(good), good], 1))
-
-    def raise_alarms(self, first: int, bad: torch.Tensor, known: torch.Tensor) -> None:
-        """Tells what began and what is over, and does what the recipe says about the former."""
-        begun, over = self.alarms.note(first, bad, known)
-        for member, what in over:
-            self.event("calm", what=what, member=member, name=self.assembly.name_of(member))
-            self.progress.calm(member, what)
-        scores = self.watch.scores() if begun else {}
-        for member, what in begun:
-            name = self.assembly.name_of(member)
-            if what in ("nan", "diverged"):
-                self.event(what, member=member, name=name)
-            else:
-                seen = {key: round(values[member], 4) for key, values in scores.items()}
-                self.event("alarm", what=what, member=member, name=name, **seen)
-            self.progress.alarm(member, what)
-        self.progress.say_alarms(self.step, begun)
-        for member, what in sorted(self.to_repair(begun).items()):
-            repair(self, member, what, self.policy(what))
-
-    def to_repair(self, begun: list[tuple[int, str]]) -> dict[int, str]:
-        """Each member once, for the first of its alarms that asks for it."""
-        return {m: w for m, w in reversed(begun) if self.policy(w) != "tell"}
-
-    def policy(self, what: str) -> str:
-        watch = self.settings.watch
-        return str(self.settings.repair.policy if what in ("nan", "diverged") else getattr(watch, what))
 
     def show(self) -> None:
         """A picture of the samples."""
@@ -275,7 +288,7 @@ class Trainer:
                 self.best = (score, self.step)
             self.event("checkpoint", score=score, best=self.best[1] if self.best else None)
         facts: dict[str, Any] = {
-            "sums": self.sums.tolist(),
+            "sums": self.all_sums().tolist(),
             "recorded": self.recorded,
             "last_good": self.last_good,
             "best": self.best,
@@ -283,33 +296,35 @@ class Trainer:
             "repairs": self.repairs,
             "seconds": self.seconds,
             "over": self.over,
-            "bytes": {"metrics": self.metrics.settle(), "events": self.events.settle()},
+            "bytes": {name: lines.settle() for name, lines in self.lines.items()},
         }
+        known = {name: value[self.own] for name, value in (*self.alarms.state.items(), *self.rest.state.items())}
         try:
-            state = {**self.herd.state, **self.watch.state, **self.alarms.state, **self.strategy.state}
-            checkpoint.save(self.folder.checkpoints, self.step, state, self.blueprints, facts)
+            state = {**self.herd.state, **self.watch.state, **known, **self.strategy.state}
+            checkpoint.save(self.folder.checkpoints, self.step, state, self.blueprints, facts, self.ranks)
         except OSError as error:
             before = "the one before is whole" if self.saved is not None else "it is the first one"
-            raise Interrupted(
-                f"the checkpoint of step {self.step} could not be written ({error.strerror}); {before}."
-            ) from error
+            why = f"the checkpoint of step {self.step} could not be written ({error.strerror}); {before}."
+            self.ranks.end(Interrupted(why))
         self.saved = self.step
-        checkpoint.prune(
-            self.folder.checkpoints, self.settings.keep, [self.last_good, self.best[1] if self.best else None]
-        )
+        if self.ranks.is_first:
+            kept = [self.last_good, self.best[1] if self.best else None]
+            checkpoint.prune(self.folder.checkpoints, self.settings.keep, kept)
 
-    def interrupt(self, stop: StopRequest) -> None:
+    def interrupt(self, asked: str) -> None:
         if self.saved != self.step:
             self.save()
-        raise Interrupted(f"stopped by {stop.name} at step {self.step}.")
+        self.ranks.end(Interrupted(f"stopped by {asked} at step {self.step}."))
 
     def tell(self, events: Iterable[Event]) -> None:
         for event, facts in events:
             self.event(event, **facts)
 
     def event(self, event: str, /, **facts: Any) -> None:
-        self.events.write({"step": self.step, "event": event, **facts})
+        """A line of events.jsonl, written by the first rank: all of them come to the same events."""
+        if self.ranks.is_first:
+            self.lines["events"].write({"step": self.step, "event": event, **facts})
 
     def close(self) -> None:
-        self.metrics.close()
-        self.events.close()
+        for lines in self.lines.values():
+            lines.close()

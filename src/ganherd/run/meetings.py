@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ganherd.comm.base import Communicator, Placement
-from ganherd.comm.local import Local
 from ganherd.recipe import Recipe
 from ganherd.recipe_strategy import Cellular, Gap, Share, in_steps
 from ganherd.run.assemble import Assembly
+from ganherd.run.ranks import together
 from ganherd.strategies.base import Strategy
 
 
@@ -25,12 +24,12 @@ def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[st
     return spans(recipe.strategy.share, "every") if recipe.strategy.share.layers else {}
 
 
-def make_strategy(assembly: Assembly, spans: dict[str, int], comm: Communicator | None = None) -> Strategy:
+def make_strategy(assembly: Assembly, spans: dict[str, int]) -> Strategy:
     """Who meets whom in this run; `spans` as `plan_meetings` made them, or as the run recorded them."""
     settings, herd = assembly.recipe.strategy, assembly.herd
     everyone: dict[str, Any] = {
-        "comm": comm or Local(),
-        "placement": Placement((tuple(range(herd.size)),)),
+        "comm": assembly.ranks.everyone,
+        "placement": assembly.ranks.placement,
         "members": assembly.members,
     }
     if settings.name == "gap":
@@ -40,7 +39,11 @@ def make_strategy(assembly: Assembly, spans: dict[str, int], comm: Communicator 
     if settings.name == "cellular":
         from ganherd.strategies import cellular
 
-        return cellular.Cellular(assembly, settings.cellular, spans, **everyone)
+        made = cellular.Cellular(assembly, settings.cellular, spans, **everyone)
+        if not assembly.ranks.is_alone:  # the first rank trains the network that looks at mixtures; the others find it
+            ranks, look = assembly.ranks, made.mixtures.mixer.look_at_data
+            together(ranks.everyone, lambda: look() if ranks.is_first else None)
+        return made
     if settings.share.layers:
         from ganherd.strategies import share
 

@@ -7,7 +7,7 @@ What a run started from lies in its first checkpoint, so that it can be resumed 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,7 @@ from ganherd import mixture_file, nets, recipe_file
 from ganherd.errors import UserError
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine import Herd
-from ganherd.herd.state import Blueprint, State, take_
+from ganherd.herd.state import Blueprint, Seat, State, take_
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import Origin, Recipe
 from ganherd.recipe_nets import Breed, Net, Nets
@@ -64,12 +64,12 @@ class Source:
                 f"herd.members asks for replica {replica} of {self.path}, which has {self.replicas}, counted from 0."
             )
 
-    def must_have(self, members: int | None, seeds: int) -> None:
+    def must_have(self, members: int | None, seeds: int, key: str = "herd.start_from") -> None:
         """Enough for a herd that starts from it as a whole; `members`: none, where the data will say it."""
         for mine, theirs, what in ((members, self.members, "members"), (seeds, self.replicas, "replicas")):
             if mine is not None and theirs not in (1, mine):
                 raise UserError(
-                    f"herd.start_from: {self.path} has {theirs} {what} and this herd {mine}: "
+                    f"{key}: {self.path} has {theirs} {what} and this herd {mine}: "
                     "they must be as many, or the run must have one."
                 )
 
@@ -82,6 +82,10 @@ def resolved(recipe: Recipe) -> Recipe:
         for origin in herd.members:
             sources[origin.run].check(origin.member, origin.replica)
         found = _nets([(sources[origin.run], origin.member) for origin in herd.members])
+    elif herd.start_from is None and herd.grow_from is not None:
+        source = Source.open(herd.grow_from)
+        sources = {herd.grow_from: source}
+        found = _nets([(source, member) for member in range(source.members)])
     elif herd.start_from is not None:
         source = Source.open(herd.start_from)
         sources = {herd.start_from: source}
@@ -104,7 +108,7 @@ def resolved(recipe: Recipe) -> Recipe:
 
 def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
     """The recipe with what was taken from other runs when `before` was resolved, without those runs."""
-    if recipe.herd.start_from is None and not isinstance(recipe.herd.members, list):
+    if recipe.herd.start_from is None and recipe.herd.grow_from is None and not isinstance(recipe.herd.members, list):
         return recipe
     herd = recipe.herd
     if herd.members is None and herd.start_from == before.herd.start_from:
@@ -150,9 +154,15 @@ def _all_nets(found: Nets) -> list[Net]:
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
-def start(herd: Herd, recipe: Recipe, shape: tuple[int, ...], trust_code: bool) -> list[dict[str, Any]]:
-    """Gives the members of a new herd the weights that they start from, and says of each where these are from."""
-    origins = _origins(recipe, herd.size // recipe.herd.seeds)
+def start(
+    herd: Herd, recipe: Recipe, shape: tuple[int, ...], trust_code: bool, seats: Sequence[Seat], members: int
+) -> list[dict[str, Any]]:
+    """Gives the members of a new herd the weights that they start from, and says of each where these are from.
+
+    `seats`: of the herd's members, which may be some of the recipe's; `members`: of one replica of those.
+    """
+    everyones = _origins(recipe, members)
+    origins = [everyones[(seat.seed - recipe.run.seed) * members + seat.slot] for seat in seats] if everyones else []
     told: list[dict[str, Any]] = [{} for _ in origins]
     for path in dict.fromkeys(origin.run for origin in origins):
         source = Source.open(path)
@@ -163,13 +173,24 @@ def start(herd: Herd, recipe: Recipe, shape: tuple[int, ...], trust_code: bool) 
             )
         rows = [row for row, origin in enumerate(origins) if origin.run == path]
         wanted = [origins[row].replica * source.members + origins[row].member for row in rows]
-        breeds, found = _read(source, sorted(set(wanted)), trust_code)
+        breeds, found = read(source, sorted(set(wanted)), trust_code)
         for row, number in zip(rows, wanted, strict=True):
             at, member = sorted(set(wanted)).index(number), origins[row].member
             part = {name: value[[at]] for name, value in breeds.of(member).view(found.state).items()}
             told[row] = {"from": path, "member": member, "replica": origins[row].replica, "step": found.step}
-            told[row]["sha256"] = _take(herd, row, part, f"member {member} of {path}")
+            told[row]["sha256"] = take(herd, row, part, f"member {member} of {path}")
     return told
+
+
+def notes(started: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a person is told of it."""
+    runs = dict.fromkeys((one["from"], one["step"], "kept" in one) for one in started if one)
+    return [
+        f"classes of {run} (step {step:,}) are kept as they are"
+        if kept
+        else f"members start from {run} (step {step:,}); Adam starts anew"
+        for run, step, kept in runs
+    ]
 
 
 def _origins(recipe: Recipe, members: int) -> list[Origin]:
@@ -188,7 +209,7 @@ def _origins(recipe: Recipe, members: int) -> list[Origin]:
     ]
 
 
-def _read(source: Source, members: list[int], trust_code: bool) -> tuple[Breeds, checkpoint.Checkpoint]:
+def read(source: Source, members: list[int], trust_code: bool) -> tuple[Breeds, checkpoint.Checkpoint]:
     """Those members out of the run's last whole checkpoint, and its breeds."""
     facts, own = source.facts, source.recipe.nets
     shape, classes = tuple(facts.shape), len(facts.labels)
@@ -202,7 +223,7 @@ def _read(source: Source, members: list[int], trust_code: bool) -> tuple[Breeds,
     return breeds, found
 
 
-def _take(herd: Herd, row: int, part: State, name: str) -> str:
+def take(herd: Herd, row: int, part: State, name: str) -> str:
     """Writes one member's nets into a row of the herd; says the sha256 of what was written."""
     mine = herd.breed_of(row).view(herd.state)
     parts = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")

@@ -44,13 +44,13 @@ class Preview:
         self._fusable = True
 
     def _rows(self, member: int) -> Tensor:
-        """A member's data in model units; at most 2,000 of them tell its moments well enough."""
+        """The data of the member in that row, in model units; at most 2,000 of them tell its moments well enough."""
         feed = self._assembly.herd.feed
         own = feed.own_rows(member)[:2000]
-        return feed.gather(torch.from_numpy(own).to(feed.x.device)[None])[0][0].cpu().double().flatten(1)
+        return feed.gather(torch.tensor(own).to(feed.x.device)[None])[0][0].cpu().double().flatten(1)
 
     def look(self) -> tuple[float, list[float]]:
-        """(score of the herd, spread of each member against its data); the images stay for the picture."""
+        """(score of the whole herd, spread of each of this rank's members against its data); the images stay for the picture."""
         blocks = self._assembly.herd.blocks(at_once(self._assembly.herd))
         with torch.no_grad():
             out = [self._look_at(block, breed) for block, breed in blocks]
@@ -59,7 +59,7 @@ class Preview:
         fake_mean, fake_std = torch.stack(mean), torch.stack(std)
         distance = ((fake_mean - self._mean).square() + (fake_std - self._std).square()).mean(1)  # [N]
         spread = fake_std.mean(1) / self._std.mean(1).clamp(min=1e-12)
-        return float(distance.mean()), spread.tolist()
+        return float(self._assembly.ranks.gather(distance).mean()), spread.tolist()
 
     def _look_at(self, block: slice, breed: Breed) -> Tensor:
         """[n, 64, …] the images of some members, which are of one breed."""
@@ -75,8 +75,9 @@ class Preview:
         buffers = {k: v.to(herd.device) for k, v in buffers_of(state, "g").items()}
         inputs: tuple[Tensor, ...] = (z.to(herd.device),)
         if breed.g.takes_label:
-            classes = max(len(self._assembly.dataset.labels), 1)
-            inputs += (torch.arange(_IMAGES, device=herd.device).remainder(classes).expand(len(rows), -1),)
+            each = [self._assembly.labels_of(member) or [0] for member in self._assembly.own[block]]
+            turns = np.stack([np.resize(np.array(labels), _IMAGES) for labels in each])
+            inputs += (torch.from_numpy(turns).to(herd.device),)
         keys = torch.from_numpy(streams.keys(seeds, streams.PREVIEW, streams.INSIDE)).to(herd.device)
 
         def call(
@@ -102,12 +103,16 @@ class Preview:
         return torch.stack([call(*tree_map(lambda value: value[m], batched)) for m in range(members)])  # noqa: B023
 
     def draw(self, path: Path) -> None:
-        """The images of the last look, a row for each member of the first replica."""
+        """The images of the last look, a row for each member of the first replica; drawn by the first rank."""
         data, members = self._assembly.dataset, min(self._assembly.members, pictures.MOST_ROWS)
-        x = self.images[:members].float() * data.scale + data.offset
+        shown = self.images[:, :12] if data.is_image else self.images
+        found = self._assembly.ranks.to_first({"images": shown}, range(members))["images"]
+        if not self._assembly.ranks.is_first:
+            return
+        x = found.float() * data.scale + data.offset
         path.parent.mkdir(exist_ok=True)
         if data.is_image:
-            pixels = x[:, :12].nan_to_num(0.0).round().clamp(0, 255).to(torch.uint8).numpy()
+            pixels = x.nan_to_num(0.0).round().clamp(0, 255).to(torch.uint8).numpy()
             label = self._assembly.label[:members]
             names = [data.labels[k] if k >= 0 else self._assembly.slot_name(m) for m, k in enumerate(label.tolist())]
             pictures.save(pictures.draw_grid(list(pixels), names), path)

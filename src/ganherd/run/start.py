@@ -8,36 +8,43 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ganherd import mixture, recipe_file, report
+from ganherd.comm.base import Communicator, RankLost
+from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
-from ganherd.herd import autotune
-from ganherd.herd.engine import Plan, place, rate
+from ganherd.herd.engine import Plan, rate
 from ganherd.herd.state import take_
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, finish, trackers
-from ganherd.run.assemble import Assembly, assemble, set_precision
+from ganherd.run.assemble import Assembly, set_precision
 from ganherd.run.budget import Budget, plan_budget
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
+    check_data,
     check_facts,
     check_names,
     check_origins,
     facts_of,
+    placed,
     recorded,
     recorded_meetings,
     recorded_pace,
+    recorded_part,
     refuse_changes,
     versions,
 )
 from ganherd.run.loop import RunFailed, Trainer
 from ganherd.run.meetings import make_strategy, plan_meetings
 from ganherd.run.progress import Progress, duration
+from ganherd.run.ranks import together
+from ganherd.run.ready import beating, planned, ready, settle_in, shared, stand_by
 from ganherd.run.stop import StopRequest
+
+_RESUME = "resume it with: "
 
 
 @dataclass(frozen=True)
@@ -63,85 +70,132 @@ def begin(
     quiet: bool = False,
     trust_code: bool = True,
     whole: bool = False,
+    job: Communicator | None = None,
+    part: range | None = None,
 ) -> Run:
     """Trains a recipe in a new run folder. The recipe is the caller's own, so the nets that it names are trusted.
 
-    `whole`: a time budget is all for the training, and the mixture comes after it.
+    `whole`: a time budget is all for the training, and the mixture comes after it. `job`: the ranks that all call this.
+    `part`: the only members that are trained in this folder, which ends without a mixture: see `parts`.
     """
-    say = _teller(quiet)
-    if path is not None:  # what is wrong is better said now than after the measuring, or after the training
-        RunFolder(path).refuse_existing()
-    trackers.check(recipe)
-    assembly = assemble(recipe, trust_code)
+    job = job or Local()
+    say = _teller(quiet or job.rank > 0)
+
+    def acceptable() -> None:  # what is wrong is better said now than after the measuring, or after the training
+        if path is not None:
+            RunFolder(path).refuse_existing()
+        trackers.check(recipe)
+
+    together(job, acceptable)
+    ranks, assembly = ready(recipe, job, trust_code, begins=True, part=part)
+    if assembly is None:
+        return Run(stand_by(ranks), {})
     recipe = assembly.recipe  # with the nets of the runs that it starts from
-    finish.member_weights(recipe, assembly)
     for note in assembly.notes:
         say(f"note: {note}")
     set_precision(recipe)
-    plan = autotune.choose(assembly.herd, recipe.engine, say)
-    torch.set_num_threads(plan.threads)
-    place(assembly.herd, plan)
-    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan, whole))
+    plan = planned(assembly, recipe.engine, say)
+    own = settle_in(assembly, plan)
+    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, own, whole))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
-    folder = RunFolder.create(path or next_path(Path("runs"), name))
-    with folder.lock():
-        try:
-            write_aside(folder.recipe_path, recipe_file.dump(recipe))
-            folder.write_info(**facts_of(assembly, plan, budget), meetings=meetings, state="running")
-        except OSError as error:
-            raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
-        return _train(assembly, plan, folder, budget, quiet, meetings, None)
+    facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "state": "running"}
+    facts |= {} if part is None else {"part": [part.start, part.stop]}
+    with ExitStack() as held:
+
+        def found() -> RunFolder:
+            where = path or next_path(Path("runs"), name)
+            return _founded(where, recipe, facts, held) if ranks.is_first else RunFolder(where)
+
+        folder = shared(ranks, together(ranks.everyone, found))
+        return _train(assembly, own, folder, budget, quiet, meetings, None)
 
 
-def resume(path: str | Path, overrides: Sequence[str] = (), quiet: bool = False, trust_code: bool = False) -> Run:
-    """Goes on with a run exactly where its last checkpoint stands; only its budget may be another one."""
-    folder = RunFolder.open(path)
-    say = _teller(quiet)
-    recipe = folder.recipe
-    wanted = recipe_file.load(folder.recipe_path, overrides)
-    refuse_changes(recipe, wanted, folder)
-    trackers.check(recipe)
-    with folder.lock():
+def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack) -> RunFolder:
+    """A new run folder, locked, with its recipe and its facts."""
+    folder = RunFolder.create(path)
+    held.enter_context(folder.lock())
+    try:
+        write_aside(folder.recipe_path, recipe_file.dump(recipe))
+        folder.write_info(**facts)
+    except OSError as error:
+        raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
+    return folder
+
+
+def resume(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+    trust_code: bool = False,
+    job: Communicator | None = None,
+) -> Run:
+    """Goes on with a run exactly where its last checkpoint stands; only its budget may be another one.
+
+    `job`: the ranks that all call this; they need not be as many as before.
+    """
+    job = job or Local()
+    say = _teller(quiet or job.rank > 0)
+    with ExitStack() as held:
+
+        def opened() -> tuple[RunFolder, Recipe, Recipe]:
+            folder = RunFolder.open(path)
+            recipe, wanted = folder.recipe, recipe_file.load(folder.recipe_path, overrides)
+            refuse_changes(recipe, wanted, folder)
+            trackers.check(recipe)
+            if job.rank == 0:
+                held.enter_context(folder.lock())
+            return folder, recipe, wanted
+
+        folder, recipe, wanted = together(job, opened)
         info = folder.info
         begins = not checkpoint.steps(folder.checkpoints)
-        assembly = assemble(recipe, trust_code, begins)
-        if info.get("data") != assembly.dataset.digest:
-            raise UserError(
-                f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
-            )
-        plan, budget = recorded(info, folder)
-        paced = recorded_pace(info, folder)
+        part = recorded_part(info, folder)
+        ranks, assembly = ready(recipe, job, trust_code, begins, lambda made: check_data(info, made, folder), part)
+        if assembly is None:
+            return Run(stand_by(ranks), {})
+        everyone = ranks.everyone
+        plan, budget = together(everyone, lambda: recorded(info, folder))
+        paced = together(everyone, lambda: recorded_pace(info, folder))
+        meetings = together(everyone, lambda: recorded_meetings(info, folder))
         set_precision(recipe)
+        if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
+            plan = planned(assembly, recipe.engine.model_copy(update={"name": plan.name}), say)
         resumed = None
         if not begins:
-            resumed, damaged = checkpoint.newest(
-                folder.checkpoints,
-                assembly.herd.nets,
-                records={"metrics": folder.metrics_path, "events": folder.events_path},
-            )
+            records = {"metrics": folder.metrics_path, "events": folder.events_path}
+            resumed, damaged = checkpoint.newest_of_all(folder.checkpoints, assembly.herd.nets, ranks, records)
             for sentence in damaged:
                 say(f"{sentence}; the checkpoint before it is used.")
-            check_names(assembly, resumed)
-            check_facts(resumed, assembly.herd.size)
-            everyone = range(assembly.herd.size)
-            take_(assembly.herd.state, resumed.state, everyone, everyone)
+            together(everyone, partial(_take_up, assembly, resumed))
         else:
-            check_origins(info, assembly, folder)
+            together(everyone, partial(check_origins, info, assembly, folder))
             say(f"{folder.path} has no checkpoint: it starts again from its first step.")
-        torch.set_num_threads(plan.threads)
-        place(assembly.herd, plan)
+        own = settle_in(assembly, plan)
         if wanted != recipe:
-            budget = _extended(assembly, plan, wanted, resumed)
+            budget = together(everyone, partial(_extended, assembly, own, wanted, resumed))
         elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
             budget.end_at(resumed.step)
-        checkpoint.sweep(folder.checkpoints)
-        try:
-            folder.write_info(state="running", budget=vars(budget))
+
+        def go_on() -> None:
+            checkpoint.sweep(folder.checkpoints)
+            facts = {"ranks": now, "engine": vars(plan)} if now or info.get("ranks") else {}
+            folder.write_info(state="running", budget=vars(budget), **facts)
             if wanted != recipe:  # after run.json: a kill between the two leaves a budget that holds
                 write_aside(folder.recipe_path, recipe_file.dump(wanted))
+
+        try:
+            ranks.every(lambda: go_on() if ranks.is_first else None)
         except OSError as error:
-            raise Interrupted(f"{error.strerror} while writing to {folder.path}; {_again(folder)}") from error
-        return _train(assembly, plan, folder, budget, quiet, recorded_meetings(info, folder), resumed, paced)
+            ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; {_again(folder)}"))
+        return _train(assembly, own, shared(ranks, folder), budget, quiet, meetings, resumed, paced)
+
+
+def _take_up(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
+    """The herd as a checkpoint holds it."""
+    check_names(assembly, resumed)
+    check_facts(resumed, assembly.size)
+    everyone = range(assembly.herd.size)
+    take_(assembly.herd.state, resumed.state, everyone, everyone)
 
 
 def _train(
@@ -154,20 +208,24 @@ def _train(
     resumed: checkpoint.Checkpoint | None,
     paced: dict[str, Any] | None = None,
 ) -> Run:
-    names = [assembly.name_of(member) for member in range(assembly.herd.size)]
-    progress = Progress(names, quiet)
+    ranks = assembly.ranks
+    names = [assembly.name_of(member) for member in range(assembly.size)]
+    progress = Progress(names, quiet or not ranks.is_first)
     again = _again(folder)
     trained = False
     with ExitStack() as closing:
         closing.callback(progress.close)
         try:
-            tracking = trackers.Trackers(folder, assembly.recipe)
+            tracking = trackers.Trackers(folder, assembly.recipe, ranks.is_first)
             closing.callback(tracking.close)
             strategy = make_strategy(assembly, meetings)
             trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record, paced, strategy)
             closing.callback(trainer.close)
+            over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
+            if not ranks.is_alone:
+                trainer.heart = closing.enter_context(beating(ranks, folder.path))
             progress.say(
-                f"{folder.path}: {assembly.herd.size} members, step {trainer.step:,} to {budget.steps:,}, "
+                f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
                 f"{plan.describe(assembly.herd.size)}"
             )
             trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
@@ -176,12 +234,18 @@ def _train(
                 trainer.train(stop)
                 trained = True
                 progress.close()
-                progress.say(f"trained in {duration(trainer.seconds)}; making the mixture…")
+                is_part = "part" in folder.info
+                progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
                 stop.at_once()
-                return _finish(trainer, progress)
+                return _finish_part(trainer) if is_part else _finish(trainer, progress)
         except Interrupted as error:
             _leave(folder, "interrupted")
             raise Interrupted(f"{error} Nothing is lost; {again}") from None
+        except RankLost as error:  # who lets the others go on without it begins here, with `Communicator.survivors`
+            if ranks.is_first:
+                _leave(folder, "interrupted")
+            command = again.removeprefix(_RESUME)
+            raise Interrupted(f"{error}; the last checkpoint is whole. {ranks.job.after_loss(command)}") from error
         except KeyboardInterrupt:
             _leave(folder, "interrupted")
             what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
@@ -197,8 +261,16 @@ def _train(
 
 
 def _finish(trainer: Trainer, progress: Progress) -> Run:
+    """The first rank makes the mixture of the generators that all ranks export; the others wait for it."""
     assembly, folder, seconds = trainer.assembly, trainer.folder, round(trainer.seconds, 3)
-    made = finish.make_mixture(assembly, trainer.step, trainer.strategy.neighbourhoods(trainer.step))
+    ranks, near = assembly.ranks, trainer.strategy.neighbourhoods(trainer.step)
+    own = finish.exports(assembly, trainer.strategy.generators())
+    exported = own if ranks.is_alone else ranks.to_first(own, range(ranks.size))
+    if not ranks.is_first:
+        trainer.strategy.measured()
+        ranks.end()
+        return Run(folder.path, {})
+    made = finish.make_mixture(assembly, trainer.step, near, exported)
     made.save(folder.mixture)
     finish.write_picture(folder, made, assembly)
     found = finish.write_scores(folder, made, assembly, progress)
@@ -208,7 +280,18 @@ def _finish(trainer: Trainer, progress: Progress) -> Run:
     watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / here, 5)}
     folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
     report.write(folder, mixture=made, dataset=assembly.dataset)
+    ranks.end()
     return Run(folder.path, found)
+
+
+def _finish_part(trainer: Trainer) -> Run:
+    """Members of a herd whose others are trained elsewhere."""
+    seconds, folder = round(trainer.seconds, 3), trainer.folder
+    trainer.event("finish", seconds=seconds)
+    if trainer.ranks.is_first:
+        folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget))
+    trainer.ranks.end()
+    return Run(folder.path, {})
 
 
 def _leave(folder: RunFolder, state: str) -> None:
@@ -219,20 +302,24 @@ def _leave(folder: RunFolder, state: str) -> None:
 
 
 def _again(folder: RunFolder) -> str:
-    return f"resume it with: ganherd train --resume {shlex.quote(str(folder.path))}"
+    return f"{_RESUME}ganherd train --resume {shlex.quote(str(folder.path))}"
 
 
 # -- how long it is ------------------------------------------------------------------------------------------------
 
 
 def _measure(assembly: Assembly, plan: Plan, whole: bool = False) -> tuple[float, float]:
-    """(steps per second, seconds that the checkpoint and the mixture will take; 0 where these are not counted)."""
+    """(steps per second, seconds that the checkpoint and the mixture will take; 0 where these are not counted).
+
+    All ranks measure at the same time, as they will train; the slowest one counts.
+    """
     steps = rate(assembly.herd, plan, 2.0) / assembly.herd.size
-    if whole:
-        return steps, 0.0
     began = time.perf_counter()
-    finish.make_mixture(assembly, 0)
-    return steps, 1.0 + 2.0 * (time.perf_counter() - began)
+    if not whole:
+        finish.exports(assembly)
+    last = 0.0 if whole else 1.0 + 2.0 * (time.perf_counter() - began)
+    found = assembly.ranks.told([steps, last])
+    return min(steps for steps, _ in found), max(last for _, last in found)
 
 
 def _extended(assembly: Assembly, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None) -> Budget:

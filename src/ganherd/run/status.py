@@ -7,19 +7,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ganherd.comm import heartbeat
 from ganherd.errors import UserError
 from ganherd.run.folder import RunFolder
 from ganherd.run.folder import steps as saved_steps
-from ganherd.run.progress import duration, words
+from ganherd.run.progress import duration, size, words
 from ganherd.strategies import profile
 
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _SHOWN = 10  # of them, the last
+_MISSED = ("late", "lost")
 
 
 def describe(path: str | Path) -> dict[str, Any]:
     folder = RunFolder.open(path)
     try:
+        if folder.info.get("state") == "parts":
+            each = sorted((folder.path / "parts").iterdir())
+            return {"run": str(folder.path), "state": "parts", "parts": [describe(part) for part in each]}
         return _describe(folder)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
         raise UserError(f"{folder.info_path} or its records are not what ganherd writes ({error!r}).") from error
@@ -44,6 +49,7 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         "rate": rate,
         "seconds_left": (steps - step) * members / rate if rate and state == "running" else None,
         "members": members,
+        "ranks": _ranks(folder, time.time()) if info.get("ranks") else [],
         "engine": {"name": str(info["engine"]["name"]), **info["engine"]},
         "host": info["host"],
         "heartbeat": round(time.time() - folder.metrics_path.stat().st_mtime, 1)
@@ -54,6 +60,25 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         "alarms": [e for e in events if e.get("event") in _TOLD],
         "ill": ill(events),
     }
+
+
+def _ranks(folder: RunFolder, now: float) -> list[dict[str, Any]]:
+    """What the ranks of the run said last, and what is to be said of those that have not been heard from."""
+    return [
+        {
+            "rank": beat.rank,
+            "state": beat.health(now),
+            "host": beat.host,
+            "members": list(beat.members),
+            "step": beat.step,
+            "rate": beat.rate,
+            "heartbeat": round(beat.age(now), 1),
+            "waits": beat.waits,
+            "bytes_sent": beat.bytes_sent,
+            "bytes_received": beat.bytes_received,
+        }
+        for beat in heartbeat.read(folder.path / "ranks")
+    ]
 
 
 def ill(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -80,12 +105,20 @@ def alarm_of(event: dict[str, Any]) -> str:
 
 
 def text(facts: dict[str, Any]) -> str:
+    if "parts" in facts:
+        lines = [f"{facts['run']}: trained in parts, which are joined when all are finished"]
+        return "\n".join([*lines, *(text(part) for part in facts["parts"])])
     left = f", {duration(facts['seconds_left'])} left" if facts["seconds_left"] is not None else ""
     lines = [
         f"{facts['run']}: {facts['state']}, step {facts['step']:,} of {facts['steps']:,}{left}",
         f"{facts['members']} members on {facts['host']} ({facts['engine']['name']}), {facts['rate']:,.0f} member-steps/s"
         + (f", last record {duration(facts['heartbeat'])} ago" if facts["heartbeat"] is not None else ""),
     ]
+    if facts["state"] == "running":
+        ranks = facts.get("ranks", [])
+        lines += [_rank_line(rank) for rank in ranks]
+        if missed := [f"rank {rank['rank']} on {rank['host']}" for rank in ranks if rank["state"] in _MISSED]:
+            lines.append(f"not heard from: {', '.join(missed)}")
     if spent := facts.get("profile"):
         whole = sum(spent.values()) or 1.0
         each = sorted(spent.items(), key=lambda item: -item[1])
@@ -101,6 +134,25 @@ def text(facts: dict[str, Any]) -> str:
     if facts["state"] in ("killed", "interrupted"):
         lines.append(f"resume it with: ganherd train --resume {facts['run']}")
     return "\n".join(lines)
+
+
+def _rank_line(rank: dict[str, Any]) -> str:
+    """A rank in words.
+
+    >>> _rank_line({"rank": 1, "host": "node7", "state": "processing", "members": [3, 4, 5], "step": 1200, "rate": 31.4,
+    ...             "heartbeat": 2.0, "waits": 0.0, "bytes_sent": 2048, "bytes_received": 0})
+    'rank 1 on node7: processing, members 3–5, step 1,200, 31 member-steps/s, heard from 2 s ago, 2.0 KiB sent, 0 B received'
+    """
+    words = [rank["state"]]
+    if own := rank["members"]:
+        in_a_row = own == list(range(own[0], own[-1] + 1))
+        which = f"{own[0]}–{own[-1]}" if in_a_row and len(own) > 1 else ", ".join(map(str, own))
+        words += [f"member{'s' * (len(own) > 1)} {which}", f"step {rank['step']:,}"]
+        words += [f"{rank['rate']:,.0f} member-steps/s"]
+    words += [f"heard from {duration(rank['heartbeat'])} ago"]
+    words += [f"waits for others since {duration(rank['waits'])}"] if rank["waits"] > 1 else []
+    words += [f"{size(rank['bytes_sent'])} sent", f"{size(rank['bytes_received'])} received"]
+    return f"rank {rank['rank']} on {rank['host']}: {', '.join(words)}"
 
 
 def _told(alarm: dict[str, Any]) -> str:

@@ -21,14 +21,14 @@ def check(recipe: Recipe) -> None:
 
 
 class Trackers:
-    """Hands every record on to the trackers that the recipe asks for."""
+    """Hands every record on to the trackers that the recipe asks for; of several ranks the first one does."""
 
-    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
+    def __init__(self, folder: RunFolder, recipe: Recipe, is_first: bool = True) -> None:
         self._write: list[Callable[[int, dict[str, float]], None]] = []
         self._close: list[Callable[[], None]] = []
-        if recipe.run.tensorboard:
+        if recipe.run.tensorboard and is_first:
             self._tensorboard(folder)
-        if recipe.run.wandb != "off":
+        if recipe.run.wandb != "off" and is_first:
             self._wandb(folder, recipe)
 
     def record(self, line: dict[str, Any]) -> None:

@@ -42,14 +42,16 @@ class Validation:
     def __init__(self, assembly: Assembly, images: int) -> None:
         """At most so many images of each kind; fewer where a member has fewer, or fewer are held out."""
         self._herd, self._assembly = assembly.herd, assembly
-        rows = [
-            (_evenly(self._herd.feed.own_rows(m), images), self._held_out(m, images)) for m in range(self._herd.size)
-        ]
-        self.images = min(len(each) for both in rows for each in both)
+        held = [len(self._held_out(member, images)) for member in range(assembly.size)]  # of all ranks: the same number
+        self.images = min(images, int(assembly.count.min()), *held)
         if self.images < 2:
             raise UserError(
                 "run.validation needs at least two held-out images for every member: set data.holdout, or run.validation to 0."
             )
+        rows = [
+            (_evenly(self._herd.feed.own_rows(row), images), self._held_out(member, images))
+            for row, member in enumerate(assembly.own)
+        ]
         kernels, precision = has_kernels(self._herd), self._herd.rules.precision
         self._play = {net: EitherWay(net, kernels, precision) for net in self._nets()}
         self._blocks = [
@@ -59,9 +61,10 @@ class Validation:
 
     @torch.no_grad()
     def look(self) -> dict[str, list[float]]:
-        """What each discriminator minimises, by the loss of its member alone: without penalties and input noise."""
+        """What each discriminator of the whole herd minimises, by its member's loss alone: no penalties, no input noise."""
         parts = [self._costs(block) for block in self._blocks]
-        return {name: torch.cat([part[name] for part in parts]).tolist() for name in COSTS}
+        own = torch.stack([torch.cat([part[name] for part in parts]) for name in COSTS], 1)  # [n, 2]
+        return dict(zip(COSTS, self._assembly.ranks.gather(own).T.tolist(), strict=True))
 
     def _costs(self, block: _Block) -> dict[str, Tensor]:
         herd = self._herd

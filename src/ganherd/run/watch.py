@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.breeds import Breed
-from ganherd.herd.play import member_call
+from ganherd.herd.play import logits_of, member_call
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.herd.streams import Streams
 from ganherd.run.assemble import Assembly
@@ -61,9 +61,9 @@ class Watch:
         self._blocks: list[_Fixed] = []
 
     def scores(self) -> dict[str, list[float]]:
-        """Of the last look, for each member; NaN where a score could not be told."""
-        known = torch.isfinite(self.state["watch.scores"])
-        found = torch.where(known, self.state["watch.scores"], torch.nan)
+        """Of the last look, for each member of the herd; NaN where a score could not be told."""
+        everyones = self._assembly.ranks.gather(self.state["watch.scores"])
+        found = torch.where(torch.isfinite(everyones), everyones, torch.nan)
         return {name: found[:, i].tolist() for i, name in enumerate(SCORES)}
 
     def forget(self, member: int, step: int) -> None:
@@ -140,7 +140,7 @@ class Watch:
         """All members' nets as a step calls them; what they do to their buffers is thrown away."""
         inputs = (*inputs, y) if net.takes_label else inputs
         rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
-        call: Callable[..., Tensor] = lambda p, b, k, i: member_call(net, p, b, k, *i)[0]  # noqa: E731
+        call: Callable[..., Tensor] = lambda p, b, k, i: logits_of(member_call(net, p, b, k, *i)[0])  # noqa: E731
         batched: tuple[Any, ...] = (rows, buffers, keys, inputs)
         if self._fusable:
             try:
@@ -167,7 +167,7 @@ class _Fixed:
         inside = [torch.from_numpy(streams.keys(keys, streams.PREVIEW, streams.INSIDE, call)) for call in range(3)]
         self.keys = [each.to(device) for each in inside]
         # rows of the data that stand for each member's: all of them, or so many that they fit
-        most = max(256, min(2000, 200_000 // herd.size))
+        most = max(256, min(2000, 200_000 // assembly.size))
         own = [_evenly(feed.own_rows(m), most) for m in range(members.start, members.stop)]
         self._count = torch.tensor([len(rows) for rows in own], device=device)  # [n]
         width = max(len(rows) for rows in own)
@@ -217,7 +217,7 @@ class _Fixed:
 
     def _line(self, assembly: Assembly, member: int) -> Tensor:
         """The relative distance that 5 % of the held-out images of its kind lie below."""
-        data, label = assembly.dataset, int(assembly.label[self.members.start + member])
+        data, label = assembly.dataset, int(assembly.label[assembly.own[self.members.start + member]])
         rows = np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label)
         if len(rows) < _FEW:
             return self.line[member]

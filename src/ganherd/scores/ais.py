@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ganherd.errors import UserError
+from ganherd.herd.state import takes_label
 from ganherd.scores.ais_hmc import Chains, Decoder, Hmc, Likelihood, full_precision
 
 if TYPE_CHECKING:
@@ -197,12 +198,15 @@ def decoder_of(
     scale, offset = mixture.scale, mixture.offset
     if mixture.is_image:
         scale, offset = scale / 255, offset / 255
-    if mixture.takes_label and label is None:
+    told, stands_for = takes_label(module), int(mixture.label_of[member])
+    if told and stands_for >= 0:
+        label = stands_for
+    if told and label is None:
         raise UserError("this generator takes the label as an input: say which label's likelihood is wanted.")
     y = torch.tensor([label or 0], device=device)
 
     def decode(z: Tensor) -> Tensor:
-        given = (z, y.expand(len(z))) if mixture.takes_label else (z,)
+        given = (z, y.expand(len(z))) if told else (z,)
         return torch.as_tensor(module(*given)) * scale + offset
 
     return decode if mixture.prior_of(member) == "normal" else with_uniform_prior(decode)

@@ -18,6 +18,7 @@ from torch.func import functional_call
 from ganherd import mixture as mixtures
 from ganherd.data import source
 from ganherd.errors import UserError
+from ganherd.herd.play import logits_of
 from ganherd.herd.state import Blueprint, buffers_of, takes_label
 from ganherd.run import checkpoint
 from ganherd.run.folder import RunFolder
@@ -55,7 +56,7 @@ class Judges:
                 given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
                 if takes_label(self.module):
                     given += (torch.from_numpy(y[i : i + _BLOCK]).to(like.device),)
-                out.append(functional_call(self.module, state, given).reshape(-1).double().cpu())
+                out.append(logits_of(functional_call(self.module, state, given)).reshape(-1).double().cpu())
         return np.asarray(torch.cat(out).numpy())
 
 

@@ -47,6 +47,10 @@ class Strategy:
         """The mixtures that it made of the members, at the end of a run; none: they all are one."""
         return None
 
+    def generators(self) -> State | None:
+        """Of this rank's members, what goes into the mixture instead of what they are now; none: as they are."""
+        return None
+
     def measured(self) -> dict[str, Any]:
         """Numbers for the next line of metrics, as seconds per routine since the last one."""
         return {}

@@ -35,6 +35,7 @@ from ganherd.strategies.base import Event, Strategy
 from ganherd.strategies.cells import Cells, Wiring, wire
 from ganherd.strategies.fitness import Judge, Sample, Side, overall, sample
 from ganherd.strategies.individuals import KINDS, Gathered, sound
+from ganherd.strategies.keeper import Keeper
 from ganherd.strategies.mixer import Mixer
 from ganherd.strategies.mixtures import Mixtures
 from ganherd.strategies.opponents import Opponents
@@ -71,7 +72,8 @@ class Cellular(Strategy):
         )
         self.herd.rivals = self.opponents.rivals
         mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement)
-        self.mixtures = Mixtures(mixer, self.cells, self.wiring, widest)
+        keeper = Keeper(self.herd, self.cells.own // members, widest) if settings.mixing.keep == "best" else None
+        self.mixtures = Mixtures(mixer, self.cells, self.wiring, widest, keeper)
         self.fitness = torch.full(
             (len(self.cells.own), 2), torch.inf, dtype=torch.float64
         )  # of generator, discriminator
@@ -226,6 +228,10 @@ class Cellular(Strategy):
 
     def neighbourhoods(self, step: int) -> Neighbourhoods:
         return self.mixtures.neighbourhoods(self.wiring, step // self.span)
+
+    def generators(self) -> State | None:
+        keeper = self.mixtures.keeper
+        return keeper.generators() if keeper and bool((keeper.iteration >= 0).all()) else None
 
     # -- small things -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.engine import has_kernels, on_device
 from ganherd.herd.play import EitherWay
-from ganherd.herd.state import buffers_of
+from ganherd.herd.state import State, buffers_of
 from ganherd.herd.streams import Streams
 from ganherd.recipe_strategy import Mixing
 from ganherd.run.assemble import Assembly
@@ -77,8 +77,11 @@ class Mixer:
     # -- what is known of the generators ----------------------------------------------------------------------------
 
     @torch.no_grad()
-    def summary(self, iteration: int) -> Summary:
-        """Of the first generator of every cell of the whole herd, on noise that belongs to cell and iteration."""
+    def summary(self, iteration: int, state: State | None = None) -> Summary:
+        """Of the first generator of every cell of the whole herd, on noise that belongs to cell and iteration.
+
+        `state`: other generators than those of now.
+        """
         features: list[Tensor] = []
         predicted: list[Tensor] = []
         first, keys = self._cells.first, self._keys(iteration)
@@ -86,7 +89,7 @@ class Mixer:
             self._most = self._found_most()
         for start in range(0, len(first), self._most):
             part = slice(start, start + self._most)
-            x = self._samples(first[part], keys[part])  # [K, n, …]
+            x = self._samples(first[part], keys[part], state or self._herd.state)  # [K, n, …]
             whole = torch.isfinite(x).flatten(1).all(1)
             seen, logits = self._look(x.flatten(0, 1))
             seen = torch.where(whole[:, None, None], seen.unflatten(0, x.shape[:2]), torch.nan)
@@ -117,22 +120,22 @@ class Mixer:
         cells = self._cells
         return streams.keys(np.zeros(len(cells), np.int64), cells.seed, -streams.MIXING, cells.cell, iteration)
 
-    def _samples(self, rows: np.ndarray, keys: np.ndarray) -> Tensor:
+    def _samples(self, rows: np.ndarray, keys: np.ndarray, state: State) -> Tensor:
         """[K, n, …] in the data's own units, as the mixture would make them."""
         herd, data = self._herd, self._assembly.dataset
-        views, buffers = self._generators(rows)
+        views, buffers = self._generators(rows, state)
         draws = Streams(on_device(keys, herd.device), 0)
         inputs = self._inputs(draws)
         x, _ = self._play(views, buffers, lambda: draws.keys(streams.INSIDE), inputs)
         x = x.float() * data.scale + data.offset
         return x.round().clamp(0, 255) if data.is_image else x
 
-    def _generators(self, rows: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _generators(self, rows: np.ndarray, state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Parameters (their running average, where there is one) and buffers of these members."""
         herd = self._herd
-        params = herd.state.get("g.ema", herd.state["g.params"])
+        params = state.get("g.ema", state["g.params"])
         index = torch.from_numpy(rows).to(params.device)
-        buffers = {name: value[index].to(herd.device) for name, value in buffers_of(herd.state, "g").items()}
+        buffers = {name: value[index].to(herd.device) for name, value in buffers_of(state, "g").items()}
         return herd.g.views(params[index].to(herd.device)), buffers
 
     def _inputs(self, draws: Streams) -> tuple[Tensor, ...]:
@@ -146,7 +149,7 @@ class Mixer:
         return z, y.expand(len(z), -1)
 
     def _found_most(self) -> int:
-        views, buffers = self._generators(np.zeros(1, np.int64))
+        views, buffers = self._generators(np.zeros(1, np.int64), self._herd.state)
         few = [value[:, :2] for value in self._inputs(Streams(on_device(self._keys(0)[:1], self._herd.device), 0))]
         return self._play.most(views, buffers, self.settings.samples, *few)
 

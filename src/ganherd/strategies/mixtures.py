@@ -12,6 +12,7 @@ from ganherd.herd.state import State
 from ganherd.mixture_file import Neighbourhood, Neighbourhoods
 from ganherd.strategies import mixing
 from ganherd.strategies.cells import Cells, Wiring
+from ganherd.strategies.keeper import Keeper
 from ganherd.strategies.mixer import Mixer
 from ganherd.strategies.mixing import Summary
 
@@ -19,11 +20,12 @@ from ganherd.strategies.mixing import Summary
 class Mixtures:
     """One weight for the best generator of each cell of a neighbourhood; the individuals of a cell share its row."""
 
-    def __init__(self, mixer: Mixer, cells: Cells, wiring: Wiring, widest: int) -> None:
-        self.mixer, self._cells, n = mixer, cells, len(cells.own)
+    def __init__(self, mixer: Mixer, cells: Cells, wiring: Wiring, widest: int, keeper: Keeper | None) -> None:
+        self.mixer, self._cells, self.keeper, n = mixer, cells, keeper, len(cells.own)
         self.state: State = {
             "meet.weights": torch.zeros(n, widest, dtype=torch.float64),
             "meet.score": torch.full((n,), torch.inf, dtype=torch.float64),
+            **(keeper.state if keeper else {}),
         }
         self.wire(wiring)
 
@@ -39,16 +41,21 @@ class Mixtures:
         found = self.mixer.evolved(self._sound(near, summary), near, score, iteration, generations)
         self._keep(found.weights)
         self.state["meet.score"].copy_(found.scores.repeat_interleave(self._cells.population))
-        return self.mixer.all_cells(found.history[[0, -1]].T).numpy()
+        told = self.mixer.all_cells(found.history[[0, -1]].T)
+        if self.keeper:
+            best = told[:, 1].nan_to_num(torch.inf).unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R]
+            self.keeper.offer(best, self.state["meet.weights"], iteration)
+        return told.numpy()
 
     def neighbourhoods(self, wiring: Wiring, iteration: int) -> Neighbourhoods:
         """Of every cell of every replica, as it is at the end of a run; the best by the recipe's score, ties by the other."""
         settings, near = self.mixer.settings, torch.from_numpy(wiring.near)
-        summary = self.mixer.summary(iteration)
+        kept = self.keeper if self.keeper and iteration else None  # before the first iteration nothing is
+        summary = self.mixer.summary(iteration, kept.generators() if kept else None)
         if settings.when == "end":
             self.wire(wiring)
             self.evolve(wiring, iteration, settings.generations, summary)
-        weights = self._sound(near, summary)
+        weights = self._sound(near, summary, kept.weights if kept else None)
         found = {name: score(weights, near) for name, score in self.mixer.scores(summary).items()}
         unknown = torch.full((len(near),), torch.nan, dtype=torch.float64)
         scores = [found.get(name, unknown) for name in ("fid", "tvd")]
@@ -67,11 +74,13 @@ class Mixtures:
 
         best = [min(out[first : first + cells], key=badness).cell for first in range(0, len(out), cells)]
         name, samples = self.mixer.network.name, settings.samples
-        return Neighbourhoods(by=settings.score, network=name, samples=samples, best=best, all=out)
+        of = self.mixer.all_cells(kept.iteration[:: self._cells.population])[::cells].tolist() if kept else None
+        return Neighbourhoods(by=settings.score, network=name, samples=samples, best=best, all=out, iteration=of)
 
-    def _sound(self, near: Tensor, summary: Summary) -> Tensor:
-        """[C, s] the weights, less those of generators that are no numbers any more."""
-        weights = self.state["meet.weights"][:: self._cells.population, : near.shape[1]]
+    def _sound(self, near: Tensor, summary: Summary, kept: Tensor | None = None) -> Tensor:
+        """[C, s] the weights (of now, or those that were kept), less those of generators that are no numbers any more."""
+        each = self.state["meet.weights"] if kept is None else kept
+        weights = each[:: self._cells.population, : near.shape[1]]
         assert summary.mean is not None
         left = weights * torch.isfinite(summary.mean).all(1).cpu()[near]
         total = left.sum(1, keepdim=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,8 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ganherd.herd.kernels.random import kept_share
+from ganherd.herd.ops import After
+
 _ROWS = 64  # rows in a tile
 _MOST_PARTS = 128  # that the finishing kernel joins at once
+_FEW_PARTS = 64  # that every program of the backward pass may join for itself, which saves a launch
 
 
 @triton.jit
@@ -118,11 +123,17 @@ def _backward_sums(
     tl.store(sums + BLOCK + place, weighted, mask=c < C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["CALL"])
 def _backward_apply(
-    x, dy, scale, shift, mean, inv, g1, g2, dx, M, C, SLOPE: tl.constexpr, ROWS: tl.constexpr, BC: tl.constexpr
-):
-    """dx = scale · (dz − mean(dz) − x̂ · mean(dz·x̂)); g1 and g2 are the two sums."""
+    x, dy, scale, shift, mean, inv, g1, g2, parts, keys, dx, M, C, PARTS, PLACES, CALL, P, SCALE,
+    SLOPE: tl.constexpr, IN_SLOPE: tl.constexpr, DROPS: tl.constexpr, JOINS: tl.constexpr, BP: tl.constexpr,
+    ROWS: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """dx = scale · (dz − mean(dz) − x̂ · mean(dz·x̂)); g1 and g2 are the two sums.
+
+    JOINS: they are made here, by every program for itself, out of `parts` [2, N, PARTS, C].
+    IN_SLOPE, DROPS: x is what an activation, and then a dropout, made; dx is the gradient before these.
+    """
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -131,14 +142,31 @@ def _backward_apply(
     b = tl.load(shift + here, mask=c < C, other=0.0)
     mu = tl.load(mean + here, mask=c < C, other=0.0)
     iv = tl.load(inv + here, mask=c < C, other=0.0)
-    m1 = tl.load(g1 + here, mask=c < C, other=0.0) / M
-    m2 = tl.load(g2 + here, mask=c < C, other=0.0) / M
+    if JOINS:
+        part = tl.arange(0, BP)
+        there = (part < PARTS)[:, None] & (c < C)[None, :]
+        at = parts + (n * PARTS + part)[:, None] * C + c[None, :]
+        s1 = tl.sum(tl.load(at, mask=there, other=0.0), 0)
+        s2 = tl.sum(tl.load(at + tl.num_programs(2) * PARTS * C, mask=there, other=0.0), 0)
+        first = (c < C) & (tl.program_id(0) == 0)
+        tl.store(g1 + here, s1, mask=first)
+        tl.store(g2 + here, s2, mask=first)
+    else:
+        s1 = tl.load(g1 + here, mask=c < C, other=0.0)
+        s2 = tl.load(g2 + here, mask=c < C, other=0.0)
+    m1 = s1 / M
+    m2 = s2 / M
     place = n * M * C + row[:, None] * C + c[None, :]
     known = (row < M)[:, None] & (c < C)[None, :]
     value = tl.load(x + place, mask=known, other=0.0).to(tl.float32)
     grad = tl.load(dy + place, mask=known, other=0.0).to(tl.float32)
     grad = tl.where(value * a[None, :] + b[None, :] > 0, grad, grad * SLOPE)
     out = a[None, :] * (grad - m1[None, :] - (value - mu[None, :]) * iv[None, :] * m2[None, :])
+    if IN_SLOPE != 1.0:  # x has the sign that it had before
+        out = tl.where(value > 0, out, out * IN_SLOPE)
+    if DROPS:
+        counter = ((row // PLACES)[:, None] * C + c[None, :]) * PLACES + (row % PLACES)[:, None]
+        out *= kept_share(tl.load(keys + n), CALL, counter, P, SCALE)
     tl.store(dx + place, out.to(dx.dtype.element_ty), mask=known)
 
 
@@ -172,23 +200,38 @@ def column_sums(x: Tensor) -> Tensor:
     return (counts * means).sum(1)
 
 
+@dataclass
+class Line:
+    """A batch norm as the one convolution that reads it sees it."""
+
+    table: Tensor  # float32 [4, N, C]: mean, 1/deviation, scale, shift
+    x: Tensor  # [N, M, C] before it
+    slope: float  # of its activation below 0
+    waits: bool  # its output is still x: who reads it normalises it
+    sums: Tensor | None = None  # [2, N, parts, C]: what the reader's backward pass leaves for the one of the batch norm
+
+
 class MemberNorm(torch.autograd.Function):
     """act(batch_norm(x)) with x [N, M, C] contiguous; slope 1 is no activation, 0 is ReLU, 0.2 is LeakyReLU(0.2).
 
     `running` (mean and variance [N, C], number of batches [N], contiguous), where given, is moved on by `momentum` in place.
     `stats`: the statistics of x as `statistics` gives them, where the operation that made x has them already.
+    `after`: what that operation ended with, on `places` places of an image; then the gradient answered is the one before it.
+    `link`: gets the line for the one convolution that reads this. `waits`: x itself is answered, and that one normalises it.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, slope: float,
         running: tuple[Tensor, Tensor, Tensor] | None, momentum: float, stats: Tensor | None = None,
+        after: After | None = None, places: int = 1, link: list[Line] | None = None, waits: bool = False,
     ) -> Tensor:  # fmt: skip
         n, m, c = x.shape
         grid = _Grid(x)
         stats = statistics(x) if stats is None else stats
         parts = triton.next_power_of_2(stats.shape[2])
-        mean, inv, scale, shift = torch.empty(4, n, c, dtype=torch.float32, device=x.device)
+        table = torch.empty(4, n, c, dtype=torch.float32, device=x.device)
+        mean, inv, scale, shift = table
         running_mean, running_var, batches = running or (mean, mean, mean)
         weight, bias = (value if value.stride(1) == 1 else value.contiguous() for value in (weight, bias))
         _finish[(triton.cdiv(c, 16), n)](
@@ -196,27 +239,44 @@ class MemberNorm(torch.autograd.Function):
             weight.stride(0), bias.stride(0), m, c, stats.shape[2], eps, momentum,
             HAS_RUNNING=running is not None, BP=parts, BC=16, num_warps=4 if parts <= 128 else 8,
         )  # fmt: skip
+        ctx.save_for_backward(x, table)
+        ctx.how = (slope, after, places)
+        ctx.line = None
+        if link is not None:
+            ctx.line = Line(table, x.detach(), slope, waits)
+            link.append(ctx.line)
+        if waits:
+            return x
         y = torch.empty_like(x)
         _apply[grid.rows](x, scale, shift, y, m, c, SLOPE=slope, ROWS=_ROWS, BC=grid.channels)
-        ctx.save_for_backward(x, scale, shift, mean, inv)
-        ctx.slope = slope
         return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        x, scale, shift, mean, inv = ctx.saved_tensors
+        x, table = ctx.saved_tensors
+        mean, inv, scale, shift = table
+        slope, after, places = ctx.how
         n, m, c = x.shape
         dy = dy.contiguous()
         grid = _Grid(x)
-        sums = torch.empty(2, n, grid.parts, c, dtype=torch.float32, device=x.device)
-        _backward_sums[grid.sums](
-            x, dy, scale, shift, mean, inv, sums, m, c, grid.parts, sums[0].numel(),
-            SLOPE=ctx.slope, ROWS=_ROWS, TILES=grid.tiles, BC=grid.channels,
-        )  # fmt: skip
-        s1, s2 = sums.sum(2)
+        sums = ctx.line and ctx.line.sums
+        if sums is None:
+            sums = torch.empty(2, n, grid.parts, c, dtype=torch.float32, device=x.device)
+            _backward_sums[grid.sums](
+                x, dy, scale, shift, mean, inv, sums, m, c, grid.parts, sums[0].numel(),
+                SLOPE=slope, ROWS=_ROWS, TILES=grid.tiles, BC=grid.channels,
+            )  # fmt: skip
+        else:
+            ctx.line.sums = None
+        parts = sums.shape[2]
+        joins = parts <= _FEW_PARTS
+        s1, s2 = torch.empty(2, n, c, dtype=torch.float32, device=x.device) if joins else sums.sum(2)
         dx = torch.empty_like(x)
+        after = after or After()
         _backward_apply[grid.rows](
-            x, dy, scale, shift, mean, inv, s1, s2, dx, m, c, SLOPE=ctx.slope, ROWS=_ROWS, BC=grid.channels
-        )
-        return dx, s2, s1, None, None, None, None, None
+            x, dy, scale, shift, mean, inv, s1, s2, sums, x if after.keys is None else after.keys, dx, m, c, parts, places,
+            after.call, after.p, 1.0 / (1.0 - after.p), SLOPE=slope, IN_SLOPE=after.slope, DROPS=after.keys is not None,
+            JOINS=joins, BP=triton.next_power_of_2(parts) if joins else 1, ROWS=_ROWS, BC=grid.channels,
+        )  # fmt: skip
+        return dx, s2, s1, *(None,) * 9

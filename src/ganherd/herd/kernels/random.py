@@ -21,6 +21,24 @@ def _bits(key, counter):
 
 
 @triton.jit
+def _refined(key, part):
+    """`streams.keys`: the key with one more part."""
+    x = (key ^ part) + (-7046029254386353131)
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * (-7723592293110705685)
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+
+@triton.jit
+def kept_share(key, call, counter, P, SCALE):
+    """What dropout multiplies the numbers at these counters by: 0, or the scale; the key is one of the module, `call` numbers
+    its draws."""
+    bits = _bits(_refined(key, call.to(tl.int64)), counter.to(tl.int64))
+    u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08  # 24 bits in [0, 1)
+    return tl.where(u >= P, SCALE, 0.0)
+
+
+@triton.jit
 def _dropout(x, grad, keys, y, SIZE, C, PLACES, P, SCALE, SLOPE: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr):
     """x [N, B, PLACES, C]; the counter is the index in [B, C, PLACES], as the module itself would number it.
 
@@ -65,11 +83,24 @@ class MemberDropout(torch.autograd.Function):
         return _run(x, None, keys, p, slope)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         keys, *x = ctx.saved_tensors
         dy = dy.contiguous()
-        return _run(x[0] if x else dy, dy, keys, *ctx.how), None, None, None
+        return _Back.apply(dy, x[0] if x else dy.detach(), keys, *ctx.how), None, None, None
+
+
+class _Back(torch.autograd.Function):
+    """The gradient of dropout, which is linear in dy; x only has a sign."""
+
+    @staticmethod
+    def forward(ctx: Any, dy: Tensor, x: Tensor, keys: Tensor, p: float, slope: float) -> Tensor:
+        ctx.save_for_backward(x, keys)
+        ctx.how = (p, slope)
+        return _run(x, dy, keys, p, slope)
+
+    @staticmethod
+    def backward(ctx: Any, ddx: Tensor) -> tuple[Any, ...]:
+        return _Back.apply(ddx.contiguous(), *ctx.saved_tensors, *ctx.how), None, None, None, None
 
 
 @triton.jit(do_not_specialize=["P0", "P1", "P2"])
@@ -86,10 +117,7 @@ def _mix(keys, at, out, N, P0, P1, P2, HAS_AT: tl.constexpr, PARTS: tl.constexpr
             part = P1.to(tl.int64)
         else:
             part = P2.to(tl.int64)
-        x = (x ^ part) + (-7046029254386353131)
-        x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
-        x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * (-7723592293110705685)
-        x = x ^ ((x >> 31) & 0x1FFFFFFFF)
+        x = _refined(x, part)
     tl.store(out + n, x, mask=n < N)
 
 

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ganherd.herd.kernels.memory import once
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -34,7 +36,7 @@ class Turn:
 
 
 @triton.jit
-def _numbered(index, COUNT, PLACES: tl.constexpr):
+def numbered(index, COUNT, PLACES: tl.constexpr):
     """(place, channel) -> (channel, place)."""
     if PLACES == 1:
         return index
@@ -44,11 +46,11 @@ def _numbered(index, COUNT, PLACES: tl.constexpr):
 
 @triton.jit
 def _turn(
-    w, out, CI, CO, WN, SI, SO,
+    w, out, CI, CO, WN, SI, SO, TT, TI,
     K: tl.constexpr, FOLD: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
     BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """w, with strides SI and SO of its channels -> out [N, taps, CI, CO]; j runs over (channel in, tap)."""
+    """w, with strides SI and SO of its channels -> out [N, taps, CI, CO] with strides TT and TI; j runs over (channel in, tap)."""
     KT: tl.constexpr = 4 if FOLD else K
     n = tl.program_id(2).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
@@ -57,7 +59,7 @@ def _turn(
     tap = j % (KT * KT)
     known = (ci < CI)[:, None] & (co < CO)[None, :]
     w += n * WN
-    place = _numbered(ci, CI, PI)[:, None] * SI + _numbered(co, CO, PO)[None, :] * SO
+    place = numbered(ci, CI, PI)[:, None] * SI + numbered(co, CO, PO)[None, :] * SO
     if FOLD:
         total = tl.zeros((BJ, BO), tl.float32)
         for a in tl.static_range(2):
@@ -71,17 +73,20 @@ def _turn(
     else:
         source = KT * KT - 1 - tap if FLIP else tap
         total = tl.load(w + place + source[:, None], mask=known, other=0.0)
-    to = n * (KT * KT) * CI * CO + ((tap * CI + ci) * CO)[:, None] + co[None, :]
+    to = n * (KT * KT) * CI * CO + (tap * TT + ci * TI)[:, None] + co[None, :]
     tl.store(out + to, total.to(out.dtype.element_ty), mask=known)
 
 
 @triton.jit
 def _turn_back(
-    parts, out, CI, CO, XI, XO, SI, SO,
+    parts, sums, out, bias, CI, CO, XI, XO, SI, SO, HAS_SUMS: tl.constexpr,
     SPLIT: tl.constexpr, K: tl.constexpr, FOLD: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
     BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """parts [N, SPLIT, taps, …] with strides XI and XO of the channels -> the gradient of w: parts added, unfolded, turned."""
+    """parts [N, SPLIT, taps, …] with strides XI and XO of the channels -> the gradient of w: parts added, unfolded, turned.
+
+    HAS_SUMS: sums [N, SPLIT, CO] are added, too: the gradient of the bias [N, CO].
+    """
     KT: tl.constexpr = 4 if FOLD else K
     n = tl.program_id(2).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
@@ -101,9 +106,14 @@ def _turn_back(
         else:
             tap = KT * KT - 1 - s if FLIP else s
             total += tl.load(base + (tap * (CI * CO))[:, None], mask=known, other=0.0)
-    here = _numbered(ci, CI, PI)[:, None] * SI + _numbered(co, CO, PO)[None, :] * SO
+    here = numbered(ci, CI, PI)[:, None] * SI + numbered(co, CO, PO)[None, :] * SO
     to = n * (K * K) * CI * CO + here + s[:, None]
     tl.store(out + to, total, mask=known)
+    if HAS_SUMS:
+        added = tl.zeros((BO,), tl.float32)
+        for part in tl.static_range(SPLIT):
+            added += tl.load(sums + (n * SPLIT + part) * CO + co, mask=co < CO, other=0.0)
+        tl.store(bias + n * CO + co, added, mask=(co < CO) & (tl.program_id(0) == 0))
 
 
 def _strides(turn: Turn, ci: int, co: int) -> tuple[int, int]:
@@ -118,29 +128,45 @@ def _sizes(ci: int, co: int, per_channel: int) -> tuple[tuple[int, int], int, in
     return (triton.cdiv(ci * per_channel, bj), triton.cdiv(co, bo)), bj, bo
 
 
-def turned(weight: Tensor, turn: Turn, dtype: torch.dtype) -> Tensor:
-    """weight [N, CO, CI, k, k], or as the turn says -> taps [N, taps², CI, CO] in the dtype of the computation."""
+def turned(weight: Tensor, turn: Turn, dtype: torch.dtype, together: bool = False) -> Tensor:
+    """weight [N, CO, CI, k, k], or as the turn says -> taps [N, taps², CI, CO] in the dtype of the computation.
+
+    `together`: in memory, the taps of a channel lie side by side. Passes of one step share them (`memory`).
+    """
+    return once(weight, lambda: _turned(weight, turn, dtype, together), turn, dtype, together)
+
+
+def _turned(weight: Tensor, turn: Turn, dtype: torch.dtype, together: bool) -> Tensor:
     n = weight.shape[0]
     if not weight[0].is_contiguous():
         weight = weight.contiguous()
     co, ci = (weight.shape[2], weight.shape[1]) if turn.in_first else (weight.shape[1], weight.shape[2])
-    out = torch.empty(n, turn.taps**2, ci, co, dtype=dtype, device=weight.device)
-    grid, bj, bo = _sizes(ci, co, turn.taps**2)
+    square = turn.taps**2
+    out = torch.empty((n, ci, square, co) if together else (n, square, ci, co), dtype=dtype, device=weight.device)
+    out = out.transpose(1, 2) if together else out
+    grid, bj, bo = _sizes(ci, co, square)
     _turn[(*grid, n)](
-        weight, out, ci, co, weight.stride(0), *_strides(turn, ci, co),
+        weight, out, ci, co, weight.stride(0), *_strides(turn, ci, co), out.stride(1), out.stride(2),
         K=turn.k, FOLD=turn.fold, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
     )  # fmt: skip
     return out
 
 
-def turned_back(parts: Tensor, turn: Turn, swapped: bool, shape: torch.Size) -> Tensor:
-    """parts float32 [N, split, taps², CI, CO], or with its channels swapped -> the gradient of the weight, in its shape."""
+def turned_back(
+    parts: Tensor, turn: Turn, swapped: bool, shape: torch.Size, sums: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """parts float32 [N, split, taps², CI, CO], or with its channels swapped -> the gradient of the weight, in its shape.
+
+    sums [N, split, CO], where given, become the gradient of the bias [N, CO] in the same launch.
+    """
     n, split = parts.shape[:2]
     ci, co = (parts.shape[4], parts.shape[3]) if swapped else (parts.shape[3], parts.shape[4])
     out = torch.empty(shape, dtype=torch.float32, device=parts.device)
+    bias = None if sums is None else torch.empty(n, co, dtype=torch.float32, device=parts.device)
     grid, bj, bo = _sizes(ci, co, turn.k**2)
     _turn_back[(*grid, n)](
-        parts, out, ci, co, *((1, ci) if swapped else (co, 1)), *_strides(turn, ci, co),
+        parts, parts if sums is None else sums, out, out if bias is None else bias, ci, co,
+        *((1, ci) if swapped else (co, 1)), *_strides(turn, ci, co), HAS_SUMS=sums is not None,
         SPLIT=split, K=turn.k, FOLD=turn.fold, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
     )  # fmt: skip
-    return out
+    return out, bias

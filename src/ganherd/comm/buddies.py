@@ -1,0 +1,88 @@
+"""Copies of members in the memory of another rank, so that those of a rank that dies can go on without a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ganherd.comm.base import Communicator, Placement
+
+if TYPE_CHECKING:
+    from ganherd.herd.state import State
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Members as they were at a step, in the host's memory."""
+
+    step: int
+    members: tuple[int, ...]
+    rows: State
+    facts: tuple[Any, ...]  # what each rank had to say with it
+
+
+class Buddies:
+    """Each rank keeps its own members and those of the rank before it, as they were at the last refresh.
+
+    A refresh that a loss interrupts leaves the one before whole: on every rank that is left there is a step of which all have
+    their copies. Keeps twice the state of a rank in the host's memory, during a refresh four times.
+    """
+
+    def __init__(self) -> None:
+        self._copies: list[Copy] = []  # the last whole one, and one that not all ranks may have
+
+    @property
+    def step(self) -> int | None:
+        """Of the last whole copy; None: there is none yet."""
+        return self._copies[0].step if self._copies else None
+
+    def refresh(self, comm: Communicator, placement: Placement, state: State, step: int, facts: Any = None) -> None:
+        """Called by all ranks, at the same step; `facts`: small and plain, as JSON holds it."""
+        told = tuple(json.loads(each) for each in comm.collect(json.dumps(facts).encode()))
+        own, before = placement.ranks[comm.rank], placement.ranks[comm.rank - 1]
+        host = {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
+        wanted = [(*placement.ranks[rank], *placement.ranks[rank - 1]) for rank in range(comm.size)]
+        rows = comm.fetch(host, placement, wanted if comm.size > 1 else [own])
+        self._copies.append(Copy(step, (*own, *before) if comm.size > 1 else own, rows, told))
+        comm.barrier()  # who comes through knows that all have this copy, and needs the one before no more
+        self._copies = self._copies[-1:]
+
+    def find(self, comm: Communicator, members: Sequence[int]) -> Found:
+        """Which of these members can be given back, and from whose memory; called by all ranks of `comm`: those that are left.
+
+        All copies are of one step: the newest of which every rank has its part.
+        """
+        said = [
+            json.loads(each) for each in comm.collect(json.dumps({c.step: c.members for c in self._copies}).encode())
+        ]
+        steps = set.intersection(*(set(map(int, each)) for each in said))
+        if not steps:
+            return Found(None, Placement(((),) * comm.size), tuple(members), (), {})
+        step, holders = max(steps), dict[int, int]()
+        for rank, each in enumerate(said):
+            for member in each[str(step)]:
+                holders.setdefault(member, rank)
+        placement = Placement(tuple(tuple(sorted(m for m in holders if holders[m] == r)) for r in range(comm.size)))
+        copy = next(copy for copy in self._copies if copy.step == step)
+        at = [copy.members.index(member) for member in placement.ranks[comm.rank]]
+        rows = {name: value[at] for name, value in copy.rows.items()}
+        return Found(step, placement, tuple(m for m in members if m not in holders), copy.facts, rows)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the memories of the ranks that are left hold together."""
+
+    step: int | None  # of all copies; None: there are none
+    holders: Placement  # member -> the rank that gives it back
+    missing: tuple[
+        int, ...
+    ]  # of the members asked for, those that are in nobody's memory: a checkpoint has to give them back
+    facts: tuple[Any, ...]  # of each rank at that step, by the ranks of then
+    rows: State  # this rank's part, by `holders`
+
+    def fetch(self, comm: Communicator, wanted: Sequence[Sequence[int]]) -> State:
+        """The members wanted[rank] as they were at that step, on the host; called by all ranks, for members that are there."""
+        return comm.fetch(self.rows, self.holders, wanted)

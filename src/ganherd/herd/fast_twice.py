@@ -1,0 +1,8 @@
+"""The operations of `fast` that can be differentiated twice, for the pass of a gradient penalty; batch norm is that of `ops`."""
+
+from __future__ import annotations
+
+from ganherd.herd.fast import conv2d, conv_transpose2d, dropout, fits, linear
+from ganherd.herd.ops import batch_norm
+
+__all__ = ["batch_norm", "conv2d", "conv_transpose2d", "dropout", "fits", "linear"]

@@ -1,0 +1,105 @@
+"""`ganherd bench scaling`: what was measured is of real ranks, and the model says what follows from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ganherd.bench import alpha_beta as ab
+from ganherd.bench import scaling
+from little import command
+
+
+def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--ranks",
+        "1,2",
+        "--members",
+        "2",
+        "--case",
+        "small",
+        "--steps",
+        "1",
+        "--rounds",
+        "2",
+        "--model",
+        "--quiet",
+    ]
+    assert command("bench", "scaling", *words, "--json", "-o", tmp_path / "scaling") == 0
+    found = json.loads(capfd.readouterr().out)
+    rows = {(row["kind"], row["strategy"], row["ranks"]): row for row in found["rows"]}
+    assert len(rows) == 2 * 4 * 2
+    assert [rows["weak", "independent", ranks]["members"] for ranks in (1, 2)] == [2, 4]
+    assert [rows["strong", "independent", ranks]["members"] for ranks in (1, 2)] == [4, 4]
+    for row in rows.values():
+        assert row["seconds"] == row["compute_seconds"] + row["exchange_seconds"] > 0 and row["efficiency"] > 0
+        assert (row["bytes"] == 0) == (row["ranks"] == 1 or row["strategy"] == "independent")
+    cell = rows["weak", "cellular", 2]
+    assert cell["bytes"] == 2 * cell["member_bytes"]  # a 2 × 2 torus in two halves: all cells of the other one
+    assert len(found["messages"]) == 14 and found["model"]["alpha"] >= 0 and found["model"]["beta"] >= 0
+    assert json.loads((tmp_path / "scaling.json").read_text())["asked"]["case"] == "small"
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert "weak-scaling efficiency, by the model:" in scaling.table(found)
+    seldom = scaling.model(found, every=600)  # the same line, and more steps between exchanges
+    assert seldom["compute_seconds"] == pytest.approx(600 * found["model"]["compute_seconds"])
+    assert (
+        seldom["beta"] == found["model"]["beta"]
+        and seldom["rows"][-1]["efficiency"] > found["model"]["rows"][-1]["efficiency"]
+    )
+
+
+def test_the_line_through_messages_is_found() -> None:
+    sizes = [2**power for power in range(8, 24)]
+    line = ab.fit(sizes, [3e-5 + 2e-10 * size for size in sizes])
+    assert line.alpha == pytest.approx(3e-5) and line.beta == pytest.approx(2e-10)
+    assert ab.fit([1, 1000], [2.0, 1.0]).beta == 0.0 and ab.fit([1, 1000], [1e-9, 1.0]).alpha == 0.0
+
+
+def test_a_torus_costs_the_same_at_any_size_and_an_all_gather_does_not() -> None:
+    work, line = ab.Work(1, 1.0, 10**6, 10**7), ab.Line(1e-5, 1e-9)
+    cells = [ab.exchange("cellular", ranks, work, line) for ranks in (16, 100, 400)]
+    assert set(cells) == {(4.0, 4e7)}
+    everyone = [ab.exchange("cellular, all-gather", ranks, work, line)[1] for ranks in (16, 100, 400)]
+    assert everyone == [15e7, 99e7, 399e7]
+    efficiency = {name: ab.predict(name, 2000, work, line)["efficiency"] for name in ab.STRATEGIES}
+    assert (
+        efficiency["independent"]
+        == 1.0
+        > efficiency["gap"]
+        > efficiency["cellular"]
+        > efficiency["cellular, all-gather"]
+    )
+
+
+def test_a_swap_brings_a_rank_at_most_one_discriminator_a_member() -> None:
+    for ranks in (2, 10, 2000):
+        messages, bytes_ = ab.exchange("gap", ranks, ab.Work(3, 1.0, 100, 1), ab.Line(0, 0))
+        assert 0 < messages <= min(3, ranks - 1) and 0 < bytes_ <= 300
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--ranks", "1,x"], "--ranks 1,x: give numbers of ranks"),
+        (["--case", "vgg"], "there is no benchmark of 'vgg'"),
+        (["--device", "tpu"], "--device tpu: choose cpu or cuda"),
+    ],
+)
+def test_mistakes_are_one_sentence(words: list[str], sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert command("bench", "scaling", *words) == 2
+    assert sentence in capfd.readouterr().err
+
+
+@pytest.mark.long
+def test_ranks_are_counted_beside_unrelated_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    """What each process took: CPU, messages, files and bytes; a rank trains from its own shard."""
+    assert command("bench", "scaling", "--alone", "2", "--steps", "5", "--json", "--quiet") == 0
+    found = json.loads(capfd.readouterr().out)
+    ranks, alone = found["rows"]["ranks"], found["rows"]["alone"]
+    assert (
+        alone["messages"] == 0 < ranks["messages"]
+        and alone["shards_of_a_process"] == alone["processes_of_a_shard"] == 1
+    )
+    assert ranks["cpu_seconds"] > 0 and found["share"] == ranks["work_per_cpu_second"] / alone["work_per_cpu_second"]

@@ -1,0 +1,206 @@
+"""`ganherd launch slurm`: a script that any bash reads, that saves before its time is over and goes on in the next job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from ganherd.slurm import MARK, Job, script, slurm_time
+from little import command
+
+# In place of srun: says what it was given, and ends with a code, or waits for a signal and saves.
+RANKS = """#!/bin/bash
+printf '%s\\n' "$@" >> asked
+trap 'touch saved; exit {saved}' {signal}
+echo $$ > pid
+touch up
+[ -n "{ends}" ] && exit {ends}
+for i in $(seq 500); do read -r -t 0.02 < <(sleep 1) ; done
+exit 9
+"""
+
+
+def site(
+    folder: Path, *, ends: str = "", signal_name: str = "USR1", saved: int = 75, requeues: int = 0
+) -> dict[str, str]:
+    """A folder with the commands of a cluster, and the environment of a job there."""
+    (folder / "bin").mkdir()
+    programs = {
+        "srun": RANKS.format(ends=ends, signal=signal_name, saved=saved),
+        "mpiexec": RANKS.format(ends=ends, signal=signal_name, saved=saved),
+        "scontrol": f'#!/bin/bash\nif [ "$1" = show ]; then echo node07; else echo "$@" >> requeued; exit {requeues}; fi\n',
+        "scancel": '#!/bin/bash\n[ "$*" = "--signal=TERM 42" ] && kill -TERM "$(cat pid)"\n',
+        "sbatch": "#!/bin/bash\necho Submitted batch job 7\n",
+        "module": '#!/bin/bash\necho "$@" >> modules\n',
+    }
+    for name, content in programs.items():
+        (folder / "bin" / name).write_text(content)
+        (folder / "bin" / name).chmod(0o755)
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "node[07-08]"}
+
+
+def start(folder: Path, text: str, environ: dict[str, str]) -> subprocess.Popen[str]:
+    (folder / "job.sh").write_text(text)
+    return subprocess.Popen(
+        ["bash", "job.sh"], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def until(path: Path) -> None:
+    for _ in range(2000):
+        if path.exists():
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError(f"{path} never came")
+
+
+def job(**changes: object) -> Job:
+    return Job(("digits-wcgan",), Path("runs/digits"), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"nodes": 2, "ranks_per_node": 4, "gpus_per_node": 4, "launcher": "torchrun", "container": "a b.sif"},
+        {
+            "ranks_per_node": 8,
+            "launcher": "mpiexec",
+            "launcher_options": "--with-ft ulfm",
+            "modules": ("openmpi/5", "x"),
+        },
+        {"array": 10, "members_each": 10, "partition": "gpu", "account": "me"},
+    ],
+)
+def test_bash_reads_it(changes: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(script(job(**changes)))
+    done = subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_asked_of_slurm() -> None:
+    text = script(
+        job(nodes=2, ranks_per_node=4, cpus_per_rank=3, gpus_per_node=4, time="36h", partition="gpu", account="me")
+    )
+    directives = {line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")}
+    assert directives >= {
+        "--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=3", "--gpus-per-node=4", "--time=36:00:00", "--partition=gpu",
+        "--account=me", "--signal=B:USR1@120", "--requeue", "--open-mode=append", "--job-name=ganherd-digits",
+    }  # fmt: skip
+    assert "srun --kill-on-bad-exit=1 ganherd train" in text and "OMP_NUM_THREADS=3" in text
+
+
+def test_one_torchrun_a_node_starts_the_ranks_there() -> None:
+    text = script(
+        job(nodes=2, ranks_per_node=4, cpus_per_rank=3, gpus_per_node=4, launcher="torchrun", container="x.sif")
+    )
+    assert "#SBATCH --ntasks-per-node=1\n" in text and "#SBATCH --cpus-per-task=12\n" in text
+    assert "srun apptainer exec --nv x.sif torchrun --nnodes 2 --nproc-per-node 4 --max-restarts 3 " in text
+    assert "-m -- ganherd train" in text  # else torchrun takes --run for its own --run-path
+
+
+@pytest.mark.parametrize(("launcher", "heard"), [("srun", "USR1"), ("mpiexec", "USR1"), ("torchrun", "TERM")])
+def test_near_its_end_the_job_saves_and_goes_back_to_the_queue(launcher: str, heard: str, tmp_path: Path) -> None:
+    """torchrun does not pass SIGUSR1 on, and answers 1 where its ranks answer 75; srun answers SIGTERM by killing all."""
+    environ = site(tmp_path, signal_name=heard, saved=1 if launcher == "torchrun" else 75)
+    running = start(tmp_path, script(job(launcher=launcher, ranks_per_node=2)), environ)
+    until(tmp_path / "up")
+    running.send_signal(signal.SIGUSR1)
+    said = running.communicate(timeout=60)[0]
+    assert running.returncode == 75, said
+    assert (tmp_path / "saved").exists() and (tmp_path / "requeued").read_text() == "requeue 42\n"
+    assert "job 42 is in the queue again" in said
+
+
+def test_a_cancelled_job_saves_and_stays_out_of_the_queue(tmp_path: Path) -> None:
+    running = start(tmp_path, script(job()), site(tmp_path))
+    until(tmp_path / "up")
+    running.send_signal(signal.SIGTERM)
+    said = running.communicate(timeout=60)[0]
+    assert running.returncode == 75 and (tmp_path / "saved").exists(), said
+    assert not (tmp_path / "requeued").exists() and "or: ganherd train --resume runs/digits" in said
+
+
+@pytest.mark.parametrize(
+    ("ends", "requeued", "word"),
+    [("0", False, ""), ("75", True, "in the queue again"), ("1", False, "submit this script again")],
+)
+def test_only_what_was_interrupted_goes_back_to_the_queue(ends: str, requeued: bool, word: str, tmp_path: Path) -> None:
+    running = start(tmp_path, script(job(modules=("cuda/12",))), site(tmp_path, ends=ends))
+    said = running.communicate(timeout=60)[0]
+    assert running.returncode == int(ends) and word in said
+    assert (tmp_path / "requeued").exists() == requeued
+    assert (tmp_path / "modules").read_text() == "load cuda/12\n"
+
+
+def test_where_slurm_does_not_requeue_the_sentence_says_how_to_go_on(tmp_path: Path) -> None:
+    running = start(tmp_path, script(job()), site(tmp_path, ends="75", requeues=1))
+    assert "submit this script again to go on" in running.communicate(timeout=60)[0] and running.returncode == 75
+
+
+def test_the_next_job_goes_on_with_the_run(tmp_path: Path) -> None:
+    made = Job(("digits-wcgan", "--set=data.source=a b"), Path("my runs/x"))
+    environ = site(tmp_path, ends="0")
+    for words in (["digits-wcgan", "--set=data.source=a b", "--run", "my runs/x"], ["--resume", "my runs/x"]):
+        (tmp_path / "asked").unlink(missing_ok=True)
+        start(tmp_path, script(made), environ).communicate(timeout=60)
+        assert (tmp_path / "asked").read_text().splitlines()[1:] == ["ganherd", "train", *words]
+        (tmp_path / "my runs/x").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "my runs/x/run.json").touch()
+
+
+def test_each_job_of_an_array_has_its_members(tmp_path: Path) -> None:
+    environ = site(tmp_path, ends="75") | {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "3"}
+    (tmp_path / "runs/digits").mkdir(parents=True)
+    (tmp_path / "runs/digits/run.json").touch()  # by another job of the array
+    start(tmp_path, script(job(array=10, members_each=10)), environ).communicate(timeout=60)
+    words = ["ganherd", "train", "digits-wcgan", "--run", "runs/digits", "--members", "30-39"]
+    assert (tmp_path / "asked").read_text().splitlines()[1:] == words
+    assert (tmp_path / "requeued").read_text() == "requeue 40_3\n"  # not the whole array
+
+
+def test_it_is_shown_written_and_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", site(tmp_path)["PATH"])
+    assert command("launch", "slurm", "digits-wcgan", "--budget", "9steps", "--dry-run") == 0
+    shown = capfd.readouterr().out
+    assert "--set=train.budget=9steps" in shown and not list(tmp_path.glob("*.sh"))
+    assert command("launch", "slurm", "digits-wcgan", "--budget", "9steps") == 0
+    assert capfd.readouterr().out == shown == (tmp_path / "ganherd-digits-wcgan.sh").read_text()
+    assert command("launch", "slurm", "digits-wcgan", "--submit") == 0  # its own file may be written again
+    assert "Submitted batch job 7" in capfd.readouterr().err
+    (tmp_path / "mine.sh").write_text("echo mine")
+    assert command("launch", "slurm", "digits-wcgan", "-o", "mine.sh") == 2
+    assert (tmp_path / "mine.sh").read_text() == "echo mine" and MARK in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--time", "soon"], "--time soon: write 90m, 12h"),
+        (["--launcher", "rsh"], "there is no launcher 'rsh': choose srun, mpiexec or torchrun"),
+        (["--module", "a; rm b"], "--module 'a; rm b' is not a name"),
+        (["--partition", "a b"], "--partition 'a b' is not a name"),
+        (["--set", "train.bacth=3"], "did you mean 'train.batch'?"),
+        (["--resume", "nowhere"], "there is no run folder nowhere"),
+        (["ring8", "--resume", "nowhere"], "leave the recipe and --run out"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command("launch", "slurm", *words) == 2
+    assert sentence in capfd.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_times_are_those_of_slurm() -> None:
+    assert [slurm_time(text) for text in ("30", "1:00:00", "2-0", "45m")] == ["30", "1:00:00", "2-0", "0:45:00"]

@@ -1,0 +1,91 @@
+"""Ranks of torch.distributed meet those of their own attempt alone, and end where a rank falls silent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch.distributed as dist
+
+from ganherd.comm.rendezvous import lost_after, meet
+from ganherd.errors import UserError
+from little import environment
+
+
+def together(*work: Callable[[], str]) -> list[str]:
+    """What each answers, all at once."""
+    found: dict[int, str] = {}
+    threads = [threading.Thread(target=lambda n=n, w=w: found.update({n: w()})) for n, w in enumerate(work)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return [found[number] for number in range(len(work))]
+
+
+def test_every_attempt_has_a_name_of_its_own_in_the_same_store() -> None:
+    store, seen = dist.HashStore(), set()
+    for _ in range(5):
+        names = together(*(lambda rank=rank: meet(store, rank, 3, 20.0) for rank in range(3)))
+        assert len(set(names)) == 1
+        seen.add(names[0])
+    assert len(seen) == 5
+
+
+def test_who_was_there_before_and_died_is_not_counted() -> None:
+    """A rank says its word and is killed; another takes its place while the first rank already waits."""
+    store = dist.HashStore()
+    for rank in (0, 1):
+        with pytest.raises(UserError, match=f"rank {rank} of 3 waited for the others"):
+            meet(store, rank, 3, 0.05)
+    first = threading.Event()
+
+    def late(rank: int) -> str:
+        first.wait(0.3)
+        return meet(store, rank, 3, 20.0)
+
+    names = together(lambda: meet(store, 0, 3, 20.0), lambda: late(1), lambda: late(2))
+    assert len(set(names)) == 1
+
+
+def test_other_sizes_do_not_mix() -> None:
+    """A host is lost, and those left meet as fewer: what was said for more does not count."""
+    store = dist.HashStore()
+    before = together(*(lambda rank=rank: meet(store, rank, 3, 20.0) for rank in range(3)))
+    after = together(*(lambda rank=rank: meet(store, rank, 2, 20.0) for rank in range(2)))
+    assert len(set(after)) == 1 and after[0] != before[0]
+
+
+SILENT = """
+import sys, threading
+import torch.distributed as dist
+from ganherd.comm.rendezvous import Watch
+store = dist.HashStore()
+watch = Watch(lambda: store, "attempt", 1, 3, 1.5)
+if sys.argv[1] == "closed":
+    watch.close()
+for beat in range(30):
+    if sys.argv[1] != "silent":
+        store.set("attempt/alive/0", str(beat))
+    threading.Event().wait(0.1)
+print("went on")
+"""
+
+
+@pytest.mark.parametrize(("other", "ends"), [("silent", 1), ("alive", 0), ("closed", 0)])
+def test_a_rank_ends_where_the_one_before_it_falls_silent(other: str, ends: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT, other], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == ends, done.stderr
+    assert done.stdout == ("" if ends else "went on\n")
+    assert ("ganherd: rank 1 ends: nothing was heard of rank 0 for 1.5 seconds." in done.stderr) == bool(ends)
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_patience_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="GANHERD_LOST_AFTER=.*: give seconds, or 0 for never"):
+        lost_after(text)

@@ -1,0 +1,95 @@
+"""Whole nets by kernels that do part of their neighbours' work equal the same nets in plain PyTorch: values, gradients, buffers."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from ganherd.herd import streams
+from ganherd.herd.kernels.adam import adam_triton_
+from ganherd.herd.kernels.memory import remembered
+from ganherd.herd.kernels.taps import Turn, turned
+from ganherd.herd.lower import JOINED, lower
+from ganherd.herd.state import Blueprint
+from ganherd.nets.wcgan import WcganDiscriminator, WcganGenerator
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+NETS = {
+    "the critic of Table 2": (lambda: WcganDiscriminator((3, 8, 8), width=5), (3, 8, 8)),
+    "the critic without batch norm": (lambda: WcganDiscriminator((3, 8, 8), width=5, batch_norm=False), (3, 8, 8)),
+    "the generator of Table 1": (lambda: WcganGenerator((3, 4, 4), 7, width=10), (7,)),
+    "transposed convolutions": (
+        lambda: nn.Sequential(
+            nn.Linear(7, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Unflatten(1, (2, 2, 2)),
+            nn.ConvTranspose2d(2, 17, 4, 2, 1), nn.LeakyReLU(0.1), nn.Dropout(0.3), nn.BatchNorm2d(17),
+            nn.ConvTranspose2d(17, 18, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(18, 3, 3, 1, 1), nn.Tanh(),
+        ),
+        (7,),
+    ),
+    "few channels before a batch norm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 2, 3, padding=1), nn.LeakyReLU(0.2), nn.Dropout(0.5), nn.BatchNorm2d(2, momentum=None),
+            nn.Conv2d(2, 20, 5, 2, 2), nn.BatchNorm2d(20, affine=False), nn.ReLU(), nn.Conv2d(20, 3, 3, padding=1),
+            nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(), nn.Linear(27, 2),
+        ),
+        (3, 6, 6),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
+    monkeypatch.setattr(streams, "draw", streams._hashed)  # the CPU draws otherwise than a GPU; here both the same
+    torch.manual_seed(0)
+    make, shape = NETS[name]
+    modules = [make() for _ in range(2)]
+    net = Blueprint(modules[0])
+    rows = torch.stack([net.row(module) for module in modules])
+    rows += 0.1 * torch.randn(rows.shape)
+    kinds = {key: dict(modules[0].named_buffers())[key] for key in net.buffers}
+    x = torch.randn(2, 4, *shape)
+    keys = torch.from_numpy(streams.keys(streams.np.arange(2), 3)).to(DEVICE)
+    results = []
+    for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
+        lowered = lower(modules[0], kernels)
+        own, given = (value.to(DEVICE, dtype).requires_grad_() for value in (rows, x))
+        before = {
+            key: torch.stack([value, value]).to(DEVICE, dtype if value.is_floating_point() else value.dtype)
+            for key, value in kinds.items()
+        }
+        out, moved = lowered(net.views(own), before, lambda: keys, given)
+        weights = torch.arange(out.numel(), device=DEVICE).view(out.shape) % 7 - 3.0
+        (out * weights.to(dtype)).sum().backward()
+        results.append([out, own.grad, given.grad, *(moved[key] for key in sorted(moved))])
+    for ours, theirs in zip(results[1], results[0], strict=True):
+        gap = (ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-6)
+        assert gap < 2e-5, float(gap)
+
+
+def test_the_layers_of_the_critic_end_within_their_convolutions():
+    by_name = {how.layer: how.how for how in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
+    assert sum(how == JOINED for how in by_name.values()) == 9  # four activations, four dropouts, the flattening
+
+
+def test_weights_are_turned_once_until_they_change():
+    weight = torch.randn(2, 5, 4, 3, 3, device=DEVICE)
+    first = turned(weight, Turn(3), torch.float32)
+    with remembered():
+        kept = turned(weight, Turn(3), torch.float32)
+        assert turned(weight, Turn(3), torch.float32) is kept
+        assert turned(weight[:1], Turn(3), torch.float32) is not kept
+        state = [weight.flatten(1), *(torch.ones(2, 180, device=DEVICE) for _ in range(3))]
+        numbers = [torch.tensor([value, value], dtype=torch.float64, device=DEVICE) for value in (0.1, 0.5, 0.9)]
+        adam_triton_(*state, torch.ones(2, dtype=torch.int64, device=DEVICE), *numbers, 1e-8)
+        assert not torch.equal(turned(weight, Turn(3), torch.float32), kept)
+    assert torch.equal(kept, first)
+    assert turned(weight, Turn(3), torch.float32) is not turned(weight, Turn(3), torch.float32)

@@ -1,0 +1,100 @@
+"""The kernels can be differentiated twice where a gradient penalty needs it: values and both gradients equal their twins."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from ganherd.herd import streams
+from ganherd.herd.kernels.conv import How
+from ganherd.herd.kernels.member_conv import MemberConv
+from ganherd.herd.kernels.taps import Turn
+from ganherd.herd.lower import lower
+from ganherd.herd.state import Blueprint
+from ganherd.losses import gradient_penalty, r1_penalty
+from ganherd.nets.wcgan import WcganDiscriminator
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 2e-5) -> None:
+    gap = (ours.detach().double() - theirs.detach().double()).norm() / theirs.detach().double().norm().clamp(min=1e-9)
+    assert gap < tolerance, float(gap)
+
+
+@pytest.mark.parametrize(
+    ("stride", "transposed", "few"), [(1, False, False), (1, False, True), (2, False, False), (2, True, False)]
+)
+def test_the_gradient_of_a_gradient_of_a_convolution_equals_its_twin(stride, transposed, few):
+    """On shapes drawn at random, the same ones every time."""
+    dice = random.Random(f"{stride}{transposed}{few}")
+    n, b, h, w, ci = (
+        dice.choice([1, 2]),
+        dice.choice([1, 2]),
+        dice.choice([4, 5]),
+        dice.choice([3, 5]),
+        dice.choice([2, 17]),
+    )
+    co, k, pad = (3, 3, 1) if few else (dice.choice([8, 18]), dice.choice([3, 4, 5]), dice.choice([1, 2]))
+    generator = torch.Generator().manual_seed(h * 100 + w * 10 + k)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(DEVICE)
+
+    x = normal(n, b, ci, h, w)
+    weight = (normal(n, ci, co, k, k) if transposed else normal(n, co, ci, k, k)) / k
+    bias = normal(n, co)
+
+    def theirs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        run = F.conv_transpose2d if transposed else F.conv2d
+        return torch.stack([run(*one, stride=stride, padding=pad) for one in zip(x, weight, bias, strict=True)])
+
+    def ours(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        how = How(
+            tuple(theirs(x, weight, bias).shape[-2:]), Turn(k, in_first=transposed), stride, pad, transposed, False
+        )
+        out, _ = MemberConv.apply(x.permute(0, 1, 3, 4, 2).contiguous(), weight, bias, how)
+        return out.permute(0, 1, 4, 2, 3)
+
+    results = []
+    for run, dtype in ((theirs, torch.float64), (ours, torch.float32)):
+        args = [value.to(dtype).requires_grad_() for value in (x, weight, bias)]
+        first = torch.autograd.grad(run(*args).square().sum(), args, create_graph=True)
+        second = torch.autograd.grad(sum(one.pow(3).sum() for one in first), args)
+        results.append([*first, *second])
+    for one, other in zip(results[1], results[0], strict=True):
+        close(one, other)
+
+
+@pytest.mark.parametrize("penalty", ["gradient", "r1"])
+def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
+    monkeypatch.setattr(streams, "draw", streams._hashed)  # the CPU draws otherwise than a GPU; here both the same
+    torch.manual_seed(0)
+    modules = [WcganDiscriminator((3, 8, 8), width=3, batch_norm=False) for _ in range(2)]
+    net = Blueprint(modules[0])
+    rows = torch.stack([net.row(module) for module in modules])
+    rows += 0.1 * torch.randn(rows.shape)
+    real, fake = (torch.randn(2, 3, 3, 8, 8) for _ in range(2))
+    at = torch.rand(2, 3)
+    keys = torch.from_numpy(streams.keys(streams.np.arange(2), 3)).to(DEVICE)
+    results = []
+    for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
+        lowered = lower(modules[0], kernels, twice=True)
+        own, x, made, between = (value.to(DEVICE, dtype) for value in (rows, real, fake, at))
+        own.requires_grad_()
+
+        def critic(x: torch.Tensor, run=lowered, own=own) -> torch.Tensor:
+            return run(net.views(own), {}, lambda: keys, x)[0]
+
+        paid = gradient_penalty(critic, x, made, between) if penalty == "gradient" else r1_penalty(critic, x)
+        results.append([paid, *torch.autograd.grad(paid.sum(), own)])
+    for one, other in zip(results[1], results[0], strict=True):
+        close(one, other)

@@ -1,0 +1,61 @@
+"""A rank that trains runs one after another: `rank_trains.py ENGINE '["begin", recipe, run]' '["resume", overrides, run]' …`.
+
+`stop` is `begin` with a SIGTERM that the last rank alone gets, at step 7.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+import little
+from ganherd import recipe_file
+from ganherd.comm.base import Communicator
+from ganherd.comm.detect import connect
+from ganherd.errors import Interrupted, UserError
+from ganherd.run import loop, start
+from ganherd.run.ranks import job
+
+
+def stopped(comm: Communicator, patch: pytest.MonkeyPatch) -> None:
+    tick = loop.Trainer.tick
+
+    def acting(self: loop.Trainer, step: int) -> None:
+        tick(self, step)
+        if step == 7 and self.ranks.own[-1] == self.ranks.size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    patch.setattr(loop.Trainer, "tick", acting)
+
+
+def main(engine: str, *jobs: str) -> None:
+    little.be_brief(pytest.MonkeyPatch())
+    with job(lambda: connect(engine)) as comm:
+        for each in jobs:
+            how, given, run = json.loads(each)
+            if how == "resume":
+                start.resume(run, given, quiet=True, job=comm)
+                continue
+            with pytest.MonkeyPatch.context() as patch:
+                if how == "stop":
+                    stopped(comm, patch)
+                try:
+                    start.begin(recipe_file.load(given), run, quiet=True, job=comm)
+                    assert how == "begin"
+                except (Interrupted, SystemExit) as ended:
+                    if how == "begin":
+                        raise
+                    is_code = isinstance(ended, SystemExit) and ended.code == 75
+                    assert is_code == (comm.rank > 0), ended
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except (UserError, Interrupted) as error:
+        print(f"ganherd: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UserError) else 75)

@@ -1,0 +1,317 @@
+"""Promise 2: ranks do not matter. The same herd, records and mixture on 1 process and on R ranks, of MPI and of torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import little
+from comm.launch import mpiexec, torchrun
+from ganherd.run import checkpoint, status
+from ganherd.run.assemble import assemble
+from ganherd.run.folder import RunFolder
+
+HERE = Path(__file__).parent
+LONG = pytest.mark.long
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "independent": {"herd": {"members": 5}},
+    "resting": {"herd": {"members": 5}, "train": {"stop": {"patience": 5, "metric": "gap", "least": 0.4}}},
+    # two members lose a little more than this says: they are repaired, though nothing is wrong with them
+    "a neighbour's weights": {"herd": {"members": 5}, "run": {"repair": {"policy": "neighbour", "diverged": 1.4}}},
+    "rolled back": {"herd": {"members": 5}, "run": {"repair": {"policy": "rollback", "diverged": 1.4}}},
+    "gap": {"herd": {"members": 3, "seeds": 2}, "strategy": {"name": "gap", "gap": {"every": "3steps", "warmup": "2"}}},
+    "cellular": {
+        "strategy": {
+            "name": "cellular",
+            "cellular": {
+                "grid": [2, 3],
+                "iteration": "4steps",
+                "fitness": {"samples": 16},
+                "mutation": {"strength": 0.3},
+                "mixing": {"when": "iteration", "samples": 64, "generations": 3},
+            },
+        },
+    },
+}
+
+
+def recipe(data: Path, strategy: str, budget: str = "14steps", **run: Any) -> dict[str, Any]:
+    """Looks, records and checkpoints all fall between meetings, and a stop between any of these."""
+    made: dict[str, Any] = {
+        "data": {"source": str(data), "partition": "diet", "diet": 0.5},
+        "nets": {
+            "latent": 3,
+            "generator": {"name": "small", "width": 5, "batch_norm": True},
+            "discriminator": {"name": "small", "width": 5},
+        },
+        "loss": {"name": "non-saturating"},
+        "train": {"batch": 4, "precision": "float64", "ema": 0.9, "budget": budget},
+        "engine": {"name": "fused", "threads": 1, "device": "cpu"},
+        "run": {"record_every": 5, "checkpoint_every": 6, "sample_every": 7, "watch": {"every": 3}, **run},
+    }
+    return {**made, **{name: {**made.get(name, {}), **values} for name, values in STRATEGIES[strategy].items()}}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "data.npz"
+    np.savez(path, x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def brief() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        little.be_brief(patch)
+        torch.set_num_threads(1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The runs that everything is held against: of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    for strategy in STRATEGIES:
+        little.train(folder / strategy, recipe(data, strategy))
+    happened = {strategy: {line["event"] for line in RunFolder(folder / strategy).events()} for strategy in STRATEGIES}
+    assert "converged" in happened["resting"] and "swap" in happened["gap"] and "replacement" in happened["cellular"]
+    assert "repair" in happened["a neighbour's weights"] & happened["rolled back"]
+    return {strategy: folder / strategy for strategy in STRATEGIES}
+
+
+def words(engine: str, ranks: int) -> tuple[str, ...]:
+    starts: dict[str, Callable[[], tuple[str, ...]]] = {
+        "mpi": lambda: (*mpiexec(), "-n", str(ranks), sys.executable),
+        "torch": lambda: (*torchrun(), "--nproc-per-node", str(ranks)),
+        "forked": lambda: (sys.executable, str(HERE.parent / "comm" / "forked.py"), str(ranks)),
+    }
+    return starts[engine]()
+
+
+def launch(engine: str, ranks: int, jobs: list[list[Any]]) -> tuple[int, str]:
+    """So many ranks that do these jobs one after another; (exit code, all that was said)."""
+    program = [str(HERE / "rank_trains.py"), "mpi" if engine == "mpi" else "torch", *map(json.dumps, jobs)]
+    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    done = subprocess.run(
+        [*words(engine, ranks), *program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    return done.returncode, done.stdout
+
+
+def close(one: Any, other: Any, tolerance: float) -> bool:
+    """Of what JSON holds: the same, numbers up to rounding."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(close(one[key], other[key], tolerance) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(close(a, b, tolerance) for a, b in zip(one, other, strict=True))
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= tolerance * max(1.0, abs(one))
+    return bool(one == other)
+
+
+def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.jsonl", "events.jsonl")) -> None:
+    """Weights, optimisers, settings and what strategies remember to 1e-9; looks, which are in float32, to 1e-3."""
+    nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
+    assert little.steps(run)[-1] == little.steps(other)[-1]
+    found, expected = (checkpoint.load(little.last_checkpoint(path), nets) for path in (run, other))
+    assert found.state.keys() == expected.state.keys()
+    for name, value in expected.state.items():
+        tolerance = 1e-3 if name.startswith("watch.") else 1e-4 if name in ("meet.weights", "meet.score") else 1e-9
+        assert torch.allclose(found.state[name].double(), value.double(), tolerance, tolerance), name
+    times = ("seconds", "rate", "profile", "engine", "host", "hosts", "versions")
+    for name in names:
+        lines = [
+            [
+                {k: v for k, v in line.items() if k not in times}
+                for line in little.lines(path / name)
+                if line.get("event") != "resume"
+            ]
+            for path in (run, other)
+        ]
+        assert close(*lines, 1e-3), (name, lines)
+    mixtures = [little.tensors(path / "mixture") for path in (run, other)]
+    for name, value in mixtures[1].items():
+        assert torch.allclose(mixtures[0][name].double(), value.double(), 1e-9, 1e-9), name
+    assert RunFolder(run).info["state"] == "finished"
+
+
+# -- ranks do not matter ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("engine", "ranks"),
+    [
+        ("torch", 2),
+        ("forked", 3),
+        ("forked", 5),
+        pytest.param("mpi", 2, marks=[pytest.mark.mpi, LONG]),
+        pytest.param("mpi", 3, marks=pytest.mark.mpi),
+        pytest.param("mpi", 5, marks=[pytest.mark.mpi, LONG]),
+        pytest.param("forked", 7, marks=LONG),  # with spares
+        pytest.param("torch", 3, marks=LONG),
+        pytest.param("torch", 5, marks=LONG),
+    ],
+)
+def test_the_same_herd_on_any_number_of_ranks(
+    engine: str, ranks: int, data: Path, alone: dict[str, Path], tmp_path: Path
+) -> None:
+    jobs = [["begin", recipe(data, strategy), str(tmp_path / strategy)] for strategy in STRATEGIES]
+    code, said = launch(engine, ranks, jobs)
+    assert code == 0, said
+    for strategy, other in alone.items():
+        assert_same_herd(tmp_path / strategy, other)
+
+
+def test_a_run_stopped_on_two_ranks_goes_on_on_three_and_on_one(
+    data: Path, alone: dict[str, Path], tmp_path: Path
+) -> None:
+    """One rank is asked to stop, all do at the same step; what they left is whole."""
+    code, said = launch(
+        "forked", 2, [["stop", recipe(data, strategy), str(tmp_path / strategy)] for strategy in STRATEGIES]
+    )
+    assert code == 0, said
+    for strategy in STRATEGIES:
+        assert RunFolder(tmp_path / strategy).info["state"] == "interrupted"
+        assert 7 <= little.steps(tmp_path / strategy)[-1] < 14
+    others = [strategy for strategy in STRATEGIES if strategy != "independent"]
+    code, said = launch("forked", 3, [["resume", [], str(tmp_path / strategy)] for strategy in others])
+    assert code == 0, said
+    little.resume(tmp_path / "independent")
+    for strategy, other in alone.items():
+        assert_same_herd(tmp_path / strategy, other)
+        written = [len(own) for own in (RunFolder(tmp_path / strategy).info["ranks"] or {}).get("members", [])]
+        expected = {"independent": [], "gap": [2, 2, 2], "cellular": [2, 2, 2]}
+        assert written == expected.get(strategy, [2, 2, 1])
+
+
+# -- commands -------------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_path: Path) -> None:
+    """As under a batch system: SIGTERM, exit 75, the same command again with --resume."""
+    written, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
+    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "2"]
+    process = subprocess.Popen(
+        [*command, str(written), "--run", str(run)], env=little.environment(), stderr=subprocess.PIPE, text=True
+    )
+    while not run.is_dir() or len(little.steps(run)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    seen = status.describe(run)
+    assert [rank["members"] for rank in seen["ranks"]] == [[0, 1, 2], [3, 4, 5]] and seen["state"] == "running"
+    assert "rank 1 on " in status.text(seen)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 75, said
+    assert said.count(f"resume it with: ganherd train --resume {run}") == 1, said
+    step = little.steps(run)[-1]
+    assert RunFolder(run).info["state"] == "interrupted" and f"stopped by SIGTERM at step {step}." in said
+    done = subprocess.run(
+        [*command, "--resume", str(run), "--budget", f"{step + 3}steps", "--json"],
+        env=little.environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) | {"scores": None} == {
+        "run": str(run),
+        "state": "finished",
+        "step": step + 3,
+        "scores": None,
+    }
+
+
+@pytest.mark.long
+def test_torchrun_passes_a_stop_on_and_the_run_can_be_gone_on_with(data: Path, tmp_path: Path) -> None:
+    """torchrun itself ends with 1, whatever its workers end with."""
+    written, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    written.write_text(json.dumps(recipe(data, "cellular", "100000steps")))
+    command = [*torchrun(), "--nproc-per-node", "2", "-m", "--", "ganherd", "train", str(written), "--run", str(run)]
+    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
+    while not run.is_dir() or len(little.steps(run)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[1]
+    step = little.steps(run)[-1]
+    assert process.returncode == 1 and said.count(f"ganherd: stopped by SIGTERM at step {step}.") == 1, said
+    little.resume(run, f"{step + 3}steps")
+    assert RunFolder(run).info["state"] == "finished"
+
+
+@pytest.mark.long
+def test_torchrun_starts_ranks_again_when_one_is_killed_and_they_go_on(data: Path, tmp_path: Path) -> None:
+    """The last checkpoint is where the second attempt begins; no record is there twice."""
+    written, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    written.write_text(json.dumps(recipe(data, "gap", "400steps")))
+    command = [*torchrun(), "--nproc-per-node", "2", "--max-restarts", "1", "-m", "--", "ganherd", "train"]
+    process = subprocess.Popen(
+        [*command, str(written), "--run", str(run)], env=little.environment(), stderr=subprocess.PIPE, text=True
+    )
+    beat = run / "ranks" / "rank-001.json"
+    while not beat.is_file() or len(little.steps(run)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(json.loads(beat.read_text())["pid"], signal.SIGKILL)
+    said = process.communicate(timeout=240)[1]
+    assert process.returncode == 0, said
+    lines = RunFolder(run).metrics()
+    assert [line["step"] for line in lines] == list(range(5, 401, 5))
+    assert [line["event"] for line in RunFolder(run).events()].count("resume") == 1
+    assert RunFolder(run).info["state"] == "finished"
+
+
+# -- mistakes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mpi
+def test_ranks_with_different_recipes_are_refused_in_a_sentence(data: Path, tmp_path: Path) -> None:
+    words: list[str] = []
+    for batch in (4, 8):
+        path = tmp_path / f"{batch}.yaml"
+        path.write_text(json.dumps(recipe(data, "gap")))
+        one = ["-n", "1", sys.executable, "-m", "ganherd", "train", str(path), "--set", f"train.batch={batch}"]
+        words += [*([":"] if words else []), *one, "--run", str(tmp_path / "run")]
+    done = subprocess.run([*mpiexec(), *words], env=little.environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done
+    said = [line for line in done.stderr.splitlines() if line.startswith("ganherd: ")]
+    assert len(said) == 1 and "was given another recipe than rank 0 ('batch: 8' in place of 'batch: 4')" in said[0], (
+        said
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_jobs_on_one_run_are_refused_in_a_sentence(alone: dict[str, Path]) -> None:
+    with RunFolder(alone["gap"]).lock():
+        code, said = launch("forked", 2, [["resume", [], str(alone["gap"])]])
+    assert code != 0 and said.count("ganherd: ") == 1 and "another process is training in" in said, said
+    assert RunFolder(alone["gap"]).info["state"] == "finished"
+
+
+def test_a_communicator_that_is_not_there_is_named(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert little.command("train", "digits-wcgan", "--run", tmp_path / "run") == 2
+    assert "this is an MPI job, but mpi4py is not installed here" in capsys.readouterr().err
+    assert little.command("train", "digits-wcgan", "--ranks", 2) == 2
+    assert "this process is one of several already" in capsys.readouterr().err
