@@ -26,7 +26,9 @@ def ensemble(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     size: Annotated[int, typer.Option(min=1, help="At most so many generators.")] = 5,
     by: Annotated[By, typer.Option(help="What is searched for: the least FID, or TVD of the classes.")] = By.fid,
-    search: Annotated[Search, typer.Option(help="How; neighbourhoods: the weights of each of a grid's.")] = Search.greedy,
+    search: Annotated[
+        Search, typer.Option(help="How; neighbourhoods: the weights of each of a grid's.")
+    ] = Search.greedy,
     samples: Annotated[int, typer.Option("-n", min=2, help="Samples of each generator.")] = 1000,
     network: Annotated[str | None, typer.Option(help="Whose features; as for `ganherd score`.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,

@@ -188,7 +188,8 @@ def add_shifted(
 @triton.jit
 def weight_gradient_kernel(
     x, g, out, sums, line,
-    B, H, W, CI, OH, OW, CO, LC,
+    B, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, CO: tl.constexpr,
+    LC: tl.constexpr,
     TILES: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, SPLIT: tl.constexpr,
     BM: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr, TWO: tl.constexpr, SUMS: tl.constexpr,
     LINED: tl.constexpr, SLOPE: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
@@ -256,7 +257,8 @@ def weight_gradient_kernel(
 @triton.jit
 def weight_gradient_few(
     x, g, out, line,
-    B, H, W, CI, OH, OW, CO, LC,
+    B, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, CO: tl.constexpr,
+    LC: tl.constexpr,
     TILES: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, SPLIT: tl.constexpr,
     BM: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, LINED: tl.constexpr, SLOPE: tl.constexpr,
     PRECISION: tl.constexpr,
