@@ -157,6 +157,7 @@ class Engine(Section):
     # what the state on the device may take, as 4GiB; default: most of what is free
     memory: Bytes | None = None
     threads: int | None = Field(None, ge=1)  # default: measured
+    balance: bool = True  # on unlike machines the faster ranks get more members
 
     @model_validator(mode="after")
     def _graph_needs_a_gpu(self) -> Engine:
@@ -196,6 +197,8 @@ class Run(Section):
     record_every: Annotated[int, BeforeValidator(steps_of), Field(ge=1)] = 50
     sample_every: Steps = 500  # 0: never
     checkpoint_every: Steps = 500  # 0: never
+    # steps between copies of the members in another rank's memory, where a lost rank can be outlived by the others; 0: never
+    buddy_every: Steps = 100
     # with every record: what the discriminators cost on so many images that they train on, and held-out ones; 0: never
     validation: int = Field(0, ge=0)
     keep: int = Field(3, ge=1)  # checkpoints kept, beside the best

@@ -43,7 +43,10 @@ class Job:
 
     def check(self) -> None:
         """A `UserError` for what Slurm, or the shell, would not understand."""
-        slurm_time(self.time)
+        if 0 < _seconds(slurm_time(self.time)) <= self.notice:  # 0 is no limit
+            raise UserError(
+                f"--time {self.time} is no longer than the {self.notice} seconds of --notice: nothing would be trained."
+            )
         if self.launcher not in LAUNCHERS:
             raise UserError(
                 f"there is no launcher {self.launcher!r}: choose {', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}."
@@ -70,6 +73,18 @@ def slurm_time(text: str) -> str:
     if not _TIME.fullmatch(text):
         raise UserError(f"--time {text}: write 90m, 12h, hours:minutes:seconds, or days-hours.")
     return text
+
+
+def _seconds(time: str) -> int:
+    """How long sbatch takes that to be.
+
+    >>> _seconds("3"), _seconds("0:02:30"), _seconds("1-12")
+    (180, 150, 129600)
+    """
+    days, _, clock = time.rpartition("-")
+    units = (3600, 60, 1) if days or time.count(":") == 2 else (60, 1)
+    fields = (int(field) * unit for field, unit in zip(clock.split(":"), units, strict=False))
+    return 86400 * int(days or 0) + sum(fields)
 
 
 def script(job: Job) -> str:

@@ -186,11 +186,13 @@ def test_unequal_seconds_are_said() -> None:
 
 
 def test_a_time_is_all_for_the_training(monkeypatch, data, tmp_path) -> None:
-    from ganherd.run import start
+    from ganherd.run import length, start
 
     seen = {}
-    monkeypatch.setattr(start, "rate", lambda *arguments: 30.0)  # member-steps a second: ten steps of three members
-    monkeypatch.setattr(start, "_train", lambda assembly, plan, folder, budget, *rest: seen.update(vars(budget)))
+    monkeypatch.setattr(length, "rate", lambda *arguments: 30.0)  # member-steps a second: ten steps of three members
+    monkeypatch.setattr(
+        start, "_train", lambda rescue, assembly, plan, folder, budget, *rest: seen.update(vars(budget))
+    )
     asked = recipes.Asked.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
     assert asked.is_time
     start.begin(asked.recipes["a"], tmp_path / "run", quiet=True, whole=True)

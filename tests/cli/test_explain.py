@@ -61,7 +61,7 @@ def test_layers_of_convolutional_nets(explain) -> None:
     g, d = found["nets"]
     assert (g["role"], d["role"]) == ("generator", "discriminator") and g["parameters"] > 0
     here, gpu = hows(g, "here"), hows(g, "gpu")
-    assert here["layers.0"] == ("Linear", ALL) and gpu["layers.0"] == ("Linear", BY_KERNEL)
+    assert here["layers.0"] == ("Linear", ALL) and gpu["layers.0"] == ("Linear", BY_KERNEL)  # with an unflattening
     assert here["layers.5"] == ("Conv2d", EACH)
     assert gpu["layers.5"] == ("Conv2d", "kernel" if HAS_TRITON else EACH)
     upsample = next(layer for layer in g["layers"] if layer["layer"] == "layers.4")
@@ -71,12 +71,23 @@ def test_layers_of_convolutional_nets(explain) -> None:
 
 
 def test_the_pass_of_a_penalty_is_named_where_kernels_run(explain) -> None:
-    g, d = explain(loss={"name": "wasserstein-gp"})["nets"]
-    for net in (g, d):
-        assert {how for what, how in hows(net, "gpu").values() if what == "Linear"} == {BY_KERNEL}
-    assert not g["penalty"] and (not HAS_TRITON or "differentiated twice" in d["penalty"])
+    """There dropouts are operations of their own."""
+    wcgan = {"name": "wcgan", "width": 2, "batch_norm": False}
+    g, d = explain(nets={"discriminator": wcgan}, loss={"name": "wasserstein-gp"})["nets"]
+    by_kernel = [what for what, how in hows(d, "gpu").values() if how == "kernel"]
+    assert not HAS_TRITON or by_kernel == ["Conv2d"] * 4 + ["Linear"]
+    assert not g["penalty"] and (not HAS_TRITON or "differentiated twice: there 9 kernel" in d["penalty"])
     g, d = explain(train={"precision": "float64"})["nets"]
     assert {how for _, how in hows(g, "gpu").values()} == {ALL} and "float64" in g["no_kernels"]["gpu"]
+
+
+@pytest.mark.parametrize(("train", "by"), [({}, ALL), ({"batch": 10}, BY_KERNEL), ({"precision": "bf16"}, BY_KERNEL)])
+def test_linear_layers_by_batch_and_precision(explain, train, by) -> None:
+    """PyTorch's own product where all sizes are multiples of 4, in float32."""
+    g, _ = explain(train=train)["nets"]
+    linear = [layer["gpu"] for layer in g["layers"] if layer["what"] == "Linear"]
+    assert linear and {layer["how"] for layer in linear} == {by}
+    assert by != ALL or not HAS_TRITON or all("a kernel adds the biases" in layer["why"] for layer in linear)
 
 
 def test_what_has_no_kernel_is_named_with_the_reason(explain) -> None:

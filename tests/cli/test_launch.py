@@ -186,6 +186,8 @@ def test_it_is_shown_written_and_submitted(
     ("words", "sentence"),
     [
         (["--time", "soon"], "--time soon: write 90m, 12h"),
+        (["--time", "1m"], "no longer than the 120 seconds of --notice"),
+        (["digits-cellular-3x3", "--array", "3"], "--array is for herds of one seed whose members never meet"),
         (["--launcher", "rsh"], "there is no launcher 'rsh': choose srun, mpiexec or torchrun"),
         (["--module", "a; rm b"], "--module 'a; rm b' is not a name"),
         (["--partition", "a b"], "--partition 'a b' is not a name"),

@@ -16,7 +16,7 @@ from ganherd.herd import streams
 from ganherd.herd.kernels.adam import adam_triton_
 from ganherd.herd.kernels.memory import remembered
 from ganherd.herd.kernels.taps import Turn, turned
-from ganherd.herd.lower import JOINED, lower
+from ganherd.herd.lower import ALL, JOINED, KERNEL, lower
 from ganherd.herd.state import Blueprint
 from ganherd.nets.wcgan import WcganDiscriminator, WcganGenerator
 
@@ -25,7 +25,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 NETS = {
     "the critic of Table 2": (lambda: WcganDiscriminator((3, 8, 8), width=5), (3, 8, 8)),
-    "the critic without batch norm": (lambda: WcganDiscriminator((3, 8, 8), width=5, batch_norm=False), (3, 8, 8)),
+    "the critic without batch norm": (lambda: WcganDiscriminator((3, 8, 8), width=3, batch_norm=False), (3, 8, 8)),
     "the generator of Table 1": (lambda: WcganGenerator((3, 4, 4), 7, width=10), (7,)),
     "transposed convolutions": (
         lambda: nn.Sequential(
@@ -78,6 +78,12 @@ def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
 def test_the_layers_of_the_critic_end_within_their_convolutions():
     by_name = {how.layer: how.how for how in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
     assert sum(how == JOINED for how in by_name.values()) == 9  # four activations, four dropouts, the flattening
+
+
+def test_what_is_differentiated_twice_ends_with_nothing_and_normalises_in_pytorch():
+    found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, twice=True).explain()
+    by_kind = {kind: {how.how for how in found if how.what == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")}
+    assert by_kind == {"Conv2d": {KERNEL}, "Dropout": {KERNEL}, "BatchNorm2d": {ALL}}
 
 
 def test_weights_are_turned_once_until_they_change():

@@ -45,6 +45,30 @@ class Shapes(nn.Module):
         return x.permute(0, 2, 3, 1).flatten(1).unsqueeze(1).squeeze(1) / x.shape[1]
 
 
+class ByName(nn.Module):
+    """Everything is called with its arguments by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.conv = nn.Upsample(scale_factor=2), nn.Conv2d(1, 2, 3, padding=1)
+        self.norm, self.act, self.last = nn.BatchNorm2d(2), nn.ReLU(), nn.Linear(12, 4)
+
+    def forward(self, x):
+        x = self.up(input=x.reshape(x.size(dim=0), 1, 1, 3))
+        x = self.act(input=self.norm(input=self.conv(input=x)))
+        x = torch.flatten(input=self.up(x), start_dim=2).narrow(dim=2, start=0, length=12)
+        return torch.add(input=self.last(input=x[:, 0]), other=x[:, 1, :4], alpha=2)
+
+
+class Indices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 2))
+
+    def forward(self, x):
+        return x[:, :, None][..., 0][:, -1:] * self.weight[None, 0] + self.weight[1:, ...].sum(0)
+
+
 class Counts(nn.Module):
     """Changes a buffer in place: cannot be lowered, and must not be."""
 
@@ -65,7 +89,7 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("members", [2, 5])
-@pytest.mark.parametrize("make", [Scaled, Residual, Shapes])
+@pytest.mark.parametrize("make", [Scaled, Residual, Shapes, ByName, Indices])
 def test_all_members_at_once_are_each_alone(make, members):
     torch.manual_seed(0)
     modules = [make().double() for _ in range(members)]

@@ -1,6 +1,7 @@
 """A rank that trains runs one after another: `rank_trains.py ENGINE '["begin", recipe, run]' '["resume", overrides, run]' …`.
 
-`stop` is `begin` with a SIGTERM that the last rank alone gets, at step 7.
+`stop` is `begin` with a SIGTERM that the last rank alone gets, at step 7. `unlike` is `begin` on hosts of which the first is three
+times as fast as the others; a resume there has nothing to measure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ganherd import recipe_file
 from ganherd.comm.base import Communicator
 from ganherd.comm.detect import connect
 from ganherd.errors import Interrupted, UserError
-from ganherd.run import loop, start
+from ganherd.run import balance, loop, start
 from ganherd.run.ranks import job
 
 
@@ -32,6 +33,11 @@ def stopped(comm: Communicator, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop.Trainer, "tick", acting)
 
 
+def unlike(comm: Communicator, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(comm, "hosts", ("fast", *(f"slow{rank}" for rank in range(1, comm.size))))
+    patch.setattr(balance, "measured", lambda assembly: 3.0 if comm.rank == 0 else 1.0 + 0.1 * comm.rank)
+
+
 def main(engine: str, *jobs: str) -> None:
     little.be_brief(pytest.MonkeyPatch())
     with job(lambda: connect(engine)) as comm:
@@ -43,11 +49,13 @@ def main(engine: str, *jobs: str) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 if how == "stop":
                     stopped(comm, patch)
+                if how == "unlike":
+                    unlike(comm, patch)
                 try:
                     start.begin(recipe_file.load(given), run, quiet=True, job=comm)
-                    assert how == "begin"
+                    assert how != "stop"
                 except (Interrupted, SystemExit) as ended:
-                    if how == "begin":
+                    if how != "stop":
                         raise
                     is_code = isinstance(ended, SystemExit) and ended.code == 75
                     assert is_code == (comm.rank > 0), ended

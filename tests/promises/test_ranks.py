@@ -140,7 +140,7 @@ def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.
             [
                 {k: v for k, v in line.items() if k not in times}
                 for line in little.lines(path / name)
-                if line.get("event") != "resume"
+                if line.get("event") not in ("resume", "lost")
             ]
             for path in (run, other)
         ]
@@ -198,6 +198,22 @@ def test_a_run_stopped_on_two_ranks_goes_on_on_three_and_on_one(
         written = [len(own) for own in (RunFolder(tmp_path / strategy).info["ranks"] or {}).get("members", [])]
         expected = {"independent": [], "gap": [2, 2, 2], "cellular": [2, 2, 2]}
         assert written == expected.get(strategy, [2, 2, 1])
+
+
+def test_faster_ranks_get_more_members_and_the_herd_is_the_same(
+    data: Path, alone: dict[str, Path], tmp_path: Path
+) -> None:
+    strategies = ("gap", "cellular")
+    jobs = [["unlike", recipe(data, strategy), str(tmp_path / strategy)] for strategy in strategies]
+    even = {**recipe(data, "gap"), "engine": {"name": "fused", "threads": 1, "device": "cpu", "balance": False}}
+    code, said = launch("forked", 3, [*jobs, ["unlike", even, str(tmp_path / "even")]])
+    assert code == 0, said
+    for strategy in strategies:
+        assert_same_herd(tmp_path / strategy, alone[strategy])
+        written = RunFolder(tmp_path / strategy).info["ranks"]
+        assert [len(own) for own in written["members"]] == [4, 1, 1] and written["weights"] == [3.0, 1.1, 1.2]
+    written = RunFolder(tmp_path / "even").info["ranks"]
+    assert [len(own) for own in written["members"]] == [2, 2, 2] and "weights" not in written
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import torch
 
 import ganherd
 import little
-from ganherd.run import loop, start
+from ganherd.run import length, loop, start
 from ganherd.run.folder import RunFolder
 
 EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loop")]
@@ -393,7 +393,8 @@ def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loop.Trainer, "tick", slower)
     monkeypatch.setattr(loop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
-    monkeypatch.setattr(start, "_measure", lambda *_: (100.0, 1.0))
+    for module in (start, length):
+        monkeypatch.setattr(module, "measure", lambda *_: (100.0, 1.0))
 
 
 @pytest.mark.usefixtures("slow_clock")

@@ -108,3 +108,11 @@ def test_no_global_state_of_matplotlib() -> None:
     pictures.svg(charts.draw_losses([]), inline=True)
     assert dict(matplotlib.rcParams) == before
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_names_in_any_script_are_drawn_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    """An SVG keeps them as text, for whoever has the font."""
+    figure, (axes,) = pictures.new_figure(3, 2)
+    axes.set_title("кошка 犬 قط")
+    pictures.png(figure)
+    assert "犬" in pictures.svg(figure, inline=True) and not list(recwarn)

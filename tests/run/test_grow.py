@@ -170,6 +170,8 @@ def test_retraining_is_resumed_exactly(there: Path, tmp_path: Path, monkeypatch:
         patch.setattr(loop.Trainer, "tick", dies)
         with pytest.raises(little.Killed):
             little.resume(tmp_path / "killed")
+    with pytest.raises(ganherd.UserError, match="leave --budget out"):
+        little.resume(tmp_path / "killed", "10steps")
     little.resume(tmp_path / "killed")
     little.assert_same(tmp_path / "killed", tmp_path / "whole")
 
@@ -181,6 +183,7 @@ def test_retraining_is_resumed_exactly(there: Path, tmp_path: Path, monkeypatch:
         (("--resume", "RUN", "--retrain", "three"), "there are zero, one"),
         (("--resume", "RUN", "--retrain", "1", "--budget", "soon"), "must be steps, epochs or time"),
         (("--resume", "RUN", "--retrain", "1", "--set", "train.batch=3"), "with the run's own recipe"),
+        (("--resume", "RUN", "--retrain", "1", "--members", "0-1"), "fill the same --run"),
         (("--resume", "RUN", "--grow", "RUN"), "--grow begins a new run"),
     ],
 )

@@ -62,3 +62,42 @@ def test_parts_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.Capture
     assert "left are 2-2 not begun" in capsys.readouterr().out
     assert "have members in common" in refused("--members", "1-2", "--run", run)
     assert "another recipe" in refused("--members", "2", "--run", run, "--set", "train.batch=3")
+    assert "have the budget 3steps, not 4steps" in refused("--members", "2", "--run", run, "--budget", "4steps")
+    assert "as 0-2" in refused("--members", "2-0", "--run", run)
+    assert "leave --members out" in refused("--members", "2", "--run", run, "--dry-run")
+    assert little.command("train", "--resume", run) == 2
+    assert "trained in parts" in capsys.readouterr().err
+
+
+def test_a_part_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None:
+    """Before its run.json: it hinders neither the others, nor itself."""
+    recipe, run = recipe_file.load(little.write_recipe(tmp_path, budget="3steps", net="tiny")), tmp_path / "run"
+    own = run / "parts" / "000-000"
+    parts.train_part(recipe, run, "1", quiet=True)
+    own.mkdir()
+    for name in (".lock", "recipe.yaml", "run.json.new"):
+        (own / name).touch()
+    parts.train_part(recipe, run, "2", quiet=True)
+    facts = status.describe(run)
+    assert len(facts["parts"]) == 2 and facts["left"] == ["0-0 not finished"]
+    assert parts.train_part(recipe, run, "0", quiet=True).path == run
+
+
+def test_a_folder_with_a_recipe_of_the_users_own_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(ganherd.UserError, match="exists already"):
+        RunFolder(tmp_path).refuse_existing()
+
+
+def test_parts_that_ended_at_different_steps_are_not_begun_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Joined they have no checkpoint; a resume must not take that for a run at its beginning."""
+    recipe, run = recipe_file.load(little.write_recipe(tmp_path, budget="3steps", net="tiny")), tmp_path / "run"
+    parts.train_part(recipe, run, "0", quiet=True)
+    little.resume(run / "parts" / "000-000", "5steps")
+    parts.train_part(recipe, run, "1-2", quiet=True)
+    assert RunFolder(run).info["state"] == "finished" and not (run / "checkpoints").exists()
+    for words in (("--budget", "9steps"), ("--retrain", "0")):
+        assert little.command("train", "--resume", run, *words) == 2
+        assert "not trained further" in capsys.readouterr().err

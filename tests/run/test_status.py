@@ -11,7 +11,9 @@ import pytest
 
 import ganherd
 import little
+from ganherd.comm.heartbeat import Heartbeat
 from ganherd.run import loop, status
+from ganherd.run.folder import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +113,24 @@ def test_many_alarms_are_told_in_a_few_lines_with_what_followed() -> None:
     assert lines[2] == "… 9 before these in events.jsonl" and len(lines) == 3 + 10 + 1
     assert "step 95: member 8 dead critic is over" in lines and "step 99: member 0 repair (reseed)" in lines
     assert lines[-2:] == ["step 100: member 4 nan", "not well now: member 4 (nan)"]
+
+
+def test_a_rank_that_is_late_by_a_factor_is_named(tmp_path: Path) -> None:
+    """By what a step takes it without its waiting for others: all of them make the same steps in the same time."""
+    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    folder = RunFolder(tmp_path / "run")
+    folder.write_info(
+        state="running", ranks={"communicator": "torch", "hosts": ["a"] * 4, "members": [[0], [1], [2], []]}
+    )
+    for rank, seconds in enumerate([0.10, 0.26, 0.12, 0.0]):  # the last one is a spare
+        facts = {"step": 3, "rate": 40.0, "step_seconds": seconds, "bytes_sent": 2048, "bytes_received": 4096}
+        with Heartbeat(folder.path / "ranks", rank, 4, [rank] if rank < 3 else []) as heart:
+            heart.note("processing" if rank < 3 else "inactive", **facts)
+    with folder.lock():
+        seen = status.describe(folder.path)
+    assert [rank["slower"] for rank in seen["ranks"]] == [0.53, 2.36, 0.67, None]
+    told = status.text(seen).splitlines()
+    host = seen["ranks"][1]["host"]
+    assert f"the others wait for: rank 1 on {host}, which is late by a factor of 2.4" in told
+    (line,) = [line for line in told if line.startswith(f"rank 1 on {host}: ")]
+    assert "member 1, step 3, 40 member-steps/s" in line and "2.0 KiB sent, 4.0 KiB received" in line

@@ -75,6 +75,7 @@ class Communicator(ABC):
     bytes_received = 0
     seconds = 0.0  # in `fetch`, waiting for others included
     waits_since: float | None = None  # time.monotonic() since when this rank waits for others; for its heartbeat
+    successor: Communicator | None = None  # of those that are left, where this one lost ranks and the run goes on
     goes_on = False  # whether those that are left when a rank is lost can go on: see `survivors`
     _broken: tuple[type[Exception], ...] = ()  # what the engine raises where a peer is gone
 
@@ -179,6 +180,16 @@ class Communicator(ABC):
     def survivors(self) -> Survivors:
         """Called by all that are left, after `RankLost`; returns when all have come. Raises `RankLost` where that cannot be."""
         raise RankLost(f"{self.name} cannot go on without a rank that is lost")
+
+    def agreed(self) -> None:
+        """As `barrier`; where ranks can be lost, all that are left hear the same: none goes on while another has to look for
+        survivors."""
+        self.barrier()
+
+    @property
+    def latest(self) -> Communicator:
+        """The communicator of those that are left by now: this one, where nobody was lost."""
+        return self if self.successor is None else self.successor.latest
 
     def after_loss(self, resume: str) -> str:
         """What becomes of the job when a rank is lost, as a sentence; `resume`: the command that goes on with the run."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ganherd.comm.base import Communicator, Placement
 
 if TYPE_CHECKING:
@@ -52,23 +54,50 @@ class Buddies:
     def find(self, comm: Communicator, members: Sequence[int]) -> Found:
         """Which of these members can be given back, and from whose memory; called by all ranks of `comm`: those that are left.
 
-        All copies are of one step: the newest of which every rank has its part.
+        All copies are of one step: the newest of which all of these members are there, else the newest that every rank which
+        keeps copies has its part of. A rank that keeps none, as a spare, is given members all the same.
         """
-        said = [
-            json.loads(each) for each in comm.collect(json.dumps({c.step: c.members for c in self._copies}).encode())
-        ]
-        steps = set.intersection(*(set(map(int, each)) for each in said))
-        if not steps:
+        mine: dict[int, dict[int, tuple[Copy, int]]] = {}
+        for copy in self._copies:
+            mine.setdefault(copy.step, {}).update({m: (copy, row) for row, m in enumerate(copy.members)})
+        told = comm.collect(json.dumps({step: list(own) for step, own in mine.items()}).encode())
+        said = [{int(step): own for step, own in json.loads(each).items()} for each in told]
+        step = _newest(said, members)
+        if step is None:
             return Found(None, Placement(((),) * comm.size), tuple(members), (), {})
-        step, holders = max(steps), dict[int, int]()
+        holders: dict[int, int] = {}
         for rank, each in enumerate(said):
-            for member in each[str(step)]:
+            for member in each.get(step, ()):
                 holders.setdefault(member, rank)
         placement = Placement(tuple(tuple(sorted(m for m in holders if holders[m] == r)) for r in range(comm.size)))
-        copy = next(copy for copy in self._copies if copy.step == step)
-        at = [copy.members.index(member) for member in placement.ranks[comm.rank]]
-        rows = {name: value[at] for name, value in copy.rows.items()}
-        return Found(step, placement, tuple(m for m in members if m not in holders), copy.facts, rows)
+        speaker = next(rank for rank, each in enumerate(said) if step in each)
+        speech = b""
+        if comm.rank == speaker:
+            last = next(copy for copy in reversed(self._copies) if copy.step == step)
+            speech = json.dumps([last.facts, _layout(last.rows)]).encode()
+        facts, layout = json.loads(comm.collect(speech)[speaker])
+        at = [mine[step][member] for member in placement.ranks[comm.rank]]
+        rows = {
+            name: torch.stack([copy.rows[name][row] for copy, row in at])
+            if at
+            else torch.empty(0, *shape, dtype=getattr(torch, dtype))
+            for name, dtype, shape in layout
+        }
+        return Found(step, placement, tuple(m for m in members if m not in holders), tuple(facts), rows)
+
+
+def _newest(said: Sequence[dict[int, list[int]]], members: Sequence[int]) -> int | None:
+    """The step of the copies to take, from the members that each rank has of each step."""
+    for step in sorted({step for each in said for step in each}, reverse=True):
+        if set(members) <= {member for each in said for member in each.get(step, ())}:
+            return step
+    common = [set(each) for each in said if each]
+    return max(set.intersection(*common), default=None) if common else None
+
+
+def _layout(rows: State) -> list[tuple[str, str, list[int]]]:
+    """What a rank needs to know of tensors of which it has no row."""
+    return [(name, str(value.dtype).removeprefix("torch."), list(value.shape[1:])) for name, value in rows.items()]
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,20 @@ class Beat:
     state: str
     host: str
     pid: int
+    cores: int = 0  # of its host, that it may use
+    memory: int = 0  # bytes
+    gpus: str = ""
     members: tuple[int, ...] = ()
     step: int = 0
     rate: float = 0.0  # member-steps per second of this rank
+    step_seconds: float = 0.0  # that a step of all its members takes it, waiting for others not counted
     waits: float = 0.0  # seconds that it has been waiting for other ranks, at this moment
     bytes_sent: int = 0
     bytes_received: int = 0
     exchange_seconds: float = 0.0
+    exchanges: int = 0  # meetings at which members travelled between ranks
+    received: int = 0  # bytes of members that came to this rank at these
+    gathered: int = 0  # bytes that would have come, had every rank been sent all members
     time: float = 0.0  # when it was written, seconds since 1970
     period: float = PERIOD
 
@@ -84,9 +91,14 @@ class Heartbeat:
     ) -> None:
         """`folder`: the run's `ranks/`. `comm`: whose traffic and waiting is told."""
         self.folder, self.comm, self.period = folder, comm, period
-        self._beat = Beat(rank, size, "inactive", platform.node(), os.getpid(), tuple(members), period=period)
+        self._beat = Beat(rank, size, "inactive", platform.node(), os.getpid(), members=tuple(members), period=period)
         self._wake, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    @property
+    def now(self) -> Beat:
+        """What the next beat will say, but for what is known when it is written."""
+        return self._beat
 
     @property
     def path(self) -> Path:

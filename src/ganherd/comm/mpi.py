@@ -96,12 +96,18 @@ class Mpi(Communicator):
             return "The ranks that are left go on."
         return f"The job ends; go on with: {resume} (under Open MPI, mpiexec --with-ft ulfm does so by itself)"
 
+    def agreed(self) -> None:
+        if not self.goes_on:
+            super().agreed()
+            return
+        with self._waiting():
+            self._requests([self._comm.Iagree(np.ones(1, np.int32))]).wait()
+
     def close(self) -> None:
         if not self.goes_on:
             super().close()
             return
-        with self._waiting():  # all ranks hear the same: none leaves while another has to look for survivors
-            self._requests([self._comm.Iagree(np.ones(1, np.int32))]).wait()
+        self.agreed()
         with suppress(self._mpi.Exception):  # who is lost from here on is missed by nobody
             self._leave()
 

@@ -61,7 +61,11 @@ def launch_slurm(
         where, new = resume, words
     else:
         name = recipe or recipe_file.DEFAULT
-        recipe_file.load(name, overrides)
+        loaded = recipe_file.load(name, overrides)
+        if array:
+            from ganherd.commands.train import refuse_meeting
+
+            refuse_meeting(loaded, "--array")
         where, new = run or Path("runs") / Path(name).stem, [name, *words]
     if array and resume is not None:
         raise UserError("the jobs of an array go on by themselves: name the recipe and --run again, not --resume.")

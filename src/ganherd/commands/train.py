@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,7 +68,11 @@ def train(
         raise UserError("--dry-run is for new runs: `ganherd status` says where this one stands.")
     if resume and explain:
         raise UserError("--explain is for new runs: leave --resume out and name the recipe.")
+    if members is not None and (engine != "local" or ranks is not None or resume or run is None):
+        raise UserError("--members is for one of several jobs that fill the same --run: give that, and no ranks.")
     if dry_run or explain:
+        if members is not None:
+            raise UserError("--dry-run and --explain look at the whole herd: leave --members out.")
         if ranks is not None or engine != "local":
             raise UserError("--dry-run and --explain look at one process: leave the ranks out.")
         _look(recipe, overrides, explain, as_json)
@@ -81,8 +84,7 @@ def train(
         prepare(resume, retrain, budget, trust_code)
         overrides = []  # the checkpoint says how long
     if members is not None:
-        if engine != "local" or ranks is not None or resume or retrain or run is None:
-            raise UserError("--members is for one of several jobs that fill the same --run: give that, and no ranks.")
+        assert run is not None
         _part(recipe, run, members, overrides, as_json, quiet)
         return
     if engine == "local" and (ranks or 1) == 1:
@@ -155,29 +157,24 @@ def _train(
         from ganherd.comm.agree import agree
 
         together(comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n"))
-        if comm.broadcast(b"again" if _was_begun(run, os.environ) else b""):
-            resume, overrides = run, []
+        from ganherd.run.rescue import begun
+
+        if again := comm.broadcast(str(begun(run, os.environ) or "").encode() if comm.rank == 0 else None):
+            resume, overrides = Path(again.decode()), []
     from ganherd.run import start
 
     if resume:
         done = start.resume(resume, overrides, quiet, trust_code, comm)
     else:
         done = start.begin(loaded, run, Path(recipe or recipe_file.DEFAULT).stem, quiet, job=comm)
-    if comm is None or comm.rank == 0:
+    if comm is None or comm.latest.rank == 0:
         _trained(done, as_json)
-
-
-def _was_begun(run: Path | None, environ: Mapping[str, str]) -> bool:
-    """Whether torchrun has started the ranks again after one was lost, so that a new run is to be gone on with."""
-    again = environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-    return again and run is not None and (run / "run.json").is_file()
 
 
 def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_json: bool, quiet: bool) -> None:
     """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
     loaded = _load(recipe, None, overrides)
-    if loaded.strategy.name != "independent" or loaded.strategy.share.layers or loaded.herd.seeds > 1:
-        raise UserError("--members is for herds of one seed whose members never meet: take strategy independent.")
+    refuse_meeting(loaded, "--members")
     from ganherd.run import parts
 
     done = parts.train_part(loaded, run, members, quiet)
@@ -186,6 +183,12 @@ def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_
         return
     left = ", ".join(parts.unfinished(parts.RunFolder(run)))
     print(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
+
+
+def refuse_meeting(recipe: Recipe, option: str) -> None:
+    """A herd can be trained in parts that know nothing of each other only where members never meet."""
+    if recipe.strategy.name != "independent" or recipe.strategy.share.layers or recipe.herd.seeds > 1:
+        raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
 
 
 def _load(recipe: str | None, resume: Path | None, overrides: list[str]) -> Recipe:

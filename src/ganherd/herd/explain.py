@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from typing import Any
 
+import torch
 from torch import nn
 
 from ganherd.herd import autotune, lower, streams
 from ganherd.herd.engine import Herd
 from ganherd.herd.lower import How
+from ganherd.herd.step import Rules
+from ganherd.herd.trace import NoGraph, trace
 
 
 def explain(herd: Herd) -> dict[str, Any]:
@@ -32,11 +34,13 @@ def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> dict[str, Any
         "net": type(module).__name__,
         "parameters": sum(p.numel() for p in module.parameters()),
         "no_kernels": {"here": here, "gpu": gpu},
-        "penalty": "the pass of the penalty is differentiated twice: there no layer is a part of another"
-        if twice and not gpu
-        else "",
-        "layers": _layers(module, not here, not gpu),
+        "penalty": _penalty(module, herd.rules) if twice and not gpu else "",
+        "layers": _layers(module, herd.rules, not here, not gpu),
     }
+
+
+def _penalty(module: nn.Module, rules: Rules) -> str:
+    return f"the pass of the penalty is differentiated twice: there {_total(_lowered(module, rules, True, twice=True))}"
 
 
 def _why_no_kernels(herd: Herd) -> str:
@@ -48,8 +52,8 @@ def _why_no_kernels(herd: Herd) -> str:
     return ""
 
 
-def _layers(module: nn.Module, here: bool, gpu: bool) -> list[dict[str, Any]]:
-    both = [_lowered(module, kernels) for kernels in (here, gpu)]
+def _layers(module: nn.Module, rules: Rules, here: bool, gpu: bool) -> list[dict[str, Any]]:
+    both = [_lowered(module, rules, kernels) for kernels in (here, gpu)]
     return [
         {
             "layer": one.layer,
@@ -61,27 +65,25 @@ def _layers(module: nn.Module, here: bool, gpu: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _lowered(module: nn.Module, kernels: bool) -> list[How]:
+def _lowered(module: nn.Module, rules: Rules, kernels: bool, twice: bool = False) -> list[How]:
     """Layer by layer, or the whole module in one line where its graph is not known."""
-    found = lower.lower(module, kernels)
-    return (
-        [How("all of it", type(module).__name__, lower.VMAP, why_whole(module))] if found is None else found.explain()
-    )
+    found = lower.lower(module, kernels, twice)
+    if found is None:
+        return [How("all of it", type(module).__name__, lower.VMAP, _why_whole(module))]
+    return found.explain(rules.batch, torch.bfloat16 if rules.precision == "bf16" else torch.float32)
 
 
-def why_whole(module: nn.Module) -> str:
+def _total(layers: list[How]) -> str:
+    return ", ".join(f"{number} {how}" for how, number in Counter(layer.how for layer in layers).items())
+
+
+def _why_whole(module: nn.Module) -> str:
     """Why a module's graph is not lowered."""
-    known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     try:
-        graph = lower._Tracer().trace(copy.deepcopy(module))
-    except Exception as error:  # a user's code on stand-ins may raise anything
-        return f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}"
-    for node in graph.nodes:
-        if node.op == "get_attr" and node.target not in known:
-            return f"its tensor {node.target} is neither a parameter nor a buffer"
-        if node.op == "call_method" and str(node.target).endswith("_"):
-            return f"it changes a tensor in place, with {node.target}"
-    return "its graph holds what is not known"
+        trace(module)
+    except NoGraph as why:
+        return str(why)
+    return ""
 
 
 def _one_by_one(herd: Herd, modules: list[nn.Module]) -> str:

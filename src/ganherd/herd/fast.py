@@ -17,7 +17,7 @@ from ganherd.herd.kernels.shapes import HEAVY
 from ganherd.herd.kernels.taps import Turn
 from ganherd.herd.ops import After
 
-JOINS = True  # convolutions do part of the work of those who read them, as `lower` may ask
+JOINS = True  # convolutions do part of the work of those who read them, as `joins` may ask
 
 # What an operation leaves beside its output for the only one that reads it:
 _STATS = "statistics"  # for a batch norm
@@ -46,7 +46,7 @@ def linear(
     images = flatten and x.dim() == 5
     if (x.dim() != 3 and not images) or (shape and len(shape) != 3):
         return ops.linear(x, weight, bias, flatten, shape, normed, after)
-    if not images and not shape and x.dtype == _dtype(x) == torch.float32 and _aligned(x, weight):
+    if not images and not shape and x.dtype == _dtype(x) and is_aligned(x.dtype, *x.shape[1:], weight.shape[1]):
         if bias is None:
             return ops.linear(x, weight, bias, after=after)
         out = MemberLinear.apply(x, weight, bias)  # the library's product reads the weights as they lie
@@ -66,8 +66,9 @@ def linear(
     return _beside(out, stats, after)
 
 
-def _aligned(x: Tensor, weight: Tensor) -> bool:
-    return all(size % 4 == 0 for size in (*x.shape[1:], weight.shape[1]))
+def is_aligned(dtype: torch.dtype, *sizes: int) -> bool:
+    """Whether the library's batched product is the better one for a linear layer: samples, features in, features out."""
+    return dtype == torch.float32 and all(size % 4 == 0 for size in sizes)
 
 
 def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:

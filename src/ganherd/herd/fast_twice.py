@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ganherd.herd.fast import conv2d, conv_transpose2d, dropout, fits, linear
+from ganherd.herd.fast import conv2d, conv_transpose2d, dropout, fits, is_aligned, linear
 from ganherd.herd.ops import batch_norm
 
-__all__ = ["batch_norm", "conv2d", "conv_transpose2d", "dropout", "fits", "linear"]
+__all__ = ["batch_norm", "conv2d", "conv_transpose2d", "dropout", "fits", "is_aligned", "linear"]

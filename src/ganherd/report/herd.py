@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ _KINDS = {
     "diverged": "bad",
     "alarm": "warn",
     "repair": "warn",
+    "lost": "warn",
     "calm": "good",
     "finish": "good",
     "start": "busy",
@@ -132,7 +134,7 @@ def members(story: Story) -> Safe:
             m.label or "–",
             percent(m.weight),
         ]
-        row += [number(m.loss_g), number(m.loss_d)]
+        row += [_loss(m, m.loss_g), _loss(m, m.loss_d)]
         row += [percent(accuracy.get(own or ""))] if accuracy else []
         row += [number(spread.get(own or ""))] if spread else []
         row.append(_troubles(m))
@@ -141,6 +143,11 @@ def members(story: Story) -> Safe:
     more = len(story.members) - len(rows)
     rest = tag("p", f"{more:,} more members.", cls="small") if more > 0 else ""
     return tag("section", tag("h2", "Members"), table(head, rows, right=right), rest)
+
+
+def _loss(member: Member, value: float | None) -> str:
+    """Its last loss; a member that is well and has none was at rest."""
+    return "–" if value is not None and math.isnan(value) and not member.troubles else number(value)
 
 
 def _troubles(member: Member) -> Any:

@@ -14,6 +14,8 @@ from ganherd import recipe_file
 from ganherd.errors import UserError
 from ganherd.recipe import Recipe
 
+_FIRST = {".lock", "recipe.yaml", "recipe.yaml.new", "run.json.new"}  # what is there before run.json is
+
 
 class RunFolder:
     """Paths and readers of one run.
@@ -58,13 +60,18 @@ class RunFolder:
 
     def refuse_existing(self) -> None:
         try:
-            taken = self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+            taken = self.path.exists() and (not self.path.is_dir() or not self._is_free())
         except OSError as error:
             raise UserError(f"the run folder {self.path} cannot be looked at: {error.strerror}.") from error
         if taken:
             raise UserError(
                 f"{self.path} exists already; choose another --run, or go on with `ganherd train --resume {self.path}`."
             )
+
+    def _is_free(self) -> bool:
+        """Whether it holds nothing, or only what a process left that was killed before it had written run.json."""
+        names = {path.name for path in self.path.iterdir()}
+        return not names or (".lock" in names and names <= _FIRST)
 
     @property
     def recipe(self) -> Recipe:

@@ -25,6 +25,7 @@ from ganherd.run.cut import Cut
 from ganherd.run.folder import RunFolder
 from ganherd.run.origins import as_resolved
 from ganherd.run.ranks import Ranks
+from ganherd.run.rescue import launcher
 
 
 def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
@@ -34,6 +35,7 @@ def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
         "seed": assembly.recipe.run.seed,
         "git": _git(),
         "host": platform.node(),
+        **({"launcher": name} if (name := launcher()) else {}),
         "command": shlex.join(sys.argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": vars(plan),
@@ -51,11 +53,13 @@ def placed(ranks: Ranks) -> dict[str, Any] | None:
     if ranks.is_alone:
         return None
     members = [list(own) for own in ranks.placement.ranks]
-    return {"communicator": ranks.job.name, "hosts": list(ranks.job.hosts), "members": members}
+    speeds = {} if ranks.weights is None else {"weights": list(ranks.weights)}
+    return {"communicator": ranks.job.name, "hosts": list(ranks.job.hosts), "members": members, **speeds}
 
 
 def recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
     """The engine and the budget with which the run was started: it goes on with these."""
+    check_joined(info, folder)
     try:
         plan, deadline = Plan(**info["engine"]), info["budget"]["deadline"]
         if plan.name not in ("loop", "fused", "graph") or not (int(plan.chunk) > 0 and 0 < int(plan.threads) <= 4096):
@@ -65,6 +69,20 @@ def recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
         raise UserError(
             f"{folder.info_path} does not say which engine and budget the run has; it cannot be resumed exactly."
         ) from error
+
+
+def check_joined(info: dict[str, Any], folder: RunFolder) -> None:
+    """A run that was trained in parts goes on as a whole once they are joined, if they ended at the same step."""
+    if info.get("state") == "parts":
+        raise UserError(
+            f"{folder.path} is trained in parts that are not all finished: go on with `ganherd train --members`, as "
+            f"`ganherd status {folder.path}` says."
+        )
+    if info.get("parts") and not checkpoint.steps(folder.checkpoints):
+        raise UserError(
+            f"the parts of {folder.path} ended at different steps, so there is no checkpoint of them all: it can be sampled "
+            "and scored, but not trained further."
+        )
 
 
 def recorded_pace(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | None:

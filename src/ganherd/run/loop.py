@@ -17,6 +17,7 @@ from ganherd.comm.heartbeat import Heartbeat
 from ganherd.errors import Interrupted
 from ganherd.herd.engine import Engine, Plan, make_engine, never
 from ganherd.herd.part import Part
+from ganherd.herd.state import State
 from ganherd.herd.step import SUMS
 from ganherd.run import cadence, checkpoint, health
 from ganherd.run.alarms import OF_ALL, Alarms
@@ -28,6 +29,7 @@ from ganherd.run.preview import Preview
 from ganherd.run.progress import Progress
 from ganherd.run.record import Lines
 from ganherd.run.repair import RunFailed
+from ganherd.run.rescue import Rescue
 from ganherd.run.rest import Rest
 from ganherd.run.stop import StopRequest
 from ganherd.run.validate import Validation
@@ -101,7 +103,8 @@ class Trainer:
             name: Lines(path, facts.get("bytes", {}).get(name, 0 if resumed is None else None))
             for name, path in paths.items()
         }
-        self.saved = self.step if resumed else None  # the step of the last checkpoint
+        self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
+        self.rescue: Rescue | None = None  # where a lost rank can be outlived
         self.stretch = 1  # steps until the ranks hear of each other again
         self.heart: Heartbeat | None = None  # where there are several
         self.began = time.monotonic()
@@ -115,6 +118,7 @@ class Trainer:
                 self.event("kept", member=member, name=self.assembly.name_of(member))
             self.look()  # how varied fresh weights are is what a collapse is measured against
             self.save()  # so that a run can be resumed, and a member rolled back, from the first moment on
+        self.keep()
         while self.step < self.last:
             began, start = time.monotonic(), self.step
             if self.step == 0 or self.strategy.meets_at(self.step):
@@ -142,11 +146,13 @@ class Trainer:
                 self.recorded = self.step
                 self.sums.zero_()
             if meets:
-                self.tell(self.strategy.close(self.step))
+                self.tell(self.strategy.close(self.step, goes_on=self.step < self.last))
             if self.due(self.settings.sample_every):
                 self.show()
             if self.due(self.settings.checkpoint_every):
                 self.save()
+            if self.due(self.kept_every):
+                self.keep()
             if asked := self.heard(stop, took / max(1, self.step - start)):
                 self.interrupt(asked)
         if self.saved != self.step:
@@ -168,7 +174,8 @@ class Trainer:
 
     def next_stop(self) -> int:
         """The next step at which anything but training happens."""
-        every = (self.settings.record_every, self.settings.sample_every, self.settings.checkpoint_every)
+        settings = self.settings
+        every = (settings.record_every, settings.sample_every, settings.checkpoint_every, self.kept_every)
         stops = [self.step - self.step % e + e for e in every if e]
         meeting = self.strategy.next_after(self.step)
         stops += [meeting] if meeting is not None else []
@@ -194,6 +201,9 @@ class Trainer:
         """The signal that any rank was asked to stop by; none: it goes on. `seconds`: what a step of this rank takes."""
         if self.ranks.is_alone:
             return stop.name
+        if self.heart:
+            before = self.heart.now.step_seconds or seconds
+            self.heart.note(step_seconds=round(0.8 * before + 0.2 * seconds, 6), **vars(self.strategy.traffic))
         names, each = zip(*self.ranks.told([stop.name, seconds]), strict=True)
         self.stretch = min(2 * self.stretch, max(1, int(_STRETCH / max(1e-9, *each))))
         return next((str(name) for name in names if name), "")
@@ -287,33 +297,51 @@ class Trainer:
             if score == score and (self.best is None or score < self.best[0]):
                 self.best = (score, self.step)
             self.event("checkpoint", score=score, best=self.best[1] if self.best else None)
-        facts: dict[str, Any] = {
-            "sums": self.all_sums().tolist(),
-            "recorded": self.recorded,
-            "last_good": self.last_good,
-            "best": self.best,
-            "score": score,
-            "repairs": self.repairs,
-            "seconds": self.seconds,
-            "over": self.over,
-            "bytes": {name: lines.settle() for name, lines in self.lines.items()},
-        }
-        known = {name: value[self.own] for name, value in (*self.alarms.state.items(), *self.rest.state.items())}
+        facts = {**self.facts(), "score": score}
+        facts["bytes"] = {name: lines.settle() for name, lines in self.lines.items()}
         try:
-            state = {**self.herd.state, **self.watch.state, **known, **self.strategy.state}
-            checkpoint.save(self.folder.checkpoints, self.step, state, self.blueprints, facts, self.ranks)
+            checkpoint.save(self.folder.checkpoints, self.step, self.state(), self.blueprints, facts, self.ranks)
         except OSError as error:
             before = "the one before is whole" if self.saved is not None else "it is the first one"
             why = f"the checkpoint of step {self.step} could not be written ({error.strerror}); {before}."
+            self.strategy.leave()
             self.ranks.end(Interrupted(why))
         self.saved = self.step
         if self.ranks.is_first:
             kept = [self.last_good, self.best[1] if self.best else None]
             checkpoint.prune(self.folder.checkpoints, self.settings.keep, kept)
 
+    def state(self) -> State:
+        """Everything of this rank's members [n, …] that a run goes on with."""
+        known = {name: value[self.own] for name, value in (*self.alarms.state.items(), *self.rest.state.items())}
+        return {**self.herd.state, **self.watch.state, **known, **self.strategy.state}
+
+    def facts(self) -> dict[str, Any]:
+        """What else it goes on with, of the whole herd."""
+        return {
+            "sums": self.all_sums().tolist(),
+            "recorded": self.recorded,
+            "last_good": self.last_good,
+            "best": self.best,
+            "repairs": self.repairs,
+            "seconds": self.seconds,
+            "over": self.over,
+        }
+
+    @property
+    def kept_every(self) -> int:
+        """Steps between copies in memory, which only ranks make that can go on without one of them."""
+        there = self.rescue is not None and self.ranks.job.goes_on and self.ranks.everyone.size > 1
+        return self.settings.buddy_every if there else 0
+
+    def keep(self) -> None:
+        if self.rescue and self.kept_every:
+            self.rescue.keep(self)
+
     def interrupt(self, asked: str) -> None:
         if self.saved != self.step:
             self.save()
+        self.strategy.leave()
         self.ranks.end(Interrupted(f"stopped by {asked} at step {self.step}."))
 
     def tell(self, events: Iterable[Event]) -> None:

@@ -230,7 +230,10 @@ def take(herd: Herd, row: int, part: State, name: str) -> str:
     target = {key: value for key, value in mine.items() if key.startswith(parts)}
     given = {"g.ema": part["g.params"], **{key: value for key, value in part.items() if key.startswith(parts)}}
     if wrong := [key for key, value in target.items() if key not in given or given[key].shape[1:] != value.shape[1:]]:
-        raise UserError(f"{name} does not fit this herd: its {wrong[0]} is of another shape.")
+        raise UserError(
+            f"{name} does not fit this herd: its {wrong[0]} is of another shape, as is that of nets with `label: true` where there "
+            "are more classes."
+        )
     if not all(bool(torch.isfinite(value).all()) for value in given.values()):
         raise UserError(f"{name} is not finite, so nothing can start from it: take another member.")
     take_(target, given, [row], [0])

@@ -68,6 +68,8 @@ def wanted(members: str, size: int) -> range:
     if not match:
         raise UserError(f"--members {members} is not a member or a range of them: write 0-9, or 7.")
     first, last = int(match[1]), int(match[2] or match[1])
+    if first > last:
+        raise UserError(f"--members {members}: the lower number comes first, as {last}-{first}.")
     if not first <= last < size:
         raise UserError(f"--members {members}: the herd has {size} members, 0 to {size - 1}.")
     return range(first, last + 1)
@@ -85,7 +87,8 @@ def unfinished(whole: RunFolder) -> list[str]:
     for part in parts(whole):
         if part.start > at:
             left.append(f"{at}-{part.start - 1} not begun")
-        if RunFolder(_path(whole, part)).info.get("state") != "finished":
+        own = RunFolder(_path(whole, part))
+        if not own.info_path.exists() or own.info.get("state") != "finished":  # without it: killed as it began
             left.append(f"{part.start}-{part.stop - 1} not finished")
         at = part.stop
     size = int(whole.info["members"])
@@ -235,6 +238,11 @@ def _found(whole: RunFolder, recipe: Recipe, facts: dict[str, Any]) -> None:
         refuse_changes(whole.recipe, recipe, whole)
         if "parts" not in whole.info:
             raise UserError(f"{whole.path} is trained as a whole, without --members: choose another --run.")
+        if recipe.train.budget != whole.recipe.train.budget:
+            raise UserError(
+                f"the parts of {whole.path} have the budget {whole.recipe.train.budget}, not {recipe.train.budget}: give the "
+                "same, or choose another --run."
+            )
         return
     if [path.name for path in whole.path.iterdir()] != [".parts"]:
         raise UserError(f"{whole.path} exists already, and is no run of parts: choose another --run.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +33,8 @@ class Ranks:
     job: Communicator  # of all ranks, spares included
     comm: Communicator | None  # of those that have members; None: this one is a spare
     placement: Placement  # of the members over the ranks of `comm`
+    homes: tuple[tuple[int, ...], ...]  # the members of each rank of `job`: none of a spare
+    weights: tuple[float, ...] | None = None  # how fast each rank of `job` is, where that was measured and counts
 
     @staticmethod
     def alone(members: int) -> Ranks:
@@ -40,12 +42,15 @@ class Ranks:
         from ganherd.comm.base import Placement
         from ganherd.comm.local import Local
 
-        comm = Local()
-        return Ranks(comm, comm, Placement((tuple(range(members)),)))
+        comm, all_of_them = Local(), (tuple(range(members)),)
+        return Ranks(comm, comm, Placement(all_of_them), all_of_them)
 
     @staticmethod
-    def over(job: Communicator, recipe: Recipe, members: int) -> Ranks:
-        """The members of one replica, and those of the others, over the ranks of the job; called by all of them."""
+    def over(job: Communicator, recipe: Recipe, members: int, weights: Sequence[float] | None = None) -> Ranks:
+        """The members of one replica, and those of the others, over the ranks of the job; called by all of them.
+
+        `weights`: how fast each of them is; None: alike.
+        """
         from ganherd.comm.base import Placement
         from ganherd.comm.placement import place
 
@@ -55,9 +60,14 @@ class Ranks:
             together = cellular.population
             is_torus = cellular.topology in ("torus", "moore") and not cellular.rewire and cellular.rewire_by is None
             grid = (cellular.grid[0], cellular.grid[1]) if is_torus else None
-        found = place(members, job.size, replicas=recipe.herd.seeds, grid=grid, together=together)
+        replicas, each = recipe.herd.seeds, None if weights is None else list(weights)
+        found = place(members, job.size, replicas=replicas, grid=grid, together=together, weights=each)
+        while each and not found.ranks[0]:  # however slow it is, the first rank writes the run, so it is no spare
+            each[0] = 2 * each[0] or min(w for w in each if w)
+            found = place(members, job.size, replicas=replicas, grid=grid, together=together, weights=each)
         busy = [rank for rank, own in enumerate(found.ranks) if own]
-        return Ranks(job, job.among(busy), Placement(tuple(found.ranks[rank] for rank in busy)))
+        placement = Placement(tuple(found.ranks[rank] for rank in busy))
+        return Ranks(job, job.among(busy), placement, found.ranks, None if weights is None else tuple(weights))
 
     # -- who ------------------------------------------------------------------------------------------------------------
 
@@ -155,7 +165,7 @@ class Ranks:
             raise error if self.is_first else SystemExit(code)
 
     def wait(self) -> None:
-        """A spare waits for the end of the others. Who lets it take over members of a lost rank begins here."""
+        """A spare waits for the end of the others; `RankLost` where one of them is lost, whose members it may get."""
         code = max(int(each) for each in self.job.collect(b"0"))
         if code:
             raise SystemExit(code)
@@ -164,12 +174,21 @@ class Ranks:
 @contextmanager
 def job(connect: Callable[[], Communicator]) -> Iterator[Communicator]:
     """A communicator for as long as it is needed. A rank that ends with an error ends the others, if they wait for it."""
+    from ganherd.comm.base import RankLost
+
     comm = connect()
     try:
         yield comm
+    except RankLost as error:  # which the run itself outlives, or explains
+        comm.latest.fail(75)
+        raise Interrupted(f"{error}, before the run had begun: start it again.") from error
     except BaseException as error:
-        comm.fail(_code(error))
+        comm.latest.fail(_code(error))
         raise
+    if comm.goes_on:
+        with suppress(RankLost):  # all are done: who is lost now is missed by nobody
+            comm.latest.close()
+        return
     comm.close()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ganherd.comm.base import Communicator
 from ganherd.comm.heartbeat import Heartbeat
+from ganherd.comm.machine import machine
 from ganherd.errors import UserError
 from ganherd.herd import autotune
 from ganherd.herd.engine import Plan, place
@@ -19,6 +21,7 @@ from ganherd.run.assemble import Assembly, put_together
 from ganherd.run.cut import Cut, cut
 from ganherd.run.folder import RunFolder
 from ganherd.run.ranks import Ranks, cores, together
+from ganherd.run.rescue import Rescue
 from ganherd.run.stop import StopRequest
 
 
@@ -29,12 +32,15 @@ def ready(
     begins: bool,
     accept: Callable[[Cut], None] = lambda made: None,
     part: range | None = None,
+    before: Any = None,
 ) -> tuple[Ranks, Assembly | None]:
     """The rank and its herd; none for a spare. `accept`: refuses data that the run was not started with. `part`: the only
-    members of the recipe's that are trained here.
+    members of the recipe's that are trained here. `before`: what run.json says about the ranks of a run that goes on.
 
-    All ranks cut all of the data, which is cheap, and then know where every member lives.
+    All ranks cut all of the data, which is cheap, and then know where every member lives. Where they turn out to be of
+    unlike speed, members are handed out anew; a run that goes on on the same hosts keeps what was found there.
     """
+    from ganherd.run import balance
 
     def accepted() -> Cut:
         made = cut(recipe, begins)
@@ -50,8 +56,18 @@ def ready(
 
     made = together(job, accepted)
     size = len(made.seats)
-    ranks = Ranks.alone(size) if job.size == 1 else Ranks.over(job, made.recipe, size // made.recipe.herd.seeds)
-    return ranks, together(job, assembled)
+    if job.size == 1:
+        ranks = Ranks.alone(size)
+        return ranks, assembled()
+    members = size // made.recipe.herd.seeds
+    is_known, weights = balance.known(before, job.hosts) if made.recipe.engine.balance else (True, None)
+    ranks = Ranks.over(job, made.recipe, members, weights)
+    assembly = together(job, assembled)
+    if not is_known and (weights := balance.balanced(ranks, assembly)) is not None:
+        del assembly  # before there are two
+        ranks = Ranks.over(job, made.recipe, members, weights)
+        assembly = together(job, assembled)
+    return ranks, assembly
 
 
 def planned(assembly: Assembly, settings: Engine, say: Callable[[str], None]) -> Plan:
@@ -64,24 +80,31 @@ def planned(assembly: Assembly, settings: Engine, say: Callable[[str], None]) ->
     return Plan(**ranks.decided(vars(plan) if plan else {}))
 
 
-def settle_in(assembly: Assembly, plan: Plan) -> Plan:
-    """Threads and state as the plan has them; what the rank makes of the plan, on its own device and with its own members."""
+def settled(assembly: Assembly, plan: Plan) -> Plan:
+    """What the rank makes of the plan, on its own device and with its own members."""
     ranks, herd = assembly.ranks, assembly.herd
-    if ranks.everyone.size > 1:
-        whole = plan.chunk >= len(ranks.placement.ranks[0])  # all members of the first rank at once
-        threads = min(plan.threads, cores(ranks.everyone))
-        chunk = max(plan.chunk, herd.size) if whole else plan.chunk
-        plan = replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
+    if ranks.everyone.size == 1:
+        return plan
+    whole = plan.chunk >= len(ranks.placement.ranks[0])  # all members of the first rank at once
+    threads = min(plan.threads, cores(ranks.everyone))
+    chunk = max(plan.chunk, herd.size) if whole else plan.chunk
+    return replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
+
+
+def settle_in(assembly: Assembly, plan: Plan) -> Plan:
+    """Threads and state as the rank's plan has them, which is answered."""
+    plan = settled(assembly, plan)
     torch.set_num_threads(plan.threads)
-    place(herd, plan)
+    place(assembly.herd, plan)
     return plan
 
 
-def shared(ranks: Ranks, folder: RunFolder) -> RunFolder:
+def shared(ranks: Ranks, folder: RunFolder, rescue: Rescue) -> RunFolder:
     """The first rank's folder, as every rank sees it; spares hear of it too."""
     if ranks.is_alone:
         return folder
     told = ranks.job.broadcast(str(folder.path.absolute()).encode() if ranks.is_first else None)
+    rescue.path = folder.path if ranks.is_first else Path(told.decode())
 
     def seen() -> RunFolder:
         there = folder if ranks.is_first else RunFolder(told.decode())
@@ -95,14 +118,13 @@ def shared(ranks: Ranks, folder: RunFolder) -> RunFolder:
 def beating(ranks: Ranks, path: Path) -> Heartbeat:
     """This rank's signs of life, in the folder of the run."""
     heart = Heartbeat(path / "ranks", ranks.job.rank, ranks.job.size, ranks.own, ranks.comm or ranks.job)
-    if ranks.own:
-        heart.note("processing")
+    heart.note("processing" if ranks.own else None, **machine())
     return heart
 
 
-def stand_by(ranks: Ranks) -> Path:
+def stand_by(ranks: Ranks, rescue: Rescue) -> Path:
     """A spare waits until the others have come to an end, and says so; the path of the run."""
-    path = Path(ranks.job.broadcast(None).decode())
+    rescue.path = path = Path(ranks.job.broadcast(None).decode())
     with StopRequest(), beating(ranks, path):
         ranks.wait()
     return path

@@ -32,6 +32,11 @@ class Lines:
         os.fsync(self._handle.fileno())
         return self._handle.tell()
 
+    @property
+    def end(self) -> int:
+        """How many bytes were written."""
+        return self._handle.tell()
+
     def close(self) -> None:
         self._handle.close()
 

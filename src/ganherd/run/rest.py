@@ -33,6 +33,12 @@ class Converged:
     now: float
 
 
+def is_retrained(state: State, step: int) -> bool:
+    """Whether members wait, beyond this step, for others that are trained anew."""
+    until = state.get("rest.until", torch.tensor([FOREVER]))
+    return bool(((until < FOREVER) & (until > step)).any())
+
+
 class Rest:
     """Who rests since when, and what the others' windows hold, in tensors [N] that are part of every checkpoint."""
 

@@ -20,7 +20,7 @@ from ganherd.run import checkpoint
 from ganherd.run.alarms import Alarms
 from ganherd.run.assemble import Assembly, assemble, makers
 from ganherd.run.folder import RunFolder
-from ganherd.run.identity import check_facts, check_names, recorded
+from ganherd.run.identity import check_facts, check_joined, check_names, recorded
 from ganherd.run.record import Lines
 from ganherd.run.rest import Rest
 from ganherd.run.watch import Watch
@@ -33,6 +33,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
     """
     folder = RunFolder.open(path)
     again = f"ganherd train --resume {shlex.quote(str(path))}"
+    check_joined(folder.info, folder)
     if folder.info.get("state") != "finished":
         raise UserError(f"--retrain is for finished runs, and {path} is not: `{again}` goes on with it.")
     recipe = folder.recipe

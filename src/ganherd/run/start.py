@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ganherd import mixture, recipe_file, report
+from ganherd import recipe_file
 from ganherd.comm.base import Communicator, RankLost
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
-from ganherd.herd.engine import Plan, rate
+from ganherd.herd.engine import Plan
 from ganherd.herd.state import take_
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint, finish, trackers
+from ganherd.run import checkpoint, trackers
 from ganherd.run.assemble import Assembly, set_precision
 from ganherd.run.budget import Budget, plan_budget
+from ganherd.run.conclude import Run, conclude, conclude_part
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
     check_data,
@@ -37,30 +36,16 @@ from ganherd.run.identity import (
     refuse_changes,
     versions,
 )
+from ganherd.run.length import extended, measure
 from ganherd.run.loop import RunFailed, Trainer
 from ganherd.run.meetings import make_strategy, plan_meetings
 from ganherd.run.progress import Progress, duration
 from ganherd.run.ranks import together
 from ganherd.run.ready import beating, planned, ready, settle_in, shared, stand_by
+from ganherd.run.rescue import Rescue
 from ganherd.run.stop import StopRequest
 
 _RESUME = "resume it with: "
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: where it lies and what it says."""
-
-    path: Path
-    scores: dict[str, Any]
-
-    @property
-    def mixture(self) -> mixture.Mixture:
-        return mixture.load(self.path, trust_code=True)
-
-    @property
-    def folder(self) -> RunFolder:
-        return RunFolder(self.path)
 
 
 def begin(
@@ -78,7 +63,25 @@ def begin(
     `whole`: a time budget is all for the training, and the mixture comes after it. `job`: the ranks that all call this.
     `part`: the only members that are trained in this folder, which ends without a mixture: see `parts`.
     """
-    job = job or Local()
+    rescue = Rescue((job or Local()).latest)
+    return rescue.through(
+        lambda: _begin(rescue, recipe, path, name, quiet, trust_code, whole, part),
+        lambda where: _resume(rescue, where, (), quiet, trust_code),
+        path,
+    )
+
+
+def _begin(
+    rescue: Rescue,
+    recipe: Recipe,
+    path: str | Path | None,
+    name: str,
+    quiet: bool,
+    trust_code: bool,
+    whole: bool,
+    part: range | None,
+) -> Run:
+    job = rescue.job
     say = _teller(quiet or job.rank > 0)
 
     def acceptable() -> None:  # what is wrong is better said now than after the measuring, or after the training
@@ -88,15 +91,16 @@ def begin(
 
     together(job, acceptable)
     ranks, assembly = ready(recipe, job, trust_code, begins=True, part=part)
+    rescue.placed(ranks)
     if assembly is None:
-        return Run(stand_by(ranks), {})
+        return Run(stand_by(ranks, rescue), {})
     recipe = assembly.recipe  # with the nets of the runs that it starts from
     for note in assembly.notes:
         say(f"note: {note}")
     set_precision(recipe)
     plan = planned(assembly, recipe.engine, say)
     own = settle_in(assembly, plan)
-    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, own, whole))
+    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, own, whole))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
     facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
@@ -106,8 +110,8 @@ def begin(
             where = path or next_path(Path("runs"), name)
             return _founded(where, recipe, facts, held) if ranks.is_first else RunFolder(where)
 
-        folder = shared(ranks, together(ranks.everyone, found))
-        return _train(assembly, own, folder, budget, quiet, meetings, None)
+        folder = shared(ranks, together(ranks.everyone, found), rescue)
+        return _train(rescue, assembly, own, folder, budget, quiet, meetings, None)
 
 
 def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack) -> RunFolder:
@@ -133,7 +137,18 @@ def resume(
 
     `job`: the ranks that all call this; they need not be as many as before.
     """
-    job = job or Local()
+    rescue = Rescue((job or Local()).latest)
+    rescue.path = Path(path)
+
+    def go_on(where: Path) -> Run:
+        return _resume(rescue, where, overrides, quiet, trust_code)
+
+    return rescue.through(lambda: go_on(Path(path)), go_on)
+
+
+def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, trust_code: bool) -> Run:
+    """The same, with copies in memory where ranks were lost."""
+    job = rescue.job
     say = _teller(quiet or job.rank > 0)
     with ExitStack() as held:
 
@@ -143,16 +158,20 @@ def resume(
             refuse_changes(recipe, wanted, folder)
             trackers.check(recipe)
             if job.rank == 0:
-                held.enter_context(folder.lock())
+                held.enter_context(rescue.lock(folder))
             return folder, recipe, wanted
 
         folder, recipe, wanted = together(job, opened)
         info = folder.info
         begins = not checkpoint.steps(folder.checkpoints)
-        part = recorded_part(info, folder)
-        ranks, assembly = ready(recipe, job, trust_code, begins, lambda made: check_data(info, made, folder), part)
+        part, before = recorded_part(info, folder), info.get("ranks")
+        ranks, assembly = ready(
+            recipe, job, trust_code, begins, lambda made: check_data(info, made, folder), part, before
+        )
+        rescue.placed(ranks)
+        resumed = rescue.remembered(ranks, folder)
         if assembly is None:
-            return Run(stand_by(ranks), {})
+            return Run(stand_by(ranks, rescue), {})
         everyone = ranks.everyone
         plan, budget = together(everyone, lambda: recorded(info, folder))
         paced = together(everyone, lambda: recorded_pace(info, folder))
@@ -160,19 +179,20 @@ def resume(
         set_precision(recipe)
         if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
             plan = planned(assembly, recipe.engine.model_copy(update={"name": plan.name}), say)
-        resumed = None
+        source = "memory" if resumed else "start" if begins else "checkpoint"
         if not begins:
-            records = {"metrics": folder.metrics_path, "events": folder.events_path}
-            resumed, damaged = checkpoint.newest_of_all(folder.checkpoints, assembly.herd.nets, ranks, records)
-            for sentence in damaged:
-                say(f"{sentence}; the checkpoint before it is used.")
+            if resumed is None:
+                records = {"metrics": folder.metrics_path, "events": folder.events_path}
+                resumed, damaged = checkpoint.newest_of_all(folder.checkpoints, assembly.herd.nets, ranks, records)
+                for sentence in damaged:
+                    say(f"{sentence}; the checkpoint before it is used.")
             together(everyone, partial(_take_up, assembly, resumed))
         else:
             together(everyone, partial(check_origins, info, assembly, folder))
             say(f"{folder.path} has no checkpoint: it starts again from its first step.")
         own = settle_in(assembly, plan)
         if wanted != recipe:
-            budget = together(everyone, partial(_extended, assembly, own, wanted, resumed))
+            budget = together(everyone, partial(extended, assembly, own, wanted, resumed))
         elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
             budget.end_at(resumed.step)
 
@@ -187,7 +207,8 @@ def resume(
             ranks.every(lambda: go_on() if ranks.is_first else None)
         except OSError as error:
             ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; {_again(folder)}"))
-        return _train(assembly, own, shared(ranks, folder), budget, quiet, meetings, resumed, paced)
+        folder = shared(ranks, folder, rescue)
+        return _train(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
 
 
 def _take_up(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
@@ -199,6 +220,7 @@ def _take_up(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
 
 
 def _train(
+    rescue: Rescue,
     assembly: Assembly,
     plan: Plan,
     folder: RunFolder,
@@ -207,12 +229,14 @@ def _train(
     meetings: dict[str, int],
     resumed: checkpoint.Checkpoint | None,
     paced: dict[str, Any] | None = None,
+    source: str = "start",
 ) -> Run:
+    """`source`: where the members' state is from."""
     ranks = assembly.ranks
     names = [assembly.name_of(member) for member in range(assembly.size)]
     progress = Progress(names, quiet or not ranks.is_first)
     again = _again(folder)
-    trained = False
+    trained, stop, trainer = False, StopRequest(), None
     with ExitStack() as closing:
         closing.callback(progress.close)
         try:
@@ -221,6 +245,7 @@ def _train(
             strategy = make_strategy(assembly, meetings)
             trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record, paced, strategy)
             closing.callback(trainer.close)
+            trainer.rescue = rescue
             over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
             if not ranks.is_alone:
                 trainer.heart = closing.enter_context(beating(ranks, folder.path))
@@ -228,20 +253,27 @@ def _train(
                 f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
                 f"{plan.describe(assembly.herd.size)}"
             )
+            rescue.tell(trainer, source)
             trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
             progress.start(budget.steps)
-            with StopRequest() as stop:
+            with stop:
                 trainer.train(stop)
                 trained = True
                 progress.close()
                 is_part = "part" in folder.info
                 progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
                 stop.at_once()
-                return _finish_part(trainer) if is_part else _finish(trainer, progress)
+                done = conclude_part(trainer) if is_part else conclude(trainer, progress)
+                rescue.done = done if ranks.is_first else None
+                ranks.end()
+                return done
         except Interrupted as error:
             _leave(folder, "interrupted")
             raise Interrupted(f"{error} Nothing is lost; {again}") from None
-        except RankLost as error:  # who lets the others go on without it begins here, with `Communicator.survivors`
+        except RankLost as error:
+            if ranks.job.goes_on:  # those that are left meet again in `Rescue.through`
+                rescue.step, rescue.asked = trainer.step if trainer else 0, stop.name
+                raise
             if ranks.is_first:
                 _leave(folder, "interrupted")
             command = again.removeprefix(_RESUME)
@@ -260,40 +292,6 @@ def _train(
             ) from error
 
 
-def _finish(trainer: Trainer, progress: Progress) -> Run:
-    """The first rank makes the mixture of the generators that all ranks export; the others wait for it."""
-    assembly, folder, seconds = trainer.assembly, trainer.folder, round(trainer.seconds, 3)
-    ranks, near = assembly.ranks, trainer.strategy.neighbourhoods(trainer.step)
-    own = finish.exports(assembly, trainer.strategy.generators())
-    exported = own if ranks.is_alone else ranks.to_first(own, range(ranks.size))
-    if not ranks.is_first:
-        trainer.strategy.measured()
-        ranks.end()
-        return Run(folder.path, {})
-    made = finish.make_mixture(assembly, trainer.step, near, exported)
-    made.save(folder.mixture)
-    finish.write_picture(folder, made, assembly)
-    found = finish.write_scores(folder, made, assembly, progress)
-    left = trainer.strategy.measured().get("profile")  # of what came after the last record
-    trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
-    here = max(trainer.seconds - trainer.seconds_before, 1e-9)  # by this process, as the seconds of its looks
-    watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / here, 5)}
-    folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
-    report.write(folder, mixture=made, dataset=assembly.dataset)
-    ranks.end()
-    return Run(folder.path, found)
-
-
-def _finish_part(trainer: Trainer) -> Run:
-    """Members of a herd whose others are trained elsewhere."""
-    seconds, folder = round(trainer.seconds, 3), trainer.folder
-    trainer.event("finish", seconds=seconds)
-    if trainer.ranks.is_first:
-        folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget))
-    trainer.ranks.end()
-    return Run(folder.path, {})
-
-
 def _leave(folder: RunFolder, state: str) -> None:
     with suppress(
         OSError
@@ -303,36 +301,6 @@ def _leave(folder: RunFolder, state: str) -> None:
 
 def _again(folder: RunFolder) -> str:
     return f"{_RESUME}ganherd train --resume {shlex.quote(str(folder.path))}"
-
-
-# -- how long it is ------------------------------------------------------------------------------------------------
-
-
-def _measure(assembly: Assembly, plan: Plan, whole: bool = False) -> tuple[float, float]:
-    """(steps per second, seconds that the checkpoint and the mixture will take; 0 where these are not counted).
-
-    All ranks measure at the same time, as they will train; the slowest one counts.
-    """
-    steps = rate(assembly.herd, plan, 2.0) / assembly.herd.size
-    began = time.perf_counter()
-    if not whole:
-        finish.exports(assembly)
-    last = 0.0 if whole else 1.0 + 2.0 * (time.perf_counter() - began)
-    found = assembly.ranks.told([steps, last])
-    return min(steps for steps, _ in found), max(last for _, last in found)
-
-
-def _extended(assembly: Assembly, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None) -> Budget:
-    budget = plan_budget(wanted.train.budget, assembly.steps_per_epoch, lambda: _measure(assembly, plan))
-    step, seconds = (resumed.step, float(resumed.facts["seconds"])) if resumed else (0, 0.0)
-    if budget.deadline is not None:  # a time counts from the start of the run, not from the resume
-        per_second = budget.steps / budget.deadline
-        budget.steps = step + max(0, int((budget.deadline - seconds) * per_second))
-    if budget.steps < step:
-        raise UserError(
-            f"the run has done {step:,} steps already, more than the {budget.steps:,} of train.budget={wanted.train.budget}."
-        )
-    return budget
 
 
 def _teller(quiet: bool) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ganherd.comm import heartbeat
@@ -17,14 +18,18 @@ from ganherd.strategies import profile
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _SHOWN = 10  # of them, the last
 _MISSED = ("late", "lost")
+_SLOW = 1.5  # times as long as the middle one of the others takes for a step: the others wait for it
 
 
 def describe(path: str | Path) -> dict[str, Any]:
     folder = RunFolder.open(path)
     try:
         if folder.info.get("state") == "parts":
-            each = sorted((folder.path / "parts").iterdir())
-            return {"run": str(folder.path), "state": "parts", "parts": [describe(part) for part in each]}
+            each = sorted(path for path in (folder.path / "parts").iterdir() if (path / "run.json").is_file())
+            from ganherd.run.parts import unfinished
+
+            found = [describe(part) for part in each]
+            return {"run": str(folder.path), "state": "parts", "parts": found, "left": unfinished(folder)}
         return _describe(folder)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
         raise UserError(f"{folder.info_path} or its records are not what ganherd writes ({error!r}).") from error
@@ -63,12 +68,17 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
 
 
 def _ranks(folder: RunFolder, now: float) -> list[dict[str, Any]]:
-    """What the ranks of the run said last, and what is to be said of those that have not been heard from."""
+    """What the ranks of the run said last, and what is to be said of those that are slow or have not been heard from."""
+    beats = heartbeat.read(folder.path / "ranks")
+    takes = {beat.rank: beat.step_seconds for beat in beats if beat.members and beat.step_seconds > 0}
     return [
         {
             "rank": beat.rank,
             "state": beat.health(now),
             "host": beat.host,
+            "cores": beat.cores,
+            "memory": beat.memory,
+            "gpus": beat.gpus,
             "members": list(beat.members),
             "step": beat.step,
             "rate": beat.rate,
@@ -76,9 +86,24 @@ def _ranks(folder: RunFolder, now: float) -> list[dict[str, Any]]:
             "waits": beat.waits,
             "bytes_sent": beat.bytes_sent,
             "bytes_received": beat.bytes_received,
+            "step_seconds": beat.step_seconds,
+            "slower": slower(takes, beat.rank),
+            "exchanges": beat.exchanges,
+            "received": beat.received,
+            "gathered": beat.gathered,
         }
-        for beat in heartbeat.read(folder.path / "ranks")
+        for beat in beats
     ]
+
+
+def slower(takes: dict[int, float], rank: int) -> float | None:
+    """How many times as long as the middle one of the others a rank takes for a step; none where that cannot be said.
+
+    >>> slower({0: 0.1, 1: 0.3, 2: 0.12, 3: 0.1}, 1), slower({0: 0.1}, 0)
+    (3.0, None)
+    """
+    others = [seconds for other, seconds in takes.items() if other != rank]
+    return round(takes[rank] / median(others), 2) if others and rank in takes else None
 
 
 def ill(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -107,7 +132,8 @@ def alarm_of(event: dict[str, Any]) -> str:
 def text(facts: dict[str, Any]) -> str:
     if "parts" in facts:
         lines = [f"{facts['run']}: trained in parts, which are joined when all are finished"]
-        return "\n".join([*lines, *(text(part) for part in facts["parts"])])
+        left = f"members {', '.join(facts['left'])}" if facts["left"] else "to join them, by any part's command again"
+        return "\n".join([*lines, *(text(part) for part in facts["parts"]), f"left: {left}"])
     left = f", {duration(facts['seconds_left'])} left" if facts["seconds_left"] is not None else ""
     lines = [
         f"{facts['run']}: {facts['state']}, step {facts['step']:,} of {facts['steps']:,}{left}",
@@ -119,6 +145,9 @@ def text(facts: dict[str, Any]) -> str:
         lines += [_rank_line(rank) for rank in ranks]
         if missed := [f"rank {rank['rank']} on {rank['host']}" for rank in ranks if rank["state"] in _MISSED]:
             lines.append(f"not heard from: {', '.join(missed)}")
+        if slow := [_late(rank) for rank in ranks if (rank.get("slower") or 0) >= _SLOW]:
+            lines.append(f"the others wait for: {', '.join(slow)}")
+    lines += _traffic(facts.get("ranks", []))
     if spent := facts.get("profile"):
         whole = sum(spent.values()) or 1.0
         each = sorted(spent.items(), key=lambda item: -item[1])
@@ -139,9 +168,9 @@ def text(facts: dict[str, Any]) -> str:
 def _rank_line(rank: dict[str, Any]) -> str:
     """A rank in words.
 
-    >>> _rank_line({"rank": 1, "host": "node7", "state": "processing", "members": [3, 4, 5], "step": 1200, "rate": 31.4,
-    ...             "heartbeat": 2.0, "waits": 0.0, "bytes_sent": 2048, "bytes_received": 0})
-    'rank 1 on node7: processing, members 3–5, step 1,200, 31 member-steps/s, heard from 2 s ago, 2.0 KiB sent, 0 B received'
+    >>> _rank_line({"rank": 1, "host": "n7", "state": "processing", "members": [3, 4, 5], "step": 1200, "rate": 31.4,
+    ...             "heartbeat": 2.0, "waits": 0.0, "bytes_sent": 2048, "bytes_received": 0, "cores": 8})
+    'rank 1 on n7 (8 cores): processing, members 3–5, step 1,200, 31 member-steps/s, heard from 2 s ago, 2.0 KiB sent, 0 B received'
     """
     words = [rank["state"]]
     if own := rank["members"]:
@@ -152,7 +181,32 @@ def _rank_line(rank: dict[str, Any]) -> str:
     words += [f"heard from {duration(rank['heartbeat'])} ago"]
     words += [f"waits for others since {duration(rank['waits'])}"] if rank["waits"] > 1 else []
     words += [f"{size(rank['bytes_sent'])} sent", f"{size(rank['bytes_received'])} received"]
-    return f"rank {rank['rank']} on {rank['host']}: {', '.join(words)}"
+    cores, memory = rank.get("cores"), rank.get("memory")
+    has = [f"{cores} core{'s' * (cores != 1)}"] if cores else []
+    has += [size(memory)] if memory else []
+    has += [rank["gpus"]] if rank.get("gpus") else []
+    where = f"{rank['host']} ({', '.join(has)})" if has else rank["host"]
+    return f"rank {rank['rank']} on {where}: {', '.join(words)}"
+
+
+def _late(rank: dict[str, Any]) -> str:
+    return f"rank {rank['rank']} on {rank['host']}, which is late by a factor of {rank['slower']:.1f}"
+
+
+def _traffic(ranks: list[dict[str, Any]]) -> list[str]:
+    """What members cost on the way, in words, of the rank to which most came; nothing where none travelled.
+
+    >>> _traffic([{"rank": 0, "exchanges": 10, "received": 81920, "gathered": 122880}])
+    ['10 exchanges: 8.0 KiB came to a rank each time; an all-gather would have brought 12.0 KiB']
+    """
+    met = [rank for rank in ranks if rank.get("exchanges") and rank.get("received")]
+    if not met:
+        return []
+    most = max(met, key=lambda rank: float(rank["received"] / rank["exchanges"]))
+    times = most["exchanges"]
+    came, all_of_them = (size(most[key] / times) for key in ("received", "gathered"))
+    each = f"{times:,} exchange{'s' * (times != 1)}: {came} came to a rank each time"
+    return [f"{each}; an all-gather would have brought {all_of_them}"]
 
 
 def _told(alarm: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ganherd.herd.state import State
 from ganherd.mixture_file import Neighbourhoods
+from ganherd.strategies.traffic import Traffic
 
 Event = tuple[str, dict[str, Any]]  # its name and its facts, for events.jsonl
 
@@ -16,11 +17,12 @@ class Strategy:
 
     Arriving at a step where members meet, the loop first looks for members that turned NaN, then calls `close`; before it
     trains on from there, `open`. A checkpoint lies between the two, so that a run which ends here, or is resumed from here,
-    is the same run.
+    is the same run. Nothing changes a member between the two: over several ranks members travel meanwhile.
     """
 
     def __init__(self) -> None:
         self.state: State = {}  # what it remembers from one meeting to the next, [N, …]; saved with the herd's state
+        self.traffic = Traffic()
 
     def next_after(self, step: int) -> int | None:
         """The next step at which members meet; none: they never do again."""
@@ -29,9 +31,12 @@ class Strategy:
     def meets_at(self, step: int) -> bool:
         return step > 0 and self.next_after(step - 1) == step
 
-    def close(self, step: int) -> Iterator[Event]:
-        """Ends what began at the meeting before."""
+    def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
+        """Ends what began at the meeting before. `goes_on`: `open` or `leave` follows, so members may be sent ahead for it."""
         return iter(())
+
+    def leave(self) -> None:
+        """The run stops after `close`, and no `open` follows: what is under way comes to its end, on all ranks."""
 
     def open(self, step: int) -> Iterator[Event]:
         """Begins what lasts to the next meeting; also called at step 0, and wherever a run is gone on with: see `resume`."""

@@ -10,6 +10,9 @@ One iteration, all cells at once, as index operations on the stacked state:
    cell's own old ones; generators and discriminators are judged apart;
 5. a step of the (1+1)-ES on the weights of each neighbourhood's mixture.
 
+Over several ranks the next iteration's snapshot is sent ahead: generators when those that stay are known, while the
+discriminators are judged; discriminators then, while mixtures evolve, pictures are drawn and checkpoints written.
+
 A member that is not finite wins no tournament, is nobody's opponent, and has no weight. The reference evaluates with fresh
 noise for every pair; here the discriminators of a neighbourhood see the same samples of a generator: see `fitness`.
 """
@@ -66,7 +69,7 @@ class Cellular(Strategy):
         self.wiring = self._wired(0)
         widest = self.rewiring.widest
         self.judge = Judge(self.herd, settings.fitness.loss)
-        self.gathered = Gathered(self.herd, settings, comm, placement)
+        self.gathered = Gathered(self.herd, settings, comm, placement, self.traffic, members)
         self.opponents = Opponents(
             self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
         )
@@ -180,23 +183,31 @@ class Cellular(Strategy):
 
     # -- the end of an iteration --------------------------------------------------------------------------------------
 
-    def close(self, step: int) -> Iterator[Event]:
+    def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
         self.profile.enter()
         iteration = step // self.span - 1
         with self.profile.of("evaluate"):
             on = self._sample(iteration)
-            trained = {kind: self._judged(kind, on) for kind in KINDS}  # [C, p]
-        with self.profile.of("replace"):
-            facts: dict[str, Any] = {}
-            for kind in KINDS:
-                facts |= self._replace(kind, trained[kind])
-            self._forget_gathered()
+        wiring, facts = self._wired(iteration + 1) if goes_on else self.wiring, dict[str, Any]()
+        for kind in KINDS:
+            with self.profile.of("evaluate"):
+                trained = self._judged(kind, on)  # [C, p]
+            with self.profile.of("replace"):
+                facts |= self._replace(kind, trained)
+            if goes_on:  # nothing changes these nets before the next iteration begins
+                with self.profile.of("gather"):
+                    self.gathered.begin(kind, wiring)
+        self._forget_gathered()
         yield "replacement" if self.settings.selection else "evaluation", {"iteration": iteration, **facts}
         mixing = self.settings.mixing
         if mixing.when == "iteration":
             with self.profile.of("mixture"):
                 found = self.mixtures.evolve(self.wiring, iteration, mixing.generations)
+            self.gathered.push()
             yield "mixture", {"iteration": iteration, "score": mixing.score, **_named(found, "before", "after")}
+
+    def leave(self) -> None:
+        self.gathered.forget()
 
     def _judged(self, kind: str, on: Sample) -> np.ndarray:
         """[C, p] the fitness of the cells' own against the neighbourhood as it was gathered."""

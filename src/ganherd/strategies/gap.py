@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from ganherd.comm.base import Communicator, Placement
+from ganherd.comm.pending import Fetch
 from ganherd.herd import streams
 from ganherd.herd.engine import Herd
 from ganherd.herd.state import finite
@@ -46,6 +48,15 @@ def travelling(names: Iterable[str], kind: str, travels: str) -> list[str]:
     return [name for name in names if name.startswith(f"{kind}.") or name == f"set.lr_{kind}"]
 
 
+@dataclass(frozen=True)
+class Swap:
+    """A swap that is under way."""
+
+    pairs: Sequence[Pair]
+    well: np.ndarray  # bool [N]: who is finite
+    nets: Fetch  # of the partners of this rank's members
+
+
 class Gap(Strategy):
     """All members swap at the same step: at warmup + every, warmup + 2 · every, … Each replica has its own pairs."""
 
@@ -63,15 +74,37 @@ class Gap(Strategy):
         self.herd, self.settings, self.comm, self.placement, self.members = herd, settings, comm, placement, members
         self.every, self.warmup = spans["every"], spans["warmup"]
         self.replicas = placement.size // members
+        self._begun: Swap | None = None  # sent ahead of `open`
 
     def next_after(self, step: int) -> int | None:
         if not self.every:
             return None
         return self.warmup + (max(0, (step - self.warmup) // self.every) + 1) * self.every
 
+    def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
+        """Over several ranks: nothing changes a member before `open`, so the nets travel while pictures are drawn and
+        checkpoints written."""
+        if goes_on and self.comm.size > 1 and self.meets_at(step):
+            self._begun = self._drawn(step)
+        return iter(())
+
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
+        swap, self._begun = self._begun or self._drawn(step), None
+        self.write(swap, np.full(self.placement.size, step))
+        able = [m for m in range(self.placement.size) if m % self.members not in self.settings.stay]
+        yield self.told((step - self.warmup) // self.every, swap.pairs, able, swap.well)
+
+    def leave(self) -> None:
+        if self._begun is not None:
+            self._begun.nets.wait()
+            self._begun = None
+
+    # -- what a meeting is made of ----------------------------------------------------------------------------------
+
+    def _drawn(self, step: int) -> Swap:
+        """Who swaps with whom, of those that are finite, with their nets under way."""
         number = (step - self.warmup) // self.every
         seeds, well = self.everyone()
         drawn: list[Pair] = []
@@ -79,11 +112,7 @@ class Gap(Strategy):
             unwell = [slot for slot in range(self.members) if not well[first + slot]]
             found = pairs(int(seeds[first]), number, self.members, {*self.settings.stay, *unwell})
             drawn += [(first + a, first + b) for a, b in found]
-        self.swap(drawn, np.full(self.placement.size, step))
-        able = [m for m in range(self.placement.size) if m % self.members not in self.settings.stay]
-        yield self.told(number, drawn, able, well)
-
-    # -- what a meeting is made of ----------------------------------------------------------------------------------
+        return self.begin(drawn, well)
 
     def everyone(self) -> tuple[np.ndarray, np.ndarray]:
         """(seed [N], whether all its numbers are finite [N]) of the whole herd; one that is not would infect another."""
@@ -92,14 +121,19 @@ class Gap(Strategy):
         seeds, well = self.comm.gather(own, self.placement).T
         return seeds, well > 0
 
-    def swap(self, drawn: Sequence[Pair], made: np.ndarray) -> None:
-        """Exchanges the nets of each pair, within the same storage; `made` [N]: the steps that each member has made."""
+    def begin(self, drawn: Sequence[Pair], well: np.ndarray) -> Swap:
+        """Sends the nets of each pair to the other one's rank, as they are now."""
         partner = dict(drawn) | {b: a for a, b in drawn}
         wanted = [[partner[m] for m in own if m in partner] for own in self.placement.ranks]
         state, kind = self.herd.state, "d" if self.settings.swap == "discriminators" else "g"
         parts = {name: state[name] for name in travelling(state, kind, self.settings.travels)}
-        found = self.comm.fetch(parts, self.placement, wanted)
-        own = self.placement.ranks[self.comm.rank]
+        self.traffic.exchanges += 1
+        return Swap(drawn, well, self.traffic.begin(self.comm, self.placement, self.members, parts, wanted))
+
+    def write(self, swap: Swap, made: np.ndarray) -> None:
+        """The nets that came, within the same storage; `made` [N]: the steps that each member has made."""
+        found, state, own = swap.nets.wait(), self.herd.state, self.placement.ranks[self.comm.rank]
+        partner = {m for pair in swap.pairs for m in pair}
         rows = torch.tensor([row for row, m in enumerate(own) if m in partner], dtype=torch.int64)
         rows = rows.to(state["set.seed"].device)
         with torch.no_grad():

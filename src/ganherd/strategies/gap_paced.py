@@ -36,6 +36,10 @@ class PacedGap(Gap):
         found = [t for first in range(0, len(self.pace), self.members) if (t := self._pair_ready(first)) is not None]
         return max(min(found), step + 1) if found else None
 
+    def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
+        """One replica swaps after another: nothing is sent ahead."""
+        return iter(())
+
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
@@ -50,7 +54,7 @@ class PacedGap(Gap):
             number = int(self._number[first]) + 1
             found = pairs(int(seeds[first]), number, self.members, set(range(self.members)) - able)
             drawn = [(first + a, first + b) for a, b in found]
-            self.swap(drawn, made)
+            self.write(self.begin(drawn, well), made)
             # one that is not finite lets its turn pass, so that it does not keep the others waiting
             done = [m for pair in drawn for m in pair] + [m for m in ready if not well[m]]
             self._last[done] = made[done]

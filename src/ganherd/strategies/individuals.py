@@ -6,11 +6,13 @@ import numpy as np
 import torch
 
 from ganherd.comm.base import Communicator, Placement
+from ganherd.comm.pending import Fetch
 from ganherd.herd.engine import Herd
 from ganherd.herd.rivals import frozen_part
 from ganherd.herd.state import State, finite
 from ganherd.recipe_strategy import Cellular as Settings
 from ganherd.strategies.cells import Wiring
+from ganherd.strategies.traffic import Traffic
 
 KINDS = ("g", "d")
 _KEPT = "meet.kept."
@@ -37,8 +39,19 @@ def sound(state: State, kind: str) -> np.ndarray:
 class Gathered:
     """Individuals as they were when an iteration began: a rank's own, and all whom its cells meet."""
 
-    def __init__(self, herd: Herd, settings: Settings, comm: Communicator, placement: Placement) -> None:
+    def __init__(
+        self,
+        herd: Herd,
+        settings: Settings,
+        comm: Communicator,
+        placement: Placement,
+        traffic: Traffic | None = None,
+        members: int | None = None,
+    ) -> None:
+        """`traffic`: where what comes is counted. `members`: of one replica; else all are."""
         self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
+        self._traffic, self._members = traffic or Traffic(), members or placement.size
+        self._coming: list[Fetch] = []  # what `open` will need, on its way since `close`
         # whoever may come back or be copied is kept whole; of those that are only met, what an opponent is made of
         parts = individuals(herd.state, settings) if settings.selection else frozen_part(herd.state)
         self.own: State = {name: value.clone() for name, value in parts.items()}  # [n, …]
@@ -50,14 +63,41 @@ class Gathered:
         return {_KEPT + name: value for name, value in self.own.items()}
 
     def take(self, wiring: Wiring) -> None:
+        """As they are now; those of other ranks may be on their way already."""
         for name, value in self.own.items():
             value.copy_(self._herd.state[name])
-        self.fetch(wiring)
+        if not self._coming:
+            self.fetch(wiring)
+            return
+        came = {name: value for each in self._coming for name, value in each.wait().items()}
+        self.all, self._coming = {name: came[name] for name in self.own}, []
 
     def fetch(self, wiring: Wiring) -> None:
         """Those of other ranks, from what these remember."""
         if self._comm.size > 1:
-            self.all = self._comm.fetch(self.own, self._placement, wiring.wanted)
+            self._traffic.exchanges += 1
+            self.all = self._begin(self.own, wiring).wait()
+
+    def begin(self, kind: str, wiring: Wiring) -> None:
+        """Sends those nets ahead of `take`, for which nothing of them may change any more; first `g`, then `d`."""
+        if self._comm.size > 1:
+            self._traffic.exchanges += kind == KINDS[0]
+            parts = {name: self._herd.state[name] for name in self.own if belongs(name, kind)}
+            self._coming.append(self._begin(parts, wiring))
+
+    def push(self) -> None:
+        """Moves on what is on its way."""
+        for each in self._coming:
+            each.push()
+
+    def forget(self) -> None:
+        """What is on its way comes, and is not needed."""
+        for each in self._coming:
+            each.wait()
+        self._coming = []
+
+    def _begin(self, parts: State, wiring: Wiring) -> Fetch:
+        return self._traffic.begin(self._comm, self._placement, self._members, parts, wiring.wanted)
 
     # -- into the herd ------------------------------------------------------------------------------------------------
 

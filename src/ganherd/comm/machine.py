@@ -1,0 +1,31 @@
+"""What the machine of a rank has, for those who look at a run from elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+
+def machine() -> dict[str, int | str]:
+    """Cores that this process may use, bytes of memory, and GPUs in words; what cannot be found out is 0, or empty.
+
+    >>> sorted(machine())
+    ['cores', 'gpus', 'memory']
+    """
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        memory = 0
+    found = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    return {"cores": cores, "memory": memory, "gpus": in_words([torch.cuda.get_device_name(gpu) for gpu in found])}
+
+
+def in_words(names: list[str]) -> str:
+    """
+    >>> in_words(["H200", "H200", "T4"]), in_words([])
+    ('2 × H200, T4', '')
+    """
+    return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in Counter(names).items())

@@ -1,0 +1,34 @@
+"""What comes from other ranks where members meet, beside what an all-gather would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ganherd.comm.messages import Layout
+from ganherd.comm.pending import Fetch
+
+if TYPE_CHECKING:
+    from ganherd.comm.base import Communicator, Placement
+    from ganherd.herd.state import State
+
+
+@dataclass
+class Traffic:
+    """Of one rank and one process, since its start."""
+
+    exchanges: int = 0
+    received: int = 0  # bytes of members that came from other ranks
+    gathered: int = 0  # bytes that would have come, had every rank been sent all members of its replicas
+
+    def begin(
+        self, comm: Communicator, placement: Placement, members: int, state: State, wanted: Sequence[Sequence[int]]
+    ) -> Fetch:
+        """`Communicator.begin_fetch`, counted; `members`: of one replica. The caller counts the exchanges."""
+        before, own = comm.bytes_received, placement.ranks[comm.rank]
+        begun = comm.begin_fetch(state, placement, wanted)
+        self.received += comm.bytes_received - before
+        others = len({member // members for member in own}) * members - len(own)
+        self.gathered += others * Layout.of(state).width
+        return begun

@@ -1,0 +1,102 @@
+"""A rank that trains runs one after another, in each of which one rank is killed: `rank_is_killed.py ENGINE FOLDER '[{…}, …]'`.
+
+A run: {"name", "recipe", "victim": which rank, "also": others, "step": from which on, "seconds": how long after that}. A rank that
+is killed leaves a file FOLDER/NAME.killed with the step that it was at. Ranks that were started again go on where they were. In a
+run with "refused", no rank is killed: the disk of the last one may only be read from that step on.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import little
+from ganherd import recipe_file
+from ganherd.comm.base import Communicator
+from ganherd.comm.detect import connect
+from ganherd.errors import Interrupted, UserError
+from ganherd.run import checkpoint, loop, start
+from ganherd.run.folder import RunFolder
+from ganherd.run.ranks import job
+
+
+class Victim:
+    """Dies once, at any moment: in the middle of a step, a message, a checkpoint or a mixture."""
+
+    def __init__(self, marker: Path, step: int, seconds: float) -> None:
+        self.marker, self.step, self.seconds = marker, step, seconds
+        self.timer: threading.Timer | None = None
+        self.at = 0
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        tick = loop.Trainer.tick
+
+        def noting(trainer: loop.Trainer, step: int) -> None:
+            tick(trainer, step)
+            self.at = step
+            if step >= self.step and self.timer is None:
+                self.timer = threading.Timer(self.seconds, self.die)
+                self.timer.start()
+
+        patch.setattr(loop.Trainer, "tick", noting)
+
+    def die(self) -> None:
+        self.marker.write_text(json.dumps({"step": self.at}))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse(patch: pytest.MonkeyPatch, at: int) -> None:
+    tick = loop.Trainer.tick
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def acting(trainer: loop.Trainer, step: int) -> None:
+        tick(trainer, step)
+        if step == at:
+            patch.setattr(checkpoint, "_write", read_only)
+
+    patch.setattr(loop.Trainer, "tick", acting)
+
+
+def train(comm: Communicator, folder: Path, run: dict[str, Any]) -> None:
+    path, marker = folder / run["name"], folder / f"{run['name']}.killed"
+    is_begun = (path / "run.json").is_file()
+    if is_begun and RunFolder(path).info["state"] == "finished":
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        victim = Victim(marker, run.get("step", 0), run.get("seconds", 0.0))
+        if run.get("refused") and comm.rank == comm.size - 1:
+            refuse(patch, run["refused"])
+        victims = [victim % comm.size for victim in (run["victim"], *run.get("also", ()))] if "victim" in run else []
+        if comm.rank in victims and not marker.exists():
+            victim.watch(patch)
+        if is_begun:
+            start.resume(path, quiet=True, job=comm)
+        else:
+            start.begin(recipe_file.load(run["recipe"]), path, quiet=True, job=comm)
+        if victim.timer:  # it came to the end before
+            victim.timer.join()
+
+
+def main(engine: str, folder: str, runs: str) -> None:
+    little.be_brief(pytest.MonkeyPatch())
+    with job(lambda: connect(engine)) as comm:
+        for run in json.loads(runs):
+            train(comm.latest, Path(folder), run)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except (UserError, Interrupted) as error:
+        print(f"ganherd: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UserError) else 75)

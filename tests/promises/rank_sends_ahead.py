@@ -1,0 +1,75 @@
+"""A rank that writes down what follows what at its meetings: `rank_sends_ahead.py FOLDER NAME RECIPE …`, started by its test.
+
+Each recipe is trained undisturbed, then stopped right after a meeting, while members are on their way, and gone on with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import little
+from ganherd import recipe_file
+from ganherd.comm.base import Communicator
+from ganherd.comm.detect import connect
+from ganherd.comm.pending import Fetch
+from ganherd.errors import Interrupted
+from ganherd.run import checkpoint, loop, start
+from ganherd.run.ranks import job
+from ganherd.strategies.mixtures import Mixtures
+
+MEETING = 8  # a step at which members meet, of both strategies
+
+
+def written_down(patch: pytest.MonkeyPatch, log: list[str]) -> None:
+    def logs(owner: Any, name: str, word: str) -> None:
+        work: Callable[..., Any] = getattr(owner, name)
+
+        def logged(*words: Any, **more: Any) -> Any:
+            log.append(word)
+            return work(*words, **more)
+
+        patch.setattr(owner, name, logged)
+
+    logs(Communicator, "begin_fetch", "begin")
+    logs(Fetch, "wait", "wait")
+    logs(checkpoint, "save", "save")
+    logs(Mixtures, "evolve", "mixture")
+
+
+def stopped(patch: pytest.MonkeyPatch) -> None:
+    tick = loop.Trainer.tick
+
+    def acting(self: loop.Trainer, step: int) -> None:
+        tick(self, step)
+        if step == MEETING and self.ranks.is_first:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    patch.setattr(loop.Trainer, "tick", acting)
+
+
+def main(folder: Path, *jobs: str) -> None:
+    little.be_brief(pytest.MonkeyPatch())
+    with job(lambda: connect("torch")) as comm:
+        for name, text in zip(jobs[::2], jobs[1::2], strict=True):
+            recipe = recipe_file.load(json.loads(text))
+            log: list[str] = []
+            with pytest.MonkeyPatch.context() as patch:
+                written_down(patch, log)
+                start.begin(recipe, folder / name, quiet=True, job=comm)
+            (folder / f"{name}-{comm.rank}.json").write_text(json.dumps(log))
+            with pytest.MonkeyPatch.context() as patch, pytest.raises((Interrupted, SystemExit)):
+                stopped(patch)
+                start.begin(recipe, folder / f"{name}-stopped", quiet=True, job=comm)
+            start.resume(folder / f"{name}-stopped", quiet=True, job=comm)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,241 @@
+"""A rank that is killed is survived: the herd, its records and its mixture are those of the undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import little
+from comm.launch import mpiexec, torchrun
+from comm.test_ulfm import need_ulfm
+from ganherd.run import checkpoint
+from ganherd.run.assemble import assemble
+from ganherd.run.folder import RunFolder
+from promises.test_ranks import assert_same_herd, recipe
+from promises.test_ranks import words as ranks_of
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parents[1] / "benchmarks" / "results" / "faults.json"
+EVERY = {"ulfm": 4, "torchrun": 6}  # steps between copies in memory, and between checkpoints
+BUDGET = "24steps"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "data.npz"
+    np.savez(path, x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def brief() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        little.be_brief(patch)
+        torch.set_num_threads(1)
+        yield
+
+
+def launch(launcher: str, ranks: int, folder: Path, runs: list[dict[str, Any]]) -> tuple[int, str]:
+    """(exit code, all that was said) of ranks that train these runs, and of which one is killed in each."""
+    words = {
+        "forked": lambda: ranks_of("forked", ranks),
+        "ulfm": lambda: (*mpiexec(), "--with-ft", "ulfm", "-n", str(ranks), sys.executable),
+        "torchrun": lambda: (*torchrun(), "--max-restarts", str(len(runs)), "--nproc-per-node", str(ranks)),
+    }[launcher]()
+    program = [str(HERE / "rank_is_killed.py"), "mpi" if launcher == "ulfm" else "torch", str(folder), json.dumps(runs)]
+    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    done = subprocess.run(
+        [*words, *program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=540
+    )
+    return done.returncode, done.stdout
+
+
+def repeated(folder: Path, name: str, launcher: str) -> tuple[int, int]:
+    """(the step at which the rank was killed, how many steps were done again), of a run that went on after that."""
+    killed = json.loads((folder / f"{name}.killed").read_text())["step"]
+    events = RunFolder(folder / name).events()
+    lost = [event for event in events if event["event"] == "lost"]
+    again = [event["step"] for event in events if event["event"] == "resume"]
+    assert len(again) <= 1 and len(lost) == (len(again) if launcher == "ulfm" else 0), (lost, again)
+    return killed, max([0, *(killed - step for step in again), *(event["repeated"] for event in lost)])
+
+
+def difference(run: Path, other: Path) -> float:
+    """The largest one of any number of the two herds."""
+    nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
+    found, expected = (checkpoint.load(little.last_checkpoint(path), nets).state for path in (run, other))
+    names = [name for name in expected if name.startswith(("g.", "d.", "set."))]
+    return max(float((found[name].double() - expected[name].double()).abs().max()) for name in names)
+
+
+# -- killed ranks -------------------------------------------------------------------------------------------------------
+
+KILLS: list[
+    dict[str, Any]
+] = [  # of three ranks under ULFM, of which the gap herd leaves one as a spare; of two under torchrun
+    {"name": "gap", "victim": 0, "step": 9, "seconds": 0.0, "herd": {"members": 2}},
+    {"name": "cellular", "victim": 1, "step": 15, "seconds": 0.01, "herd": {}},
+]
+
+
+@pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
+def test_the_herd_is_the_same_though_a_rank_was_killed(launcher: str, data: Path, tmp_path: Path) -> None:
+    """The first one, which keeps lock and records, and another; the events tell who was lost and what became of its members,
+    which a spare takes over where there is one."""
+    if launcher == "ulfm":
+        need_ulfm()
+    runs = []
+    for kill in KILLS:
+        made = recipe(data, kill["name"], BUDGET, buddy_every=4)
+        runs.append({**kill, "recipe": {**made, "herd": kill["herd"]}})
+    code, said = launch(launcher, 3 if launcher == "ulfm" else 2, tmp_path, runs)
+    assert code == 0, said
+    for run in runs:
+        name = run["name"]
+        little.train(tmp_path / f"{name}-alone", run["recipe"])
+        assert_same_herd(tmp_path / name, tmp_path / f"{name}-alone")
+        assert repeated(tmp_path, name, launcher)[1] <= EVERY[launcher]
+    if launcher == "ulfm":
+        lost = [event for event in RunFolder(tmp_path / "gap").events() if event["event"] == "lost"]
+        facts = {key: lost[0][key] for key in ("ranks", "members", "homes", "source")}
+        assert facts == {"ranks": [0], "members": [0], "homes": [1], "source": "memory"}
+        assert RunFolder(tmp_path / "gap").info["ranks"]["members"] == [[0], [1]]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
+@pytest.mark.parametrize("strategy", ["independent", "gap", "cellular"])
+def test_twenty_random_kills(launcher: str, strategy: str, data: Path, tmp_path: Path) -> None:
+    """A random rank at a random moment. A job under ULFM starts with four ranks and loses one in each of three runs."""
+    if launcher == "ulfm":
+        need_ulfm()
+    draw, made = random.Random(f"{launcher} {strategy}"), recipe(data, strategy, BUDGET, buddy_every=4)
+    runs: list[dict[str, Any]] = [
+        {
+            "name": f"{number:02d}",
+            "recipe": made,
+            "victim": draw.randrange(12),
+            "step": draw.randrange(1, 25),
+            "seconds": draw.uniform(0.0, 0.2),
+        }
+        for number in range(20)
+    ]
+    each, ranks = (3, 4) if launcher == "ulfm" else (20, 2)
+    for first in range(0, 20, each):
+        code, said = launch(launcher, ranks, tmp_path, runs[first : first + each])
+        assert code == 0, said
+    little.train(tmp_path / "alone", made)
+    rows = []
+    for run in runs:
+        assert_same_herd(tmp_path / run["name"], tmp_path / "alone")
+        killed, again = repeated(tmp_path, run["name"], launcher)
+        assert again <= EVERY[launcher], run
+        rows.append([killed, again, difference(tmp_path / run["name"], tmp_path / "alone")])
+    at, steps, off = zip(*rows, strict=True)
+    found = {
+        "launcher": launcher,
+        "strategy": strategy,
+        "ranks": "4, 3 and 2" if launcher == "ulfm" else "2",
+        "kills": len(rows),
+        "finished_and_equal": len(rows),
+        "of_the_first_rank": sum(run["victim"] % (ranks - n % each) == 0 for n, run in enumerate(runs))
+        if launcher == "ulfm"
+        else sum(run["victim"] % ranks == 0 for run in runs),
+        "killed_at_steps": list(at),
+        "interval": EVERY[launcher],
+        "most_steps_repeated": max(steps),
+        "largest_difference": max(off),
+    }
+    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    kept = [row for row in known if (row["launcher"], row["strategy"]) != (launcher, strategy)]
+    ordered = sorted([*kept, found], key=lambda row: (row["launcher"], row["strategy"]))
+    RESULTS.write_text(
+        json.dumps({"command": "make test-long", "torch": torch.__version__, "rows": ordered}, indent=1) + "\n"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.mpi
+def test_a_rank_is_lost_with_the_one_that_kept_its_copies(data: Path, tmp_path: Path) -> None:
+    """Two of four: what is in nobody's memory any more comes from the checkpoint."""
+    need_ulfm()
+    made = recipe(data, "gap", BUDGET, buddy_every=4)
+    kill = {"name": "run", "recipe": made, "victim": 1, "also": [2], "step": 9, "seconds": 0.0}
+    code, said = launch("ulfm", 4, tmp_path, [kill])
+    assert code == 0, said
+    little.train(tmp_path / "alone", made)
+    assert_same_herd(tmp_path / "run", tmp_path / "alone")
+    lost = [event for event in RunFolder(tmp_path / "run").events() if event["event"] == "lost"]
+    assert sorted(rank for event in lost for rank in event["ranks"]) == [1, 2], lost
+    assert len(lost) == 2 or (lost[0]["source"], lost[0]["step"]) == ("checkpoint", 6), lost
+
+
+@pytest.mark.long
+def test_torchrun_finds_the_run_that_it_began_without_being_told_where(data: Path, tmp_path: Path) -> None:
+    """Without --run the folder has a number: the ranks that are started again go on with it, and make no other."""
+    written, run = tmp_path / "recipe.yaml", tmp_path / "runs" / "00001-recipe"
+    written.write_text(json.dumps(recipe(data, "gap", "400steps")))
+    command = [
+        *torchrun(),
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "1",
+        "-m",
+        "--",
+        "ganherd",
+        "train",
+        str(written),
+    ]
+    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    beat = run / "ranks" / "rank-000.json"
+    while not beat.is_file() or len(little.steps(run)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(json.loads(beat.read_text())["pid"], signal.SIGKILL)
+    said = process.communicate(timeout=240)[1]
+    assert process.returncode == 0, said
+    assert [path.name for path in run.parent.iterdir()] == [run.name]
+    assert [line["step"] for line in RunFolder(run).metrics()] == list(range(5, 401, 5))
+    assert [line["event"] for line in RunFolder(run).events()].count("resume") == 1
+
+
+# -- disks --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_a_rank_could_not_write_or_lost_is_nobodys(data: Path, tmp_path: Path) -> None:
+    """One rank's disk may only be read: all end at that checkpoint, and go on from the one before. Then its part of the newest
+    one is gone, and a later one was never finished: again all go on from the one before."""
+    run, made = tmp_path / "run", recipe(data, "gap", "14steps")
+    code, said = launch("forked", 2, tmp_path, [{"name": "run", "recipe": made, "refused": 7}])
+    assert code and said.count("ganherd: the checkpoint of step 12 could not be written (Read-only file system") == 1, (
+        said
+    )
+    assert little.steps(run)[-1] == 6 and not list((run / "checkpoints").glob(".*"))
+    code, said = launch("forked", 2, tmp_path, [{"name": "run", "recipe": made}])
+    assert code == 0, said
+    little.train(tmp_path / "alone", made)
+    assert_same_herd(run, tmp_path / "alone")
+    sorted(little.last_checkpoint(run).glob("*.safetensors"))[-1].unlink()
+    half = run / "checkpoints" / ".step-00000020.new"
+    half.mkdir()
+    (half / "herd-000-002.safetensors").write_bytes(b"half")
+    RunFolder(run).write_info(state="interrupted")
+    code, said = launch("forked", 2, tmp_path, [{"name": "run", "recipe": made}])
+    assert code == 0, said
+    assert not half.exists()
+    assert_same_herd(run, tmp_path / "alone")
+    assert [event["step"] for event in RunFolder(run).events() if event["event"] == "resume"] == [6, 12]
