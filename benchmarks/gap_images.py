@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from called import command
 
 import ganherd
 from ganherd.run.folder import RunFolder
@@ -42,14 +43,6 @@ PUBLISHED: dict[str, Any] = {
                      "GAP_C4 (D)": "0.888-0.902", "GAP_C4 (G)": "0.306-0.319"},
     },
 }  # fmt: skip
-
-
-def command(*words: object) -> str:
-    """What `ganherd` prints, called as people do."""
-    done = subprocess.run([sys.executable, "-m", "ganherd", *map(str, words)], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"ganherd {' '.join(map(str, words))}\n{done.stderr.strip()}")
-    return done.stdout
 
 
 def trained(arm: str, asked: argparse.Namespace) -> dict[str, Any]:

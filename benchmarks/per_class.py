@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from called import command
+
 import ganherd
 from ganherd.run.folder import RunFolder
 
@@ -63,13 +65,6 @@ class Gauge:
         if not self.busy:
             return {}
         return {"utilisation": round(sum(self.busy) / len(self.busy), 3), "peak_memory_mib": max(self.used)}
-
-
-def command(*words: object) -> str:
-    done = subprocess.run([sys.executable, "-m", "ganherd", *map(str, words)], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"ganherd {' '.join(map(str, words))}\n{done.stderr.strip()}")
-    return done.stdout
 
 
 def scored(run: Path, asked: argparse.Namespace) -> dict[str, Any]:

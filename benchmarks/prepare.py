@@ -29,7 +29,8 @@ import numpy as np
 import PIL
 from PIL import Image
 
-from ganherd.data.prepare import cores, prepare
+from ganherd.data.prepare import prepare
+from ganherd.host import cores
 
 AT_ONCE = 256  # files that a process of a baseline takes
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import ganherd
+from ganherd.errors import Interrupted, UserError
 
 NETS: dict[str, dict[str, Any]] = {
     # a gradient penalty, batch norm in the generator, several critic updates
@@ -266,3 +267,12 @@ def environment(**changes: str) -> dict[str, str]:
     """For commands in processes of their own: the package as it is tested here, one thread."""
     source = str(Path(ganherd.__file__).parents[1])
     return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", **changes}
+
+
+def ends_as_the_command(main: Callable[..., None]) -> None:
+    """Calls a program's main with its words; mistakes and interruptions end it with a sentence and the code of `ganherd`."""
+    try:
+        main(*sys.argv[1:])
+    except (UserError, Interrupted) as error:
+        print(f"ganherd: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, UserError) else 75)

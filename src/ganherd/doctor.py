@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TypedDict
 
+from ganherd import host
+
 
 class Row(TypedDict):
     what: str
@@ -54,7 +56,7 @@ def _python() -> Iterator[Row]:
 
 def _machine() -> Iterator[Row]:
     """processor: cores and memory that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = host.cores()
     yield _row("processor", f"{cores} core{'s' * (cores != 1)}, {platform.machine()}", "everything")
     memory = _memory()
     found = f"{memory / 2**30:.1f} GiB" if memory else None
@@ -63,9 +65,8 @@ def _machine() -> Iterator[Row]:
 
 def _memory() -> int | None:
     """What the machine has, or the smaller limit that a container sets."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
+    memory = host.memory()
+    if not memory:
         return None
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

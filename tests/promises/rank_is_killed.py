@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ import little
 from ganherd import recipe_file
 from ganherd.comm.base import Communicator
 from ganherd.comm.detect import connect
-from ganherd.errors import Interrupted, UserError
 from ganherd.run import checkpoint, loop, start
 from ganherd.run.folder import RunFolder
 from ganherd.run.ranks import job
@@ -95,8 +93,4 @@ def main(engine: str, folder: str, runs: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except (UserError, Interrupted) as error:
-        print(f"ganherd: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UserError) else 75)
+    little.ends_as_the_command(main)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 
 import pytest
 
@@ -17,7 +16,7 @@ import little
 from ganherd import recipe_file
 from ganherd.comm.base import Communicator
 from ganherd.comm.detect import connect
-from ganherd.errors import Interrupted, UserError
+from ganherd.errors import Interrupted
 from ganherd.run import balance, loop, start
 from ganherd.run.ranks import job
 
@@ -62,8 +61,4 @@ def main(engine: str, *jobs: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except (UserError, Interrupted) as error:
-        print(f"ganherd: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UserError) else 75)
+    little.ends_as_the_command(main)

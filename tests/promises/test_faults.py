@@ -9,11 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -26,25 +24,11 @@ from ganherd.run.folder import RunFolder
 from promises.test_ranks import assert_same_herd, recipe
 from promises.test_ranks import words as ranks_of
 
+pytestmark = pytest.mark.usefixtures("brief")
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "benchmarks" / "results" / "faults.json"
 EVERY = {"ulfm": 4, "torchrun": 6}  # steps between copies in memory, and between checkpoints
 BUDGET = "24steps"
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "data.npz"
-    np.savez(path, x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))
-    return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def brief() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
-        torch.set_num_threads(1)
-        yield
 
 
 def launch(launcher: str, ranks: int, folder: Path, runs: list[dict[str, Any]]) -> tuple[int, str]:

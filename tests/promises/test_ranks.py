@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,6 +21,7 @@ from ganherd.run import checkpoint, status
 from ganherd.run.assemble import assemble
 from ganherd.run.folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("brief")
 HERE = Path(__file__).parent
 LONG = pytest.mark.long
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -64,22 +64,7 @@ def recipe(data: Path, strategy: str, budget: str = "14steps", **run: Any) -> di
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "data.npz"
-    np.savez(path, x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))
-    return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def brief() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
-        torch.set_num_threads(1)
-        yield
-
-
-@pytest.fixture(scope="module")
-def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def alone(brief: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The runs that everything is held against: of one process."""
     folder = tmp_path_factory.mktemp("alone")
     for strategy in STRATEGIES:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd import host
 from ganherd.bench.alpha_beta import _square
 from ganherd.bench.cases import known, recipe_of
 from ganherd.bench.data import as_file
@@ -48,8 +49,8 @@ class Asked:
 
 def measure(comm: Communicator, asked: Asked) -> dict[str, Any] | None:
     """Rows of weak and strong scaling and of messages; None on the ranks besides the first. Called by all ranks."""
-    facts = [json.loads(each) for each in comm.collect(json.dumps([comm.hosts[comm.rank], _cores()]).encode())]
-    cores = sum({host: count for host, count in facts}.values())
+    facts = [json.loads(each) for each in comm.collect(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())]
+    cores = sum({name: count for name, count in facts}.values())
     if asked.device == "cuda":
         torch.cuda.set_device(comm.local_rank % torch.cuda.device_count())
     torch.set_num_threads(1)
@@ -175,11 +176,6 @@ def _plan(herd: Herd) -> Plan:
 
 def _width(state: dict[str, Tensor]) -> int:
     return sum(value[0].numel() * value.element_size() for value in state.values())
-
-
-def _cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main(words: Sequence[str]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
+
+from ganherd import host
 
 
 def machine() -> dict[str, int | str]:
@@ -14,13 +15,12 @@ def machine() -> dict[str, int | str]:
     """
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        memory = 0
     found = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    return {"cores": cores, "memory": memory, "gpus": in_words([torch.cuda.get_device_name(gpu) for gpu in found])}
+    return {
+        "cores": host.cores(),
+        "memory": host.memory(),
+        "gpus": in_words([torch.cuda.get_device_name(gpu) for gpu in found]),
+    }
 
 
 def in_words(names: list[str]) -> str:

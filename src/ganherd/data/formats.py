@@ -24,6 +24,12 @@ from ganherd.errors import UserError
 LARGEST = 2**29  # bytes of one file of CIFAR; the real ones have 150 MB at most
 
 
+_BROKEN = (
+    OSError, ValueError, EOFError, KeyError, MemoryError, zlib.error, tarfile.TarError, zipfile.BadZipFile, struct.error,
+    NotImplementedError,  # an archive compressed in a way that Python does not know
+)  # fmt: skip
+
+
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
     """Turns the many ways in which a file can be broken into one sentence."""
@@ -31,9 +37,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, zlib.error, tarfile.TarError) as error:
-        raise UserError(f"{path} cannot be read as {what}: {error}.") from None
-    except (zipfile.BadZipFile, NotImplementedError, struct.error) as error:
+    except _BROKEN as error:
         raise UserError(f"{path} cannot be read as {what}: {error}.") from None
 
 

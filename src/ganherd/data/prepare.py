@@ -29,6 +29,7 @@ from ganherd.data.prepare_unit import Piece, Source
 from ganherd.data.shards import INDEX, PARTS, SHARDS, Index, Settings, Shard, Skipped, read_index
 from ganherd.data.tree import Tree, list_tree
 from ganherd.errors import Interrupted, UserError
+from ganherd.host import cores
 
 Progress = Callable[[int, int], None]  # how many files are done, of how many
 Task = tuple[Source, int]  # the unit of a class; -1: its shard
@@ -75,11 +76,6 @@ def prepare(
                 raise UserError(f"{out} cannot be written: {error.strerror}; the same command goes on.") from error
         shutil.rmtree(out / PARTS, ignore_errors=True)
     return index
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Work:

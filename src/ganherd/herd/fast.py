@@ -13,10 +13,10 @@ from ganherd.herd.kernels.linear import MemberLinear
 from ganherd.herd.kernels.member_conv import MemberConv
 from ganherd.herd.kernels.norm import Line, MemberNorm
 from ganherd.herd.kernels.random import MemberDropout
-from ganherd.herd.kernels.shapes import HEAVY
 from ganherd.herd.kernels.taps import Turn
 from ganherd.herd.ops import After
 
+_LIGHT = 8e9  # operations of a layer that normalises what it reads: of a heavier one this would slow the product
 JOINS = True  # convolutions do part of the work of those who read them, as `joins` may ask
 
 # What an operation leaves beside its output for the only one that reads it:
@@ -121,7 +121,7 @@ def _is_light(rows: Tensor, reader: nn.Module | None) -> bool:
         return False
     k, stride, co = reader.kernel_size[0], reader.stride[0], reader.out_channels
     work = 2.0 * n * b * (h // stride) * (w // stride) * k * k * c * co
-    return is_few(k, stride, False, co) or work < HEAVY
+    return is_few(k, stride, False, co) or work < _LIGHT
 
 
 def reads(layer: nn.Module, doubled: bool = False) -> bool:

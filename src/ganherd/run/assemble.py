@@ -134,9 +134,9 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
     if pace := recipe.strategy.gap.pace:
         herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
-    kept = list(grow.kept(made)) if begins else []
-    if kept:
-        started = grow.start(herd, made, own, started, trust_code)
+    kept = grow.kept(made) if begins else {}
+    if kept and recipe.herd.grow_from is not None:
+        started = grow.start(herd, recipe.herd.grow_from, kept, own, started, trust_code)
     notes = [*dataset.notes, *made.notes, *origins.notes(started)]
     return Assembly(
         recipe,
@@ -150,7 +150,7 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
         made.steps_per_epoch,
         started,
         trust_code,
-        kept,
+        list(kept),
     )
 
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -58,15 +59,18 @@ class RunFolder:
             raise UserError(f"the run folder {folder.path} cannot be made: {error.strerror}.") from error
         return folder
 
+    @property
+    def again(self) -> str:
+        """The command that goes on with it."""
+        return f"ganherd train --resume {shlex.quote(str(self.path))}"
+
     def refuse_existing(self) -> None:
         try:
             taken = self.path.exists() and (not self.path.is_dir() or not self._is_free())
         except OSError as error:
             raise UserError(f"the run folder {self.path} cannot be looked at: {error.strerror}.") from error
         if taken:
-            raise UserError(
-                f"{self.path} exists already; choose another --run, or go on with `ganherd train --resume {self.path}`."
-            )
+            raise UserError(f"{self.path} exists already; choose another --run, or go on with `{self.again}`.")
 
     def _is_free(self) -> bool:
         """Whether it holds nothing, or only what a process left that was killed before it had written run.json."""

@@ -6,7 +6,7 @@ of it lies in the first checkpoint, so that the grown run needs the other one no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ def kept(made: Cut) -> dict[int, tuple[int, int]]:
     if not ours - theirs.keys():
         raise UserError(
             f"herd.grow_from: {path} has every class of {data.name} already; to train one anew: "
-            f"ganherd train --resume {path} --retrain CLASS"
+            f"{source.folder.again} --retrain CLASS"
         )
     out = {}
     for number, (label, seat) in enumerate(zip(made.label.tolist(), made.seats, strict=True)):
@@ -51,11 +51,14 @@ def kept(made: Cut) -> dict[int, tuple[int, int]]:
 
 
 def start(
-    herd: Herd, made: Cut, own: Sequence[int], started: list[dict[str, Any]], trust_code: bool
+    herd: Herd,
+    path: str,
+    found: Mapping[int, tuple[int, int]],
+    own: Sequence[int],
+    started: list[dict[str, Any]],
+    trust_code: bool,
 ) -> list[dict[str, Any]]:
-    """Gives the members that are kept their nets; says, for each of the herd's (`own` of all), where it is from."""
-    path, found = made.recipe.herd.grow_from, kept(made)
-    assert path is not None
+    """Gives the members that are kept (`found`) their nets; says, for each of the herd's (`own` of all), where it is from."""
     source = origins.Source.open(path)
     told = started or [{} for _ in own]
     rows = [row for row, member in enumerate(own) if member in found]

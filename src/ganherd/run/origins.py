@@ -40,7 +40,7 @@ class Source:
         folder = RunFolder.open(path)
         state = str(folder.info.get("state"))
         if state != "finished":
-            raise UserError(f"{path} is not finished, so no member can start from it: `ganherd train --resume {path}`.")
+            raise UserError(f"{path} is not finished, so no member can start from it: `{folder.again}`.")
         return cls(path, folder, folder.recipe, mixture_file.read_facts(mixture_of(path)))
 
     @property

@@ -7,13 +7,13 @@ the same step. The first rank alone writes records, run.json and the mixture. In
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ganherd.errors import Interrupted, UserError
+from ganherd.host import own_cores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -212,7 +212,7 @@ def together(comm: Communicator | None, work: Callable[[], T]) -> T:
 
 def cores(comm: Communicator) -> int:
     """The share of this host's cores that a rank may use: those that it is bound to, by the ranks that are bound to the same."""
-    own = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    own = own_cores()
     everyone = [json.loads(each) for each in comm.collect(json.dumps(own).encode())]
     beside = sum(host == comm.hosts[comm.rank] and one == own for host, one in zip(comm.hosts, everyone, strict=True))
     return max(1, len(own) // beside)

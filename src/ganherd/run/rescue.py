@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ganherd.run.loop import Trainer
 
 _LOCK = 60.0  # seconds that the system, or a file server, may take to let go of a dead process's lock
-_FOUNDED = {".lock", "recipe.yaml", "recipe.yaml.new", "run.json.new"}  # what a run has before its run.json
 
 
 class Rescue:
@@ -59,7 +58,7 @@ class Rescue:
                 return done
             except RankLost as error:
                 if not self.job.goes_on:
-                    again = f"ganherd train --resume {self.path}" if self.path else "the same command"
+                    again = RunFolder(self.path).again if self.path else "the same command"
                     raise Interrupted(f"{error}. {self.job.after_loss(again)}") from error
             while True:
                 with suppress(RankLost):  # another one, meanwhile
@@ -80,8 +79,6 @@ class Rescue:
         self.job.successor = left.comm
         self.job, self._was_lost = left.comm, True
         self._homes = tuple(self._homes[rank] for rank in left.before) if self._homes else ()
-        if self.job.rank == 0 and self.path is None and path is not None:
-            _tidy(path)
         told = self.job.collect(json.dumps([is_over, self.asked, str(self.path or ""), self.step]).encode())
         over, asked, paths, steps = zip(*map(json.loads, told), strict=True)
         self._losses[-1]["noticed"] = max(steps)
@@ -97,7 +94,7 @@ class Rescue:
 
     def _stop(self, asked: str, found: Path | None) -> NoReturn:
         """A rank that ends since it was asked to is no reason to go on."""
-        again = f"resume it with: ganherd train --resume {found}" if found else "nothing had begun"
+        again = f"resume it with: {RunFolder(found).again}" if found else "nothing had begun"
         if self.job.rank:
             raise SystemExit(75)
         if found:
@@ -116,6 +113,7 @@ class Rescue:
             except UserError:
                 if not self._was_lost or time.monotonic() - began > _LOCK:
                     raise
+                time.sleep(0.05)
 
     def placed(self, ranks: Ranks) -> None:
         """Is told where members live from now on."""
@@ -168,14 +166,6 @@ def _nothing_left(path: Path | None) -> Run:
     from ganherd.run.conclude import Run
 
     return Run(path or Path(), {})
-
-
-def _tidy(path: Path) -> None:
-    """A folder that the first rank was making when it was lost is made again."""
-    names = {each.name for each in path.iterdir()} if path.is_dir() else set()
-    if ".lock" in names and names <= _FOUNDED:
-        for each in path.iterdir():
-            each.unlink()
 
 
 # -- torchrun, which starts all ranks again --------------------------------------------------------------------------

@@ -6,7 +6,6 @@ as any other, and ends with a mixture, scores and a report of its own.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,10 +31,9 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
     `which`: as cat or cat,dog or 3; `budget`: steps, epochs or a time; by default as many steps as each had.
     """
     folder = RunFolder.open(path)
-    again = f"ganherd train --resume {shlex.quote(str(path))}"
     check_joined(folder.info, folder)
     if folder.info.get("state") != "finished":
-        raise UserError(f"--retrain is for finished runs, and {path} is not: `{again}` goes on with it.")
+        raise UserError(f"--retrain is for finished runs, and {path} is not: `{folder.again}` goes on with it.")
     recipe = folder.recipe
     if recipe.strategy.name != "independent" or recipe.strategy.share.layers:
         raise UserError("--retrain is for members that meet nobody: with this run's strategy one is made by all.")

@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from ganherd.host import cores
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _PATIENCE = 30.0  # seconds for the others to end by themselves when one has failed
 
@@ -20,14 +22,13 @@ def spawn(ranks: int, words: Sequence[str]) -> int:
 
     A signal is passed on to all of them, in groups of their own so that a terminal's Ctrl-C does not reach them twice.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     common = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
     }
-    threads = {"OMP_NUM_THREADS": str(max(1, cores // ranks))}
+    threads = {"OMP_NUM_THREADS": str(max(1, cores() // ranks))}
     processes: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -44,8 +43,6 @@ from ganherd.run.ranks import together
 from ganherd.run.ready import beating, planned, ready, settle_in, shared, stand_by
 from ganherd.run.rescue import Rescue
 from ganherd.run.stop import StopRequest
-
-_RESUME = "resume it with: "
 
 
 def begin(
@@ -108,16 +105,16 @@ def _begin(
 
         def found() -> RunFolder:
             where = path or next_path(Path("runs"), name)
-            return _founded(where, recipe, facts, held) if ranks.is_first else RunFolder(where)
+            return _founded(where, recipe, facts, held, rescue) if ranks.is_first else RunFolder(where)
 
         folder = shared(ranks, together(ranks.everyone, found), rescue)
         return _train(rescue, assembly, own, folder, budget, quiet, meetings, None)
 
 
-def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack) -> RunFolder:
+def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack, rescue: Rescue) -> RunFolder:
     """A new run folder, locked, with its recipe and its facts."""
     folder = RunFolder.create(path)
-    held.enter_context(folder.lock())
+    held.enter_context(rescue.lock(folder))
     try:
         write_aside(folder.recipe_path, recipe_file.dump(recipe))
         folder.write_info(**facts)
@@ -206,7 +203,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         try:
             ranks.every(lambda: go_on() if ranks.is_first else None)
         except OSError as error:
-            ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; {_again(folder)}"))
+            ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; resume it with: {folder.again}"))
         folder = shared(ranks, folder, rescue)
         return _train(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
 
@@ -235,7 +232,7 @@ def _train(
     ranks = assembly.ranks
     names = [assembly.name_of(member) for member in range(assembly.size)]
     progress = Progress(names, quiet or not ranks.is_first)
-    again = _again(folder)
+    again = f"resume it with: {folder.again}"
     trained, stop, trainer = False, StopRequest(), None
     with ExitStack() as closing:
         closing.callback(progress.close)
@@ -276,8 +273,7 @@ def _train(
                 raise
             if ranks.is_first:
                 _leave(folder, "interrupted")
-            command = again.removeprefix(_RESUME)
-            raise Interrupted(f"{error}; the last checkpoint is whole. {ranks.job.after_loss(command)}") from error
+            raise Interrupted(f"{error}; the last checkpoint is whole. {ranks.job.after_loss(folder.again)}") from error
         except KeyboardInterrupt:
             _leave(folder, "interrupted")
             what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
@@ -297,10 +293,6 @@ def _leave(folder: RunFolder, state: str) -> None:
         OSError
     ):  # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
         folder.write_info(state=state)
-
-
-def _again(folder: RunFolder) -> str:
-    return f"{_RESUME}ganherd train --resume {shlex.quote(str(folder.path))}"
 
 
 def _teller(quiet: bool) -> Any:

@@ -161,7 +161,7 @@ def text(facts: dict[str, Any]) -> str:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         lines.append(f"not well now: {', '.join(names[:5])}{more}")
     if facts["state"] in ("killed", "interrupted"):
-        lines.append(f"resume it with: ganherd train --resume {facts['run']}")
+        lines.append(f"resume it with: {RunFolder(facts['run']).again}")
     return "\n".join(lines)
 
 

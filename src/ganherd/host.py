@@ -1,0 +1,24 @@
+"""What a process may use of the machine that it is on."""
+
+from __future__ import annotations
+
+import os
+
+
+def own_cores() -> list[int]:
+    """Their numbers, ascending: fewer than there are, where a scheduler or a container gave it some of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def cores() -> int:
+    return len(own_cores())
+
+
+def memory() -> int:
+    """Bytes that the machine has; 0 where that cannot be found out."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 0

@@ -1,0 +1,27 @@
+"""What the promises about ranks share: a little data, and runs that are brief about what they are not about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import little
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "data.npz"
+    np.savez(path, x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))
+    return path
+
+
+@pytest.fixture(scope="module")
+def brief() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        little.be_brief(patch)
+        torch.set_num_threads(1)
+        yield
