@@ -128,6 +128,8 @@ class Train(Section):
     n_critic: int = Field(1, ge=1)  # discriminator updates for each generator update, on fresh batches
     skip_d: int = Field(0, ge=0)  # the discriminator learns only at every (skip_d + 1)-th step
     order: Literal["d-g", "g-d"] = "d-g"
+    # whether each update draws samples of its own, or both of a step share those that the generator is judged by
+    fakes: Literal["fresh", "shared"] = "fresh"
     input_noise: PerMember = 0.0  # standard deviation of noise added to what the discriminator sees
     input_noise_steps: Steps = 0  # … decaying to none over so many steps (0: it stays)
     # linear; or steps, as in the GAP authors' code: whole for the first half of them, a third for the second
@@ -146,6 +148,15 @@ class Train(Section):
             raise refuse(
                 "train.input_noise_decay train.input_noise_steps",
                 "train.input_noise_decay steps needs train.input_noise_steps: over how many steps it decays",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_update_shares(self) -> Train:
+        if self.fakes == "shared" and self.n_critic > 1:
+            raise refuse(
+                "train.fakes train.n_critic",
+                "train.fakes shared is for one discriminator update a step: set train.n_critic to 1 or train.fakes to fresh",
             )
         return self
 
@@ -277,6 +288,12 @@ class Recipe(Section):
                 "strategy.gap.pace engine.name",
                 "engine.name graph captures one step of all members, and with strategy.gap.pace each is at its own: "
                 "set engine.name to fused or auto",
+            )
+        if name == "cellular" and self.train.fakes == "shared":
+            raise refuse(
+                "train.fakes strategy.name",
+                "train.fakes shared shows a discriminator its partner's samples, and with strategy.name cellular it meets "
+                "others: set train.fakes to fresh",
             )
         cells = self.strategy.cellular
         if name == "cellular" and members not in (None, cells.cells * cells.population):

@@ -52,10 +52,12 @@ def trained(tmp_path, engine: str, stops: list[int], **sections):
         {},
         {"train": {"n_critic": 2}},
         {"train": {"skip_d": 2}},
+        {"train": {"fakes": "shared"}},
+        {"train": {"fakes": "shared", "order": "g-d", "skip_d": 1}},
         {"train": {"input_noise": 0.2, "input_noise_steps": 9, "order": "g-d"}},
         {"loss": {"name": ["wasserstein", "hinge", "wasserstein-gp"]}, "optim": {"grad_clip": 0.5}},
     ],
-    ids=["plain", "n_critic", "skip_d", "input_noise", "losses"],
+    ids=["plain", "n_critic", "skip_d", "shared", "shared_g-d", "input_noise", "losses"],
 )
 def test_graph_equals_fused(tmp_path, sections):
     fused, fused_sums = trained(tmp_path, "fused", [20], **sections)

@@ -53,6 +53,7 @@ class SeparateGan:
     def train(self, steps: int, first: int = 0) -> None:
         for step in range(first, first + steps):
             draws = Streams(self.base, step)
+            self.shared = self._made(draws, step) if self.rules.fakes == "shared" else None
             if self.rules.order == "g-d":
                 self._generator_update(draws, step)
             if step % (self.rules.skip_d + 1) == 0:
@@ -67,7 +68,9 @@ class SeparateGan:
         batch = step * self.rules.n_critic + update
         x = self._batch(batch)
         calls = iter(range(8 * (update + 1), 8 * (update + 2)))
-        fake = self._call(self.g, self._noise(draws, update), draws, next(calls)).detach()
+        own = next(calls)
+        fake = self._call(self.g, self._noise(draws, update), draws, own) if self.shared is None else self.shared
+        fake = fake.detach()
         x, fake = self._shown(x, draws, step, update, 0), self._shown(fake, draws, step, update, 1)
         real_logit, real_classes = self._judge(x, draws, next(calls))
         fake_logit, fake_classes = self._judge(fake, draws, next(calls))
@@ -107,9 +110,13 @@ class SeparateGan:
         if self.loss == "wasserstein":
             self._clip()
 
-    def _generator_update(self, draws: Streams, step: int) -> None:
+    def _made(self, draws: Streams, step: int) -> Tensor:
+        """The samples that the generator is judged by."""
         self._batch((step + 1) * self.rules.n_critic - 1)  # for its labels
-        fake = self._call(self.g, self._noise(draws, self.rules.n_critic), draws, 0)
+        return self._call(self.g, self._noise(draws, self.rules.n_critic), draws, 0)
+
+    def _generator_update(self, draws: Streams, step: int) -> None:
+        fake = self._made(draws, step) if self.shared is None else self.shared
         logit, classes = self._judge(self._shown(fake, draws, step, self.rules.n_critic, 1), draws, 1)
         loss = {
             "minimax": lambda: -bce(logit, torch.zeros_like(logit)),

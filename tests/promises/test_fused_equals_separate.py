@@ -166,6 +166,8 @@ def test_every_net_with_every_loss(tmp_path, net, loss):
         {"train": {"n_critic": 3}},
         {"train": {"skip_d": 1}},
         {"train": {"order": "g-d"}},
+        {"train": {"fakes": "shared"}},
+        {"train": {"fakes": "shared", "order": "g-d", "skip_d": 1}},
         {"train": {"ema": 0.9}},
         {"train": {"input_noise": [0.1, 0.0, 0.3], "input_noise_steps": 6}},
         {"train": {"input_noise": 0.3, "input_noise_steps": 6, "input_noise_decay": "steps", "input_noise_on": "real"}},
@@ -193,6 +195,7 @@ def test_every_setting_of_the_step(tmp_path, sections):
         {"loss": {"name": "non-saturating", "class_weight": 0.5, "class_weight_g": 0.1}},
         {"train": {"n_critic": 2}},
         {"train": {"skip_d": 1, "order": "g-d"}},
+        {"train": {"fakes": "shared", "order": "g-d"}},
         {"loss": {"name": "hinge", "r1_weight": 3.0}},
         {"train": {"flip": True, "augment": ["colour", "translation", "cutout"]}},
         # a generator that is not told the class pays for it all the same

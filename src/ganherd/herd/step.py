@@ -36,6 +36,7 @@ class Rules:
     n_critic: int = 1
     skip_d: int = 0
     order: str = "d-g"
+    fakes: str = "fresh"  # or shared: both updates of a step see the same samples
     gp_weight: float = 10.0
     clip: float = 0.01
     clip_what: str = "all"
@@ -120,17 +121,20 @@ class Step:
             u = draws.draw((streams.MUTATE_LOSS,), (), "uniform", torch.float64)
             state["set.loss"].copy_(drawn_losses(u, self.rules.drawn_losses))
         noise_scale = self._noise_scale(state, step if at is None else at)
-        updates = self.rules.d_updates(step)
-        if self.rules.order == "g-d":
-            self._generator(state, batches, draws, noise_scale, sums, now)
+        updates, first = self.rules.d_updates(step), self.rules.order == "g-d"
+        shared = self._samples(state, batches, draws) if self.rules.fakes == "shared" else None
+        if first:
+            self._generator(state, batches, draws, noise_scale, sums, now, shared)
         made = None
         for update in range(updates):
             # the generator does not change meanwhile, so its own samples can be made beside the last update
-            ahead = self.rules.order == "d-g" and update == updates - 1 and self._lanes is not None
+            ahead = not (first or shared) and update == updates - 1 and self._lanes is not None
             prepare = (lambda: self._samples(state, batches, draws)) if ahead else None
-            made = self._discriminator(state, batches(update), draws, update, noise_scale, sums, now, prepare)
-        if self.rules.order == "d-g":
-            self._generator(state, batches, draws, noise_scale, sums, now, made)
+            made = self._discriminator(state, batches(update), draws, update, noise_scale, sums, now, prepare, shared)
+        if made is not None:
+            self._join(1)
+        if not first:
+            self._generator(state, batches, draws, noise_scale, sums, now, made or shared)
 
     # -- the two updates ------------------------------------------------------------------------------------------
 
@@ -144,8 +148,9 @@ class Step:
         sums: Tensor,
         now: _Now,
         prepare: Callable[[], _Samples] | None = None,
+        shared: _Samples | None = None,
     ) -> _Samples | None:
-        """`prepare` is called when the generator is free again; what it answers is passed on."""
+        """`prepare` is called when the generator is free again; what it answers is passed on. `shared`: samples that are there."""
         rules, choice = self.rules, state["set.loss"]
         x, y = batch
         rows = state["d.params"].detach().requires_grad_()
@@ -156,8 +161,11 @@ class Step:
             views = self.d.views(rows)
             real_logits, real_classes = self._forward("d", state, views, (x,), y, draws, first + 1)  # [N, B]
         with torch.no_grad():
-            z = self._noise(state, draws, update)
-            fake, _ = self._opponent("g", state, now, (z,), y, draws, first, update + 1)
+            if shared is None:
+                z = self._noise(state, draws, update)
+                fake, _ = self._opponent("g", state, now, (z,), y, draws, first, update + 1)
+            else:
+                fake = shared.fake.detach()
             fake = self._seen(fake, noise_scale, draws, update, 1)
         made = None
         if prepare is not None:
@@ -224,8 +232,6 @@ class Step:
         last = rules.n_critic  # a number of its own for the draws of this update
         if made is None:
             made = self._samples(state, batches, draws)
-        else:
-            self._join(1)
         seen = self._seen(made.fake, noise_scale, draws, last, 1)
         logits, classes = self._opponent("d", state, now, (seen,), made.y, draws, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)

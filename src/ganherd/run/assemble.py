@@ -260,6 +260,7 @@ def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
         n_critic=train.n_critic,
         skip_d=train.skip_d,
         order=train.order,
+        fakes=train.fakes,
         gp_weight=recipe.loss.gp_weight,
         clip=recipe.loss.clip,
         clip_what=recipe.loss.clip_what,
