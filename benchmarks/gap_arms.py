@@ -40,7 +40,8 @@ class Job:
 
     @property
     def settings(self) -> list[str]:
-        where = _CPU if self.device == "cpu" else (f"engine.device={self.device}", "run.checkpoint_every=20000")
+        gpu = (f"engine.device={self.device}", "train.precision=tf32", "run.checkpoint_every=20000")
+        where = _CPU if self.device == "cpu" else gpu
         return [f"run.seed={self.seed}", f"herd.seeds={self.seeds}", *_PLAIN, *where, *self.overrides]
 
 

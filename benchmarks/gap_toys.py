@@ -91,7 +91,8 @@ def study(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     if not asked.device.startswith("cuda"):
         return everyone(jobs, runs, asked.processes)
     # one GAN of a seed is the first of its four apart, up to rounding: on a GPU it is not trained twice
-    rows = everyone([job for job in jobs if job.arm != "one"], runs, 0)
+    jobs = [job for job in jobs if job.arm != "one"]
+    rows = everyone(jobs, runs, min(asked.processes, len(jobs)))
     singles = [_first(row) for row in rows if row["arm"] == "apart" and "one" in asked.arms]
     return sorted([*singles, *rows], key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
 
@@ -114,7 +115,9 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", choices=["r15", "grid25", "ring8"])
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--steps", type=int, help="instead of the recipes' budgets")
-    parser.add_argument("--processes", type=int, default=2, help="on a CPU, with one thread each")
+    parser.add_argument(
+        "--processes", type=int, help="at once; default: 2 with a thread each, on a GPU 4 (start MPS first)"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--full", action="store_true", help="PacGAN's protocol; for a GPU")
     parser.add_argument("--tune", action="store_true", help="adds what was tried to the results")
@@ -129,6 +132,7 @@ def main() -> None:
     )
     asked = parser.parse_args()
     asked.data = asked.data or (["ring8", "grid25"] if asked.full else ["r15", "grid25"])
+    asked.processes = asked.processes or (4 if asked.device.startswith("cuda") else 2)
     path = asked.o or HERE / ("gap-toys-full.json" if asked.full else "gap-toys.json")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +151,7 @@ def main() -> None:
         new = {
             "command": command,
             "seconds": seconds,
-            "processes": 1 if asked.device.startswith("cuda") else asked.processes,
+            "processes": asked.processes,
             "machine": platform.machine(),
             "ganherd": ganherd.__version__,
             "arms": rows,

@@ -265,7 +265,7 @@ class Stable:
 
 def environment(**changes: str) -> dict[str, str]:
     """For commands in processes of their own: the package as it is tested here, one thread."""
-    source = str(Path(ganherd.__file__).parents[1])
+    source = os.pathsep.join(filter(None, (str(Path(ganherd.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", **changes}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from contextlib import suppress
 
 
 def own_cores() -> list[int]:
@@ -22,3 +24,9 @@ def memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return 0
+
+
+def give_back() -> None:
+    """What this process has freed goes back to the machine; C libraries keep it else, and each of many ranks does."""
+    with suppress(OSError, AttributeError):  # GNU's alone has this
+        ctypes.CDLL(None).malloc_trim(0)

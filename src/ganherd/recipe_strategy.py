@@ -67,6 +67,17 @@ class Gap(Section):
     # members at their own pace: a speed for each, the fastest making one step per step of the run; they swap when two are ready
     pace: list[Annotated[float, Field(gt=0, le=1)]] = []
 
+    @model_validator(mode="before")
+    @classmethod
+    def _swaps_in_step(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "exchange" in given:
+            raise refuse(
+                "strategy.gap.exchange",
+                "strategy.gap has no exchange: a swap takes two, so whoever comes first waits for the other; for members of "
+                "unlike speed set strategy.gap.pace",
+            )
+        return given
+
     @model_validator(mode="after")
     def _smoothing_is_short(self) -> Gap:
         if self.smoothing.strip().endswith("run"):
@@ -145,6 +156,11 @@ class Cellular(Section):
     fitness: Fitness = Fitness()
     mutation: Mutation = Mutation()
     mixing: Mixing = Mixing()
+    # over ranks: sync, all wait for the slowest; async, each takes its neighbours' newest nets and waits only for those that
+    # are too far behind: for machines of unlike speed, and no two runs are the same
+    exchange: Literal["sync", "async"] = "sync"
+    staleness: int = Field(2, ge=0)  # async: iterations that a neighbour's nets may be behind; 0: none, which is sync
+    rejoin: int = Field(10, ge=1)  # async: iterations after which all ranks are together, for records and checkpoints
 
     @property
     def cells(self) -> int:
@@ -168,6 +184,18 @@ class Cellular(Section):
                 f"{key}.mixing.keep {key}.rewire {key}.rewire_by",
                 f"{key}.mixing.keep best compares iterations with the same neighbourhoods: leave out {key}.rewire, or keep last",
             )
+        if self.exchange == "async" and (self.rewire or self.rewire_by):
+            raise refuse(
+                f"{key}.exchange {key}.rewire {key}.rewire_by",
+                f"{key}.rewire changes neighbourhoods between two iterations, and with {key}.exchange async ranks are not at "
+                "the same one: leave one of them out",
+            )
+        for name in ("staleness", "rejoin"):
+            if self.exchange == "sync" and getattr(self, name) != type(self).model_fields[name].default:
+                raise refuse(
+                    f"{key}.{name} {key}.exchange",
+                    f"{key}.{name} has no effect with {key}.exchange sync: set {key}.exchange to async, or leave it out",
+                )
         if self.iteration == "0":
             raise refuse(f"{key}.iteration", f"{key}.iteration must be longer than 0, as 1epochs")
         if self.replacements > self.population:

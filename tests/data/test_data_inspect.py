@@ -135,7 +135,7 @@ def offer(folder: Path) -> tuple[Download, ...]:
             content = gzip.compress(head + bytes(i % 2 for i in range(int(np.prod(shape)))))
             file = folder / f"{split}-{kind}-ubyte.gz"
             file.write_bytes(content)
-            items.append(Download(file.as_uri(), f"mnist/{file.name}", hashlib.md5(content).hexdigest()))
+            items.append(Download(file.as_uri(), f"mnist/{file.stem}", hashlib.md5(content).hexdigest()))
     return tuple(items)
 
 

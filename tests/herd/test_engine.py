@@ -81,7 +81,7 @@ def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypat
     herd = make(3)
     measured = []
 
-    def rate(herd, plan, seconds):
+    def rate(herd, plan, seconds, beat):
         measured.append(plan)
         return 100.0 if plan.name == "loop" else 50.0
 

@@ -18,6 +18,7 @@ from ganherd.herd.kernels.memory import remembered
 from ganherd.herd.kernels.taps import Turn, turned
 from ganherd.herd.lower import ALL, JOINED, KERNEL, lower
 from ganherd.herd.state import Blueprint
+from ganherd.nets.residual import ResidualDiscriminator, ResidualGenerator
 from ganherd.nets.wcgan import WcganDiscriminator, WcganGenerator
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,6 +44,16 @@ NETS = {
         ),
         (3, 6, 6),
     ),
+    "convolutions that are pooled": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 18, 3, padding=1), nn.AvgPool2d(2), nn.BatchNorm2d(18), nn.ReLU(),
+            nn.Conv2d(18, 17, 3, padding=1), nn.ReLU(), nn.Conv2d(17, 5, 3, padding=1, bias=False), nn.AvgPool2d(2, ceil_mode=True),
+            nn.LeakyReLU(0.1), nn.Upsample(scale_factor=2), nn.Conv2d(5, 4, 3, padding=1), nn.AvgPool2d((2, 2)), nn.Flatten(),
+        ),
+        (3, 6, 10),
+    ),
+    "residual, spectral": (lambda: ResidualDiscriminator((3, 8, 8), width=5, attention=True), (3, 8, 8)),
+    "residual": (lambda: ResidualGenerator((3, 8, 8), 7, width=5), (7,)),
 }  # fmt: skip
 
 
@@ -73,6 +84,12 @@ def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
     for ours, theirs in zip(results[1], results[0], strict=True):
         gap = (ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-6)
         assert gap < 2e-5, float(gap)
+
+
+def test_a_residual_block_is_pooled_and_activated_within_its_convolutions():
+    by_name = {how.layer: how.how for how in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
+    assert {by_name[f"blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {JOINED}
+    assert by_name["blocks.0.pool2"] == ALL  # its input has another reader
 
 
 def test_the_layers_of_the_critic_end_within_their_convolutions():

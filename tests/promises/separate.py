@@ -40,6 +40,7 @@ class SeparateGan:
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
         self.ema = copy.deepcopy(self.g)
         self.losses: list[tuple[float, float]] = []
+        self.shared: Tensor | None = None  # samples of this step that both updates see
 
     @staticmethod
     def _module(herd, kind: str, member: int) -> nn.Module:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from ganherd import recipe_file
+from ganherd.herd import autotune
 from ganherd.herd.engine import Engine, Plan
 from ganherd.run.assemble import Assembly, assemble
 from promises.separate import SeparateGan
@@ -158,6 +159,18 @@ def test_every_net_with_every_loss(tmp_path, net, loss):
     found = differences(herd_of(tmp_path, net, loss={"name": loss}), 10, FUSED)
     assert {"g.params", "d.params", "g.adam.m", "d.adam.v"} <= set(found)
     assert max(found.values()) < 1e-9, found
+
+
+@pytest.mark.parametrize("loss", ["non-saturating", "wasserstein-gp"])
+@pytest.mark.parametrize("net", NETS)
+def test_no_net_keeps_a_herd_in_bf16_from_being_fused(tmp_path, net, loss):
+    herd = herd_of(tmp_path, net, loss={"name": loss}, train={"batch": 4, "precision": "bf16"}).herd
+    said: list[str] = []
+    settings = recipe_file.load({"engine": {"name": "fused", "threads": 1, "device": "cpu"}}).engine
+    assert autotune.choose(herd, settings, said.append).name == "fused"
+    Engine(herd, FUSED).advance(0, 2, herd.no_sums())
+    assert not said
+    assert all(torch.isfinite(value).all() for value in herd.state.values())
 
 
 @pytest.mark.parametrize(

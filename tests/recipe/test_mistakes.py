@@ -187,6 +187,13 @@ def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
     assert load({"engine": {"name": "graph", "device": "cuda"}}).engine.name == "graph"
 
 
+def test_a_swap_is_never_asynchronous(tmp_path: Path) -> None:
+    said = mistake("strategy:\n  name: gap\n  gap:\n    exchange: async", tmp_path)
+    assert said.startswith("recipe.yaml line 4: strategy.gap has no exchange: a swap takes two")
+    said = mistake("strategy:\n  name: gap\n  cellular: {exchange: async}", tmp_path)
+    assert "strategy.cellular has no effect with strategy.name gap" in said
+
+
 def test_of_several_mistakes_the_first_in_the_file_is_told(tmp_path: Path) -> None:
     said = mistake("train:\n  batch: x\n  bacth: 3\ndata:\n  diet: 7", tmp_path)
     assert said.startswith("recipe.yaml line 2: train.batch")

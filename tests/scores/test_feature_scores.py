@@ -94,6 +94,24 @@ def test_a_score_of_samples_alone_looks_at_no_real_data(digits: Any, replay: Rep
     assert not any("real samples of" in line for line in told)
 
 
+@pytest.mark.parametrize("network", ["classifier", "pixels"])
+def test_what_mixtures_are_held_against_is_kept_without_the_features(digits: Any, network: str) -> None:
+    """A rank that finds moments and classes in the cache neither computes nor holds the features of all images."""
+    first = Reference(digits, network)
+    moments, seen = first.summary
+    assert torch.equal(moments.mean, first.real.moments.mean) and torch.equal(moments.cov, first.real.moments.cov)
+    first.forget()
+    assert "real" not in vars(first)
+    again = Reference(digits, network)
+    kept, kept_seen = again.summary
+    assert torch.equal(kept.mean, moments.mean) and torch.equal(kept.cov, moments.cov)
+    if network == "pixels":  # costs nothing and is never kept
+        assert seen is kept_seen is None
+    else:
+        assert seen is not None and torch.equal(kept_seen, seen) and int(seen.sum()) == len(digits.x)
+        assert "real" not in vars(again)
+
+
 def test_prdc_equals_brute_force() -> None:
     k = 3
     real, fake = correlated(90, 4, 0).double(), correlated(70, 4, 0, shift=0.4).double()

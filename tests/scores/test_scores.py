@@ -175,6 +175,8 @@ def test_pure_functions() -> None:
     assert expected_by_chance(p, 500) == pytest.approx(by_hand, rel=0.05)
     x = rng.integers(0, 255, (50, 1, 4, 4), dtype=np.uint8)
     assert spread(x) == pytest.approx(np.std(x.reshape(50, -1).astype(float), 0, ddof=1).mean())
+    wide = rng.integers(0, 255, (300_000, 31), dtype=np.uint8)  # some pixels at a time, and to the last bit the same
+    assert spread(wide) == wide.astype(float).std(0, ddof=1).mean()
     flat = diversity(x, np.zeros(50, int), np.zeros((9, 1, 4, 4), np.uint8), np.zeros(9, int), ("a",))
     assert flat == {"a": None}
 

@@ -332,6 +332,8 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ({"rewire": [{"at": 1, "topology": "ring"}], "rewire_by": "a:b"}, "both say who meets whom"),
         ({"iteration": "0"}, "strategy.cellular.iteration must be longer than 0"),
         ({"replacements": 2}, "more than the 1 individuals of a cell"),
+        ({"staleness": 3}, "staleness has no effect with strategy.cellular.exchange sync"),
+        ({"exchange": "async", "rewire": [{"at": 2, "topology": "ring"}]}, "ranks are not at the same one"),
         ({"topology": "graph"}, "give both or neither"),
         ({"mixing": {"keep": "best", "when": "end"}}, "needs a score of every iteration"),
         ({"mixing": {"keep": "best"}, "rewire": [{"at": 1, "topology": "ring"}]}, "the same neighbourhoods"),

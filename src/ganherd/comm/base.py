@@ -99,7 +99,7 @@ class Communicator(ABC):
         devices = {value.device for value in state.values()}
         device = devices.pop() if len(devices) == 1 else torch.device("cpu")
         device = device if self._carries(device) else torch.device("cpu")
-        outgoing = {peer: layout.pack(state, rows, device) for peer, rows in routes.send.items()}
+        outgoing = layout.pack_all(state, routes.send, device)
         incoming = {peer: layout.empty(len(rows), device) for peer, rows in routes.receive.items()}
         found = layout.own(state, routes)
         work = None
@@ -214,9 +214,16 @@ class Communicator(ABC):
     # -- what an engine brings ----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _start(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> Work:
+    def _start(
+        self,
+        outgoing: Mapping[int, Tensor],
+        incoming: Mapping[int, Tensor],
+        device: torch.device,
+        apart: bool = False,
+    ) -> Work:
         """Sends one message to each peer of `outgoing` and fills `incoming`: uint8 [bytes], contiguous, none empty, all on
-        that device, and left alone until it is done. Called by every rank where anything crosses anywhere."""
+        that device, and left alone until it is done. Called by every rank where anything crosses anywhere. `apart`: by a
+        rank when it likes, on a host; these messages meet none of the others."""
 
     @abstractmethod
     def _share(self, own: bytes, counts: Sequence[int]) -> bytes:

@@ -36,7 +36,13 @@ class Local(Communicator):
     def fail(self, code: int, patience: float = 10.0) -> None:
         pass
 
-    def _start(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> Work:
+    def _start(
+        self,
+        outgoing: Mapping[int, Tensor],
+        incoming: Mapping[int, Tensor],
+        device: torch.device,
+        apart: bool = False,
+    ) -> Work:
         raise AssertionError("there is nobody to send to")
 
     def _share(self, own: bytes, counts: Sequence[int]) -> bytes:

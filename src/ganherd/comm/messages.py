@@ -98,21 +98,28 @@ class Layout:
             room.copy_(_rows(state[part.name].detach(), rows))
         return message
 
-    def own(self, state: State, routes: Routes) -> State:
-        """The wanted members, of which those that live here are there already; names in the order of `state`."""
-        places, rows = routes.places.get(routes.rank, ([], []))
-        found = {}
-        for name, value in state.items():
-            found[name] = value.detach().new_empty(routes.count, *value.shape[1:])
-            _put(found[name], places, value.detach(), rows)
-        return found
+    def pack_all(self, state: State, send: Mapping[int, Sequence[int]], device: torch.device) -> dict[int, Tensor]:
+        """A message for each peer; those who want the same members get the same one, which lies in memory once."""
+        packed = {rows: self.pack(state, rows, device) for rows in {tuple(rows) for rows in send.values()}}
+        return {peer: packed[tuple(rows)] for peer, rows in send.items()}
 
-    def fill(self, found: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
-        """The same with those that came."""
+    def own(self, state: State, routes: Routes) -> State:
+        """Copies of the wanted members that live here; names in the order of `state`."""
+        _, rows = routes.places.get(routes.rank, ([], []))
+        return {name: _rows(value.detach(), rows) for name, value in state.items()}
+
+    def fill(self, own: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
+        """All the wanted members: those that live here, and those that came."""
+        here, _ = routes.places.get(routes.rank, ([], []))
+        if len(here) == routes.count:
+            return own
+        found = {name: value.new_empty(routes.count, *value.shape[1:]) for name, value in own.items()}
+        for name, value in own.items():
+            _put(found[name], here, value)
         for peer, message in messages.items():
             places, rows = routes.places[peer]
             for part, given in zip(self.parts, self._cut(message, len(routes.receive[peer])), strict=True):
-                _put(found[part.name], places, given, rows)
+                _put(found[part.name], places, _rows(given, rows))
         return found
 
     def _cut(self, message: Tensor, rows: int) -> list[Tensor]:
@@ -121,8 +128,8 @@ class Layout:
         return [piece.view(part.dtype).view(rows, *part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
 
 
-def _put(out: Tensor, places: Sequence[int], given: Tensor, rows: Sequence[int]) -> None:
-    out.index_copy_(0, torch.tensor(places, dtype=torch.int64, device=out.device), _rows(given, rows).to(out.device))
+def _put(out: Tensor, places: Sequence[int], given: Tensor) -> None:
+    out.index_copy_(0, torch.tensor(places, dtype=torch.int64, device=out.device), given.to(out.device))
 
 
 def _rows(value: Tensor, rows: Sequence[int]) -> Tensor:

@@ -19,6 +19,7 @@ from ganherd.errors import UserError
 
 _MESSAGE = 1  # the tag of members' rows
 _NEVER = 2  # a tag that no message has
+_APART = 3  # the tag of rows that ranks send when they like
 _ULFM = "OMPI_MCA_mpi_ft_enable"  # is 1 under Open MPI's mpiexec --with-ft ulfm
 _NAP = 5e-5, 1e-2  # seconds, at least and at most, between two looks whether a message has come
 
@@ -149,14 +150,20 @@ class Mpi(Communicator):
                     return made
             comm.Revoke()
 
-    def _start(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> Work:
+    def _start(
+        self,
+        outgoing: Mapping[int, Tensor],
+        incoming: Mapping[int, Tensor],
+        device: torch.device,
+        apart: bool = False,
+    ) -> Work:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # MPI does not know of streams: what it sends must be there
-        begun = self._requests([])
+        begun, tag = self._requests([]), _APART if apart else _MESSAGE
         for peer, piece in self._pieces(incoming):
-            begun.requests.append(self._comm.Irecv(piece, peer, _MESSAGE))
+            begun.requests.append(self._comm.Irecv(piece, peer, tag))
         for peer, piece in self._pieces(outgoing):
-            begun.requests.append(self._comm.Isend(piece, peer, _MESSAGE))
+            begun.requests.append(self._comm.Isend(piece, peer, tag))
         return begun
 
     def _requests(self, requests: list[Any]) -> _Requests:

@@ -18,6 +18,10 @@ class Work(Protocol):
         """Moves them on, where the engine has no thread for that."""
         ...
 
+    def ready(self) -> bool:
+        """Moves them on, and says whether all are done; for who does not want to wait."""
+        ...
+
     def wait(self) -> None:
         """Returns when all are done."""
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from ganherd.comm.rendezvous import Watch, lost_after, meet
 from ganherd.errors import UserError
 
 _PATIENCE = timedelta(minutes=5)  # until all ranks have found each other
+_APART = 1  # the tag of rows that ranks send when they like
 _FOREVER = timedelta(days=30)  # a rank may be slow; one that dies closes its connections, which the others notice
 
 
@@ -64,19 +66,27 @@ class Torch(Communicator):
             return f"torchrun starts all ranks again, {left} time{'s' * (left != 1)} at most."
         return f"The job ends; go on with: {resume} (torchrun --max-restarts 3 does so by itself)"
 
-    def _start(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], device: torch.device) -> Work:
+    def _start(
+        self,
+        outgoing: Mapping[int, Tensor],
+        incoming: Mapping[int, Tensor],
+        device: torch.device,
+        apart: bool = False,
+    ) -> Work:
         if device.type == "cpu":
-            return self._pass_on(outgoing, incoming, self._group)
+            return self._pass_on(outgoing, incoming, self._group, _APART if apart else 0)
         with torch.cuda.device(device):
             if not self._met:
                 dist.all_reduce(torch.zeros(1, device=device), group=self._gpus)
                 self._met = True
             return self._pass_on(outgoing, incoming, self._gpus)
 
-    def _pass_on(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], group: Any) -> _Works:
+    def _pass_on(
+        self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], group: Any, tag: int = 0
+    ) -> _Works:
         peers = self._everyone
-        operations = [dist.P2POp(dist.irecv, message, peers[peer], group) for peer, message in incoming.items()]
-        operations += [dist.P2POp(dist.isend, message, peers[peer], group) for peer, message in outgoing.items()]
+        operations = [dist.P2POp(dist.irecv, message, peers[peer], group, tag) for peer, message in incoming.items()]
+        operations += [dist.P2POp(dist.isend, message, peers[peer], group, tag) for peer, message in outgoing.items()]
         return _Works(dist.batch_isend_irecv(operations) if operations else [], outgoing)
 
     def _share(self, own: bytes, counts: Sequence[int]) -> bytes:
@@ -116,13 +126,32 @@ class _Works:
 
     def __init__(self, works: Sequence[Any], outgoing: Mapping[int, Tensor]) -> None:
         self._works, self._outgoing = works, outgoing  # what is sent must not go before it is
+        self._waiter: threading.Thread | None = None
+        self._error: Exception | None = None
 
     def push(self) -> None:
         pass
 
+    def ready(self) -> bool:
+        """gloo tells only those that wait, so a thread does."""
+        if self._waiter is None:
+            self._waiter = threading.Thread(target=self._await, name="messages", daemon=True)
+            self._waiter.start()
+        if self._waiter.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
     def wait(self) -> None:
         for work in self._works:
             work.wait()
+
+    def _await(self) -> None:
+        try:
+            self.wait()
+        except Exception as error:  # raised where somebody asks
+            self._error = error
 
 
 def _join(environ: Mapping[str, str]) -> tuple[Any, Watch | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import sys
@@ -26,16 +27,25 @@ class Download:
     """One official file and where it belongs below the data folder."""
 
     url: str
-    path: str
+    path: str  # without .gz where the url has it: then it is unpacked, and ranks can share it as it lies
     md5: str = ""
     points: str = ""  # sha256 of the points in it, for a text that is published with various blanks and line ends
+
+    @property
+    def packed(self) -> str:
+        """Where it may lie as it comes."""
+        return self.path + ".gz" * self.is_unpacked
+
+    @property
+    def is_unpacked(self) -> bool:
+        return self.url.endswith(".gz") and not self.path.endswith(".gz")
 
 
 _MNIST, _CIFAR = "https://ossci-datasets.s3.amazonaws.com/mnist", "https://www.cs.toronto.edu/~kriz"
 
 DOWNLOADS: dict[str, tuple[Download, ...]] = {
     "mnist": tuple(
-        Download(f"{_MNIST}/{name}.gz", f"mnist/{name}.gz", md5)
+        Download(f"{_MNIST}/{name}.gz", f"mnist/{name}", md5)
         for name, md5 in (
             ("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
             ("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
@@ -80,14 +90,14 @@ def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) ->
     fetched = []
     if NAMED[name].places and find(name) is None:
         for item in downloads[NAMED[name].made_of or name]:  # what an interrupted call has got is not fetched again
-            if not (data_home() / item.path).exists():
+            if not any((data_home() / path).exists() for path in (item.path, item.packed)):
                 fetched.append(str(_fetch(name, item)))
     return {"name": name, "where": str(find(name) or ""), "fetched": fetched}
 
 
 def _fetch(name: str, item: Download) -> Path:
     target = data_home() / item.path
-    by_hand = f"fetch {item.url} by hand and put it at {target}"
+    by_hand = f"fetch {item.url} by hand and put it at {data_home() / item.packed}"
     aside = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +107,8 @@ def _fetch(name: str, item: Download) -> Path:
             digest = _copy(reply, file, target.name)
         if (item.md5 and digest != item.md5) or (item.points and points_digest(Path(aside)) != item.points):
             raise UserError(f"the file fetched for {name} is not the published one (its checksum differs); {by_hand}.")
+        if item.is_unpacked:
+            Path(aside).write_bytes(gzip.decompress(Path(aside).read_bytes()))
         os.replace(aside, target)
     except (OSError, ValueError) as error:  # no network, no such host, no space, …
         reason = getattr(error, "reason", None) or error

@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from ganherd.data.arrays import Array, Raw
+from ganherd.data.mapped import map_bytes, map_member
 from ganherd.data.pickles import read_pickle
 from ganherd.errors import UserError
 
@@ -44,8 +45,11 @@ def reading(path: Path, what: str) -> Iterator[None]:
 # --- .npz -----------------------------------------------------------------------------------------------------------
 
 
-def read_npz(path: Path) -> Raw:
-    """Arrays x, y or x_train, y_train, x_test, y_test; `labels` holds class names."""
+def read_npz(path: Path, mapped: bool = False) -> Raw:
+    """Arrays x, y or x_train, y_train, x_test, y_test; `labels` holds class names.
+
+    `mapped`: images that lie there as bytes are not copied. The file must then stay as it is.
+    """
     with reading(path, "an .npz file of plain arrays"), path.open("rb") as handle:
         file = np.load(handle, allow_pickle=False)
         if not isinstance(file, NpzFile):
@@ -57,7 +61,10 @@ def read_npz(path: Path) -> Raw:
         if {"x", "x_train"} <= keys:
             raise UserError(f"{path} has both x and x_train; keep one of them.")
         x, y = ("x", "y") if "x" in keys else ("x_train", "y_train")
-        got = {k: np.asarray(file[k]) for k in (x, y, "x_test", "y_test", "labels") if k in keys}
+        got = {k: np.asarray(file[k]) for k in (y, "y_test", "labels") if k in keys}
+        for key in keys & {x, "x_test"}:
+            as_it_lies = map_member(handle, file.zip, key) if mapped and file.zip else None
+            got[key] = np.asarray(file[key]) if as_it_lies is None else as_it_lies
         notes = []
         if ignored := sorted(keys - set(got) - {"member"}):
             notes.append(f"arrays not used: {', '.join(ignored)}")
@@ -88,8 +95,8 @@ def is_idx_complete(folder: Path) -> bool:
     return all(_idx_files(folder, words, kind) for words in SPLITS for kind, _ in KINDS)
 
 
-def read_idx(folder: Path) -> Raw:
-    """A folder with the four idx files, gzipped or not."""
+def read_idx(folder: Path, mapped: bool = False) -> Raw:
+    """A folder with the four idx files, gzipped or not. `mapped`: images of files that are not are not copied."""
     found = []
     for words in SPLITS:
         for kind, rank in KINDS:
@@ -98,7 +105,7 @@ def read_idx(folder: Path) -> Raw:
                 raise UserError(f"{folder} lacks the file {words[0]}-{kind}-idx{rank}-ubyte (or with .gz).")
             if len(files) > 1:
                 raise UserError(f"{folder} has {words[0]} {kind} twice: {files[0].name}, {files[1].name}; keep one.")
-            found.append(read_idx_file(files[0], rank))
+            found.append(read_idx_file(files[0], rank, mapped and kind == "images"))
     x, y, x_test, y_test = found
     return Raw(x, y, x_test, y_test)
 
@@ -119,9 +126,10 @@ def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
     return [p for p in files if p.suffix != ".gz"] or files
 
 
-def read_idx_file(path: Path, rank: int) -> Array:
+def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
     """An array of bytes with `rank` axes; the header must fit what follows."""
-    with reading(path, "an idx file"), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    packed = path.suffix == ".gz"
+    with reading(path, "an idx file"), gzip.open(path) if packed else path.open("rb") as file:
         head = file.read(4)
         if len(head) < 4 or head[:2] != b"\0\0" or head[2] != 0x08 or head[3] != rank:
             raise ValueError(f"it does not begin as one of bytes with {rank} axes")
@@ -129,8 +137,11 @@ def read_idx_file(path: Path, rank: int) -> Array:
         if len(sizes) < 4 * rank:
             raise ValueError("it ends within its header")
         shape = struct.unpack(f">{rank}I", sizes)
-        body = _at_most(file, math.prod(shape) + 1)
-        if len(body) != (promised := math.prod(shape)):
+        promised, start = math.prod(shape), file.tell()
+        if mapped and not packed and promised and path.stat().st_size == start + promised:
+            return map_bytes(cast(IO[bytes], file), start, shape)
+        body = _at_most(file, promised + 1)
+        if len(body) != promised:
             less = "fewer" if len(body) < promised else "more"
             raise ValueError(f"its header promises {promised:,} bytes, and the file has {less}")
         return np.frombuffer(body, np.uint8).reshape(shape)

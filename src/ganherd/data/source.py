@@ -135,7 +135,7 @@ def _read(settings: recipe.Data) -> tuple[Raw, str]:
         path = find(name)
         if path is None:
             raise missing(name)
-        raw = _read_path(path, settings)
+        raw = _read_path(path, settings, mapped=True)  # what lies in the data folder stays as it is
         if name in STACKED:
             return stack(tidy(raw, STACKED[name])), name
         return replace(raw, labels=raw.labels or NAMED[name].labels), name
@@ -147,16 +147,16 @@ def _read(settings: recipe.Data) -> tuple[Raw, str]:
     return _read_path(path, settings), path.name or str(path)
 
 
-def _read_path(path: Path, settings: recipe.Data) -> Raw:
+def _read_path(path: Path, settings: recipe.Data, mapped: bool = False) -> Raw:
     name = path.name.lower()
     if path.is_dir():
         if formats.is_idx(path):
-            return formats.read_idx(path)
+            return formats.read_idx(path, mapped)
         return formats.read_cifar(path) if formats.is_cifar(path) else read_folder(path, settings)
     if not path.is_file():
         raise UserError(f"{path} is neither a file nor a folder.")
     if name.endswith(".npz"):
-        return formats.read_npz(path)
+        return formats.read_npz(path, mapped)
     if name.endswith((".tar.gz", ".tgz", ".tar")):
         return formats.read_cifar(path)
     if name.endswith((".txt", ".csv", ".tsv")):

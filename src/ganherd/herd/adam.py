@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ganherd.herd import streams
+from ganherd.herd.weights import joined
 
 
 def adam_(
-    params: Tensor, grads: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
+    params: Tensor,
+    grads: Sequence[Tensor],
+    m: Tensor,
+    v: Tensor,
+    t: Tensor,
+    lr: Tensor,
+    beta1: Tensor,
+    beta2: Tensor,
+    eps: float,
 ) -> None:
-    """One step in place. params, grads, m, v are [N, P]; t (int64), lr, beta1, beta2 (float64) are [N].
+    """One step in place. params, m, v are [N, P], and so are the pieces of grads side by side; t (int64), lr, beta1, beta2
+    (float64) are [N].
 
     It is `torch.optim.Adam` row by row: on a CPU by PyTorch's own fused kernel, one pass over each row instead of eight.
     """
     t += 1
     if params.device.type == "cpu":
-        for i, (step, lr_i, b1, b2) in enumerate(
-            zip(t.tolist(), lr.tolist(), beta1.tolist(), beta2.tolist(), strict=True)
-        ):
+        sizes = [piece.shape[1] for piece in grads]
+        rows = (value.unbind(0) for value in (params, m, v, t.to(torch.float32)))
+        own = zip(*(piece.unbind(0) for piece in grads), strict=True)  # the pieces of each member
+        settings = (lr.tolist(), beta1.tolist(), beta2.tolist())
+        for params_i, m_i, v_i, t_i, pieces, lr_i, b1, b2 in zip(*rows, own, *settings, strict=True):
             torch._fused_adam_(
-                [params[i]], [grads[i]], [m[i]], [v[i]], [], [torch.tensor(float(step))],
+                params_i.split_with_sizes(sizes), pieces, m_i.split_with_sizes(sizes), v_i.split_with_sizes(sizes), [],
+                [t_i] * len(sizes),
                 lr=lr_i, beta1=b1, beta2=b2, weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
             )  # fmt: skip
     elif params.dtype == torch.float32 and streams.HAS_TRITON:
         from ganherd.herd.kernels.adam import adam_triton_
 
-        adam_triton_(params, grads, m, v, t, lr, beta1, beta2, eps)
+        adam_triton_(params, joined(grads), m, v, t, lr, beta1, beta2, eps)
     else:
-        adam_reference_(params, grads, m, v, t, lr, beta1, beta2, eps)
+        adam_reference_(params, joined(grads), m, v, t, lr, beta1, beta2, eps)
 
 
 def clip_(params: Tensor, which: Tensor, whose: Tensor, limit: float) -> None:

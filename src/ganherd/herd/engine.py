@@ -19,6 +19,8 @@ from ganherd.herd.rivals import Rivals
 from ganherd.herd.state import Blueprint, Rows, State, bases, bytes_per_member, members_of
 from ganherd.herd.step import SUMS, Rules, Step
 
+_LONG = 1.0  # seconds; a way whose first step takes so long may be given up
+
 
 @dataclass
 class Herd:
@@ -245,8 +247,11 @@ def members_that_fit(herd: Herd, limit: int) -> int:
     return max(1, min(herd.size, limit // memory_per_member(herd)))
 
 
-def rate(herd: Herd, plan: Plan, seconds: float) -> float:
-    """Member-steps per second of that plan, measured for about so long on a copy of the state."""
+def rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
+    """Member-steps per second of that plan, measured for about so long on a copy of the state.
+
+    One that is hopelessly slower than `beat` already while it warms up is not measured any longer.
+    """
     trial = replace(herd, state={k: v.clone() for k, v in herd.state.items()})
     place(trial, plan)
     before = torch.get_num_threads()
@@ -255,7 +260,12 @@ def rate(herd: Herd, plan: Plan, seconds: float) -> float:
         engine = make_engine(trial, plan)
         period = herd.rules.skip_d + 1  # a fair mixture of steps with and without the discriminator
         sums = trial.no_sums()
+        began = time.perf_counter()
         engine.advance(0, period, sums)  # compiles, captures, fills caches
+        _synchronize(herd.device)
+        took = time.perf_counter() - began
+        if took > _LONG and period * herd.size / took < beat / 10:
+            return period * herd.size / took
         steps, took, more = 0, 0.0, period
         while took < seconds:
             _synchronize(herd.device)

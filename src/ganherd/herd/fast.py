@@ -141,14 +141,19 @@ def conv2d(
     upsample_first: bool = False,
     normed: bool = False,
     after: After | None = None,
+    pool_after: nn.AvgPool2d | None = None,
 ) -> Tensor:
     """`normed`: a batch norm alone reads it; `after`: how it ends, where a batch norm or another kernel alone reads it."""
     if not fits(like):
-        return ops.conv2d(x, weight, bias, like, upsample_first, normed, after)
+        return ops.conv2d(x, weight, bias, like, upsample_first, normed, after, pool_after)
     k, stride, pad = like.kernel_size[0], int(like.stride[0]), int(like.padding[0])
     if upsample_first and not (k == 3 and stride == 1 and pad == 1):
         x, upsample_first = ops.upsample(x), False
     h, w = x.shape[3:]
+    if pool_after is not None:
+        if not upsample_first and (k, stride, pad, h % 2, w % 2) == (3, 1, 1, 0, 0):
+            return _run(x, weight, bias, _how((h // 2, w // 2), Turn(3, pool=True), 2, 1, False), normed, after)
+        return ops.each_image(pool_after, conv2d(x, weight, bias, like, upsample_first))
     if upsample_first:
         return _run(x, weight, bias, _how((2 * h, 2 * w), Turn(3, fold=True), 2, 1, True), normed, after)
     size = ((h + 2 * pad - k) // stride + 1, (w + 2 * pad - k) // stride + 1)

@@ -49,7 +49,9 @@ def run(node: fx.Node, args: Any, kwargs: Any, draws: Draws) -> Any:
 
 
 def _has_tensor(values: Any) -> bool:
-    return any(isinstance(value, Tensor) for value in torch.utils._pytree.tree_leaves(values))
+    if isinstance(values, dict):
+        values = tuple(values.values())
+    return any(map(_has_tensor, values)) if isinstance(values, (tuple, list)) else isinstance(values, Tensor)
 
 
 def _aligned(args: Any) -> Any:

@@ -6,8 +6,11 @@ from torch import fx, nn
 
 from ganherd.herd.layers import Library
 from ganherd.herd.trace import Traced, only_user
+from ganherd.nets.spectral import SpectralConv2d, SpectralLinear
 
-_PRODUCTS: tuple[type[nn.Module], ...] = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+_LINEAR: tuple[type[nn.Module], ...] = (nn.Linear, SpectralLinear)
+_CONVOLUTIONS: tuple[type[nn.Module], ...] = (nn.Conv2d, SpectralConv2d)
+_PRODUCTS: tuple[type[nn.Module], ...] = (*_CONVOLUTIONS, nn.ConvTranspose2d, *_LINEAR)
 _LEAKY: tuple[type[nn.Module], ...] = (nn.ReLU, nn.LeakyReLU)
 _NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -44,23 +47,25 @@ class Joins:
         return None if node is None or node.kwargs else self._graph.layer(node)
 
     def _pairs(self) -> dict[fx.Node, fx.Node]:
-        """An upsampling in the convolution after it, an activation in the batch norm before it or the dropout after it, a
-        change of shape in the linear layer beside it."""
+        """An upsampling in the convolution after it, an average pooling in the one before it, an activation in the batch norm
+        before it or the dropout after it, a change of shape in the linear layer beside it."""
         found: dict[fx.Node, fx.Node] = {}
         for node in self._graph.nodes:
             user = only_user(node)
             layer, after = self._layer(node), self._layer(user)
             if user is None or layer is None or after is None:
                 continue
-            if _doubles(layer) and type(after) is nn.Conv2d:
+            if _doubles(layer) and type(after) in _CONVOLUTIONS:
                 found[node] = user
+            if type(layer) in _CONVOLUTIONS and _halves(after):
+                found[user] = node
             if type(layer) in _NORMS and type(after) in _LEAKY:
                 found[user] = node
             if type(layer) in _LEAKY and node not in found and type(after) is nn.Dropout and _draws(after):
                 found[node] = user
-            if type(layer) is nn.Flatten and _is_whole(layer) and type(after) is nn.Linear:
+            if type(layer) is nn.Flatten and _is_whole(layer) and type(after) in _LINEAR:
                 found[node] = user
-            if type(layer) is nn.Linear and type(after) is nn.Unflatten and after.dim == 1:
+            if type(layer) in _LINEAR and type(after) is nn.Unflatten and after.dim == 1:
                 found[user] = node
         return found
 
@@ -141,4 +146,13 @@ def _doubles(layer: nn.Module | None) -> bool:
         and layer.mode == "nearest"
         and layer.size is None
         and layer.scale_factor in (2, 2.0, (2, 2), (2.0, 2.0))
+    )
+
+
+def _halves(layer: nn.Module | None) -> bool:
+    """The average of every 2×2 pixels."""
+    return (
+        type(layer) is nn.AvgPool2d
+        and (layer.kernel_size, layer.stride, layer.padding) in ((2, 2, 0), ((2, 2), (2, 2), (0, 0)))
+        and layer.divisor_override is None
     )

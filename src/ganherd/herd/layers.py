@@ -41,7 +41,7 @@ class Layer:
     draws: Draws
     library: Library
     # the activation after a batch norm or before a dropout, the upsampling before a convolution, the change of shape around
-    # a linear layer, the activation and dropout that a product ends with
+    # a linear layer, the average pooling after a convolution, the activation and dropout that a product ends with
     beside: list[Any]
     normed: bool  # a batch norm follows
     reader: tuple[nn.Module | None, bool]  # of a batch norm: see `Joins.reader`
@@ -114,7 +114,8 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
 def _conv(layer: Layer, x: Tensor) -> Tensor:
     weight, bias = layer.own["weight"], layer.own.get("bias")
     doubled = any(isinstance(other, nn.Upsample) for other in layer.beside)
-    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.normed, layer.after)
+    pooled = next((other for other in layer.beside if isinstance(other, nn.AvgPool2d)), None)
+    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.normed, layer.after, pooled)
 
 
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
@@ -132,8 +133,7 @@ def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _each_image(layer: Layer, x: Tensor) -> Tensor:
-    out: Tensor = layer.module(x.flatten(0, 1))
-    return out.unflatten(0, x.shape[:2])
+    return ops.each_image(layer.module, x)
 
 
 LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {

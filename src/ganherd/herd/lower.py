@@ -22,6 +22,9 @@ from ganherd.herd.trace import NoGraph, Traced, label, trace
 KERNEL, ALL, EACH = "kernel", "PyTorch on all members", "PyTorch member by member"
 VMAP, JOINED = "vmap", "with its neighbour"
 
+Values = dict[Any, Any]  # by node
+Run = Callable[[Values, Tensors, Tensors, Draws], Any]  # what is known so far, parameters, buffers that move on, draws
+
 
 class How(NamedTuple):
     """One operation of a module, and how it runs for all members."""
@@ -37,41 +40,46 @@ class Lowered:
 
     def __init__(self, graph: Traced, library: Library) -> None:
         self._graph, self._library, self._joins = graph, library, Joins(graph, library)
+        spent = _spent(graph.nodes)
+        self._plan = [(node, self._runner(node), spent.get(node, ())) for node in graph.nodes]
 
     def __call__(
         self, params: Tensors, buffers: Tensors, keys: Callable[[], Tensor], *inputs: Tensor
     ) -> tuple[Any, Tensors]:
         """(what the module answers, a tensor or several, [N, …]; buffers after it)"""
-        moved = dict(buffers)
-        values: dict[fx.Node, Any] = {}
-        given = iter(inputs)
-        draws = Draws(keys)
-        for node in self._graph.nodes:
-            if node.op == "placeholder":
-                values[node] = next(given)
-            elif node.op == "get_attr":
-                name = str(node.target)
-                values[node] = params[name] if name in params else moved[name]
-            elif node.op == "output":
-                return fx.node.map_arg(node.args[0], values.__getitem__), moved
-            else:
-                args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = self._run(node, args, kwargs, params, moved, draws)
-        raise RuntimeError("a graph ends with its output")
+        moved, draws, given = dict(buffers), Draws(keys), iter(inputs)
+        values: Values = {}
+        for node, run, spent in self._plan:
+            values[node] = out = next(given) if run is None else run(values, params, moved, draws)
+            for other in spent:
+                del values[other]
+        return out, moved
 
-    def _run(self, node: fx.Node, args: Any, kwargs: Any, params: Tensors, moved: Tensors, draws: Draws) -> Any:
-        layer = self._graph.layer(node)
+    def _runner(self, node: fx.Node) -> Run | None:
+        """How a node of the graph runs, with all that does not change from call to call looked up; None: it is an input."""
+        if node.op == "placeholder":
+            return None
+        name, layer = str(node.target), self._graph.layer(node)
+        if node.op == "get_attr":
+            return lambda values, params, moved, draws: params[name] if name in params else moved[name]
+        if node.op == "output":
+            return lambda values, *_: fx.node.map_arg(node.args[0], values.__getitem__)
         if layer is None:
-            return functions.run(node, args, kwargs, draws)
+            return lambda values, params, moved, draws: functions.run(node, *_arguments(node, values), draws)
         if node in self._joins.into:
-            return args[0]  # its neighbour does it
-        name, known = str(node.target), LAYERS.get(type(layer))
-        if known is None or kwargs:
-            return mapped_layer(name, layer, args, kwargs, params, moved, draws)
-        own = {key: params[f"{name}.{key}"] for key, _ in layer.named_parameters(recurse=False)}
-        joins = self._joins
-        beside, normed, reader = joins.beside(node), joins.normed(node), joins.reader(node)
-        return known(Layer(layer, own, Buffers(moved, name), draws, self._library, beside, normed, reader), args[0])
+            return lambda values, *_: values[node.args[0]]  # its neighbour does it
+        known = LAYERS.get(type(layer))
+        if known is None or node.kwargs:
+            return lambda values, *around: mapped_layer(name, layer, *_arguments(node, values), *around)
+        keys = [(key, f"{name}.{key}") for key, _ in layer.named_parameters(recurse=False)]
+        joins, source = self._joins, node.args[0]
+        neighbours = joins.beside(node), joins.normed(node), joins.reader(node)
+
+        def run(values: Values, params: Tensors, moved: Tensors, draws: Draws) -> Any:
+            own = {key: params[full] for key, full in keys}
+            return known(Layer(layer, own, Buffers(moved, name), draws, self._library, *neighbours), values[source])
+
+        return run
 
     # -- how it runs ----------------------------------------------------------------------------------------------
 
@@ -125,6 +133,20 @@ class Lowered:
         if layer.track_running_stats and layer.momentum is None:
             return ALL, "no kernel for a plain average over all batches"
         return KERNEL, ""
+
+
+def _arguments(node: fx.Node, values: Values) -> tuple[Any, Any]:
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+    return args, kwargs
+
+
+def _spent(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """What each node is the last to read: its memory, still in the cache, is the next one's."""
+    last = {source: node for node in nodes for source in node.all_input_nodes}
+    found: dict[fx.Node, list[fx.Node]] = {}
+    for source, reader in last.items():
+        found.setdefault(reader, []).append(source)
+    return found
 
 
 def lower(module: nn.Module, kernels: bool = False, twice: bool = False) -> Lowered | None:

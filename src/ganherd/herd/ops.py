@@ -50,6 +50,9 @@ def linear(
         return linear(x, weight, bias, flatten).unflatten(2, shape)
     x = x.flatten(2) if flatten else x
     flat = x.flatten(1, -2) if x.dim() > 3 else x
+    if torch.is_autocast_enabled(x.device.type):  # here, since autocast does not reach into a backward pass of our own
+        low = torch.get_autocast_dtype(x.device.type)
+        flat, weight, bias = flat.to(low), weight.to(low), None if bias is None else bias.to(low)
     out = Product.apply(flat, weight, bias)
     return out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
 
@@ -58,7 +61,10 @@ class Product(torch.autograd.Function):
     """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]. PyTorch's own gradient of a transposed weight comes transposed,
     and turning it costs a quarter of the layer on a CPU; here it is made as it is wanted. Differentiable twice."""
 
-    generate_vmap_rule = True
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """As ever, but for the look at its own signature, which takes as long as a small product."""
+        return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
@@ -144,6 +150,12 @@ def upsample(x: Tensor) -> Tensor:
     return x.repeat_interleave(2, -1).repeat_interleave(2, -2)
 
 
+def each_image(layer: nn.Module, x: Tensor) -> Tensor:
+    """A layer without parameters on images [N, B, C, H, W]."""
+    out: Tensor = layer(x.flatten(0, 1))
+    return out.unflatten(0, x.shape[:2])
+
+
 def conv2d(
     x: Tensor,
     weight: Tensor,
@@ -152,11 +164,14 @@ def conv2d(
     upsample_first: bool = False,
     normed: bool = False,
     after: After | None = None,
+    pool_after: nn.AvgPool2d | None = None,
 ) -> Tensor:
     """x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W']; padding, stride, … as the module has them.
 
-    `normed` and `after` as in `linear`.
+    `normed` and `after` as in `linear`; `pool_after`: what comes out goes through it.
     """
+    if pool_after is not None:
+        return each_image(pool_after, conv2d(x, weight, bias, like, upsample_first))
     if after is not None:
         return after(conv2d(x, weight, bias, like, upsample_first))
     x = upsample(x) if upsample_first else x

@@ -66,13 +66,15 @@ class Play:
     def _one_by_one(
         self, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]
     ) -> tuple[Answer, Tensors]:
+        if len(keys) == 1:  # an engine's block: without a copy, there and back
+            params, own = ({name: value.squeeze(0) for name, value in part.items()} for part in (views, buffers))
+            answer = member_call(self.net, params, own, keys[0], *(value.squeeze(0) for value in inputs))
+            out, after = tree_map(lambda value: value[None], answer)
+            return out, after
         each = []
         for row in range(len(keys)):
             params, own = ({name: value[row] for name, value in part.items()} for part in (views, buffers))
             each.append(member_call(self.net, params, own, keys[row], *(value[row] for value in inputs)))
-        if len(each) == 1:  # an engine's block: without a copy
-            out, after = tree_map(lambda value: value[None], each[0])
-            return out, after
         out, moved = tree_map(lambda *values: torch.stack(values), *each)
         return out, moved
 

@@ -54,11 +54,8 @@ class Blueprint:
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [N, P] as named parameters [N, …]; one split, so that its gradient is one concatenation."""
-        parts = rows.split(self.sizes, dim=1)
-        return {
-            name: part.unflatten(1, shape) if shape else part.squeeze(1)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+        n, parts = rows.shape[0], rows.split_with_sizes(self.sizes, dim=1)
+        return {name: part.view(n, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
         """The same: all members have this net."""

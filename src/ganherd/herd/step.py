@@ -19,6 +19,7 @@ from ganherd.herd.play import Play
 from ganherd.herd.rivals import Rivals
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.streams import Streams
+from ganherd.herd.weights import Weights, joined
 from ganherd.losses import Game, class_loss, gradient_penalty, r1_penalty
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # which batch of this step -> x [N, B, …] in model units, y [N, B]
@@ -74,9 +75,9 @@ class _Now:
 
 @dataclass(frozen=True)
 class _Samples:
-    """A generator's samples, the rows of weights that they come from, and their labels if there are any."""
+    """A generator's samples, the weights that they come from, and their labels if there are any."""
 
-    rows: Tensor  # [N, P]
+    weights: Weights
     y: Tensor | None  # [N, B]
     fake: Tensor  # [N, B, …]
 
@@ -153,13 +154,12 @@ class Step:
         """`prepare` is called when the generator is free again; what it answers is passed on. `shared`: samples that are there."""
         rules, choice = self.rules, state["set.loss"]
         x, y = batch
-        rows = state["d.params"].detach().requires_grad_()
+        weights = Weights(self.d, state["d.params"])
         first = 8 * (update + 1)  # every forward of a step has streams of its own
         with self._beside(0):
             with torch.no_grad():
                 x = self._seen(x, noise_scale, draws, update, 0)
-            views = self.d.views(rows)
-            real_logits, real_classes = self._forward("d", state, views, (x,), y, draws, first + 1)  # [N, B]
+            real_logits, real_classes = self._forward("d", state, weights.views(), (x,), y, draws, first + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:
                 z = self._noise(state, draws, update)
@@ -172,13 +172,12 @@ class Step:
             with self._beside(1):
                 made = prepare()
         self._join(0)
-        fake_logits, fake_classes = self._forward("d", state, self.d.views(rows), (fake,), y, draws, first + 2)
+        fake_logits, fake_classes = self._forward("d", state, weights.views(), (fake,), y, draws, first + 2)
         loss = rules.game.d(choice, real_logits, fake_logits)  # [N]
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
-        loss = loss + self._penalty(state, self.d.views(rows), x, fake, y, draws, update)
-        (grads,) = torch.autograd.grad(loss.sum(), rows)
-        self._update("d", state, grads, draws, update + 1, now)
+        loss = loss + self._penalty(state, weights, x, fake, y, draws, update)
+        self._update("d", state, weights.gradients(loss), draws, update + 1, now)
         if rules.game.clip:
             self._clip(state, choice)
         sums[0] += loss.detach()
@@ -189,7 +188,7 @@ class Step:
     def _penalty(
         self,
         state: State,
-        views: dict[str, Tensor],
+        weights: Weights,
         x: Tensor,
         fake: Tensor,
         y: Tensor | None,
@@ -200,6 +199,7 @@ class Step:
         rules, choice = self.rules, state["set.loss"]
 
         def critic(call: int) -> Callable[[Tensor], Tensor]:
+            views = weights.views()
             return lambda at: self._forward("d", state, views, (at,), y, draws, call, play=self._critic)[0]
 
         found: Tensor | float = 0.0
@@ -215,8 +215,8 @@ class Step:
         """What the generator is judged by, with the way back to its weights."""
         y = batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
         z = self._noise(state, draws, self.rules.n_critic)
-        rows = state["g.params"].detach().requires_grad_()
-        return _Samples(rows, y, self._forward("g", state, self.g.views(rows), (z,), y, draws, 0)[0])
+        weights = Weights(self.g, state["g.params"])
+        return _Samples(weights, y, self._forward("g", state, weights.views(), (z,), y, draws, 0)[0])
 
     def _generator(
         self,
@@ -238,8 +238,7 @@ class Step:
         if classes is not None:
             y = made.y if made.y is not None else batches(rules.n_critic - 1)[1]
             loss = loss + rules.class_g * class_loss(classes, y)
-        (grads,) = torch.autograd.grad(loss.sum(), made.rows)
-        self._update("g", state, grads, draws, 0, now)
+        self._update("g", state, made.weights.gradients(loss), draws, 0, now)
         if rules.ema is not None:
             state["g.ema"].lerp_(state["g.params"], 1.0 - rules.ema)
         sums[1] += loss.detach()
@@ -315,11 +314,12 @@ class Step:
             return out, None
         return out.reshape(out.shape[0], self.rules.batch), None if classes is None else classes.to(dtype)
 
-    def _update(self, kind: str, state: State, grads: Tensor, draws: Streams, number: int, now: _Now) -> None:
-        """Clips the gradient of each member to its norm and takes one Adam step."""
+    def _update(self, kind: str, state: State, grads: list[Tensor], draws: Streams, number: int, now: _Now) -> None:
+        """Clips the gradient of each member, given in pieces, to its norm and takes one Adam step."""
         if self.rules.grad_clip is not None:
-            norm = grads.norm(dim=1, keepdim=True)  # [N, 1]
-            grads = grads * (self.rules.grad_clip / norm.clamp(min=self.rules.grad_clip))
+            whole = joined(grads)  # [N, P]
+            norm = whole.norm(dim=1, keepdim=True)  # [N, 1]
+            grads = [whole * (self.rules.grad_clip / norm.clamp(min=self.rules.grad_clip))]
         m, v, t = (state[f"{kind}.adam.{part}"] for part in ("m", "v", "t"))
         lr, beta1, beta2 = self._rate(kind, state, draws, number, now), state["set.beta1"], state["set.beta2"]
         adam_(state[f"{kind}.params"], grads, m, v, t, lr, beta1, beta2, self.rules.eps)

@@ -29,6 +29,9 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
+# as numpy wants them: made at each call they would cost as much as the arithmetic
+_UINT64 = [np.uint64(value) for value in (_GOLDEN, *_MULTIPLIERS)]
+_SHIFTS = [np.uint64(bits) for bits in (30, 27, 31)]
 
 
 def _signed(value: int) -> int:
@@ -48,18 +51,16 @@ def key(*parts: int) -> int:
 
 def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
     """`base` [N] refined by further parts, each one number or one per member; int64 [N]."""
-    with np.errstate(over="ignore"):
-        x = np.atleast_1d(base).astype(np.int64).view(np.uint64)
-        for part in parts:
-            x = x ^ (
-                np.asarray(part).astype(np.int64).view(np.uint64)
-                if isinstance(part, np.ndarray)
-                else np.uint64(part & _MASK)
-            )
-            x = x + np.uint64(_GOLDEN)
-            x = (x ^ (x >> np.uint64(30))) * np.uint64(_MULTIPLIERS[0])
-            x = (x ^ (x >> np.uint64(27))) * np.uint64(_MULTIPLIERS[1])
-            x = x ^ (x >> np.uint64(31))
+    golden, first, second = _UINT64
+    x = np.atleast_1d(base).astype(np.int64).view(np.uint64)
+    for part in parts:
+        x = x ^ (part.astype(np.int64).view(np.uint64) if isinstance(part, np.ndarray) else np.uint64(part & _MASK))
+        x += golden
+        x ^= x >> _SHIFTS[0]
+        x *= first
+        x ^= x >> _SHIFTS[1]
+        x *= second
+        x ^= x >> _SHIFTS[2]
     return x.view(np.int64)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ganherd.recipe_strategy import Cellular
 from ganherd.report.gather import Story
 from ganherd.report.parts import Safe, count, duration, figure, join, number, percent, table, tag
-from ganherd.strategies import lineage, lineage_picture, profile, topology
+from ganherd.strategies import lineage, lineage_picture, profile, staleness, topology
 from ganherd.strategies.topology import Topology
 from ganherd.strategies.topology_picture import draw_topology
 
@@ -33,8 +33,22 @@ def cells(story: Story) -> Safe:
     if strategy.get("name") != "cellular":
         return Safe("")
     settings = Cellular.model_validate(strategy.get("cellular") or {})
-    parts = [_topologies(story, settings), _genes(story, settings), _neighbourhoods(story), _profile(story)]
+    parts = [
+        _topologies(story, settings),
+        _stale(story),
+        _genes(story, settings),
+        _neighbourhoods(story),
+        _profile(story),
+    ]
     return tag("section", tag("h2", "Cells and their neighbours"), *parts)
+
+
+def _stale(story: Story) -> Safe:
+    """Where ranks went on apart."""
+    if not (found := staleness.staleness(story.events)):
+        return Safe("")
+    told = f"Ranks did not wait for each other: {staleness.in_words(found)}. Genes are drawn as if they had."
+    return tag("p", told, cls="caption")
 
 
 def _topologies(story: Story, settings: Cellular) -> Safe:

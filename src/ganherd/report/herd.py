@@ -24,7 +24,7 @@ _KINDS = {
     "resume": "busy",
 }
 _COLOURS = {"bad": "var(--bad)", "warn": "var(--warn)", "good": "var(--good)", "busy": "var(--busy)", "": "var(--soft)"}
-_MEETINGS = ("swap", "share", "tournament", "replacement", "evaluation", "mixture")  # have sections of their own
+_MEETINGS = ("swap", "share", "tournament", "replacement", "evaluation", "mixture", "exchange")  # are told elsewhere
 _COUNTED = ("checkpoint", *_MEETINGS)  # too many to be told one by one
 _MOST_LINES = 200  # of a table
 

@@ -1,7 +1,8 @@
 """The training loop: a page that says what happens between the first step and the mixture.
 
 Over several ranks each runs this page with its own members. All are at the same step wherever anything but training happens,
-and what is decided there is decided on all of them, from numbers that all of them know.
+and what is decided there is decided on all of them, from numbers that all of them know. A strategy may let them go on apart for
+a while: then all of this waits, but for meetings, until they are together again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ganherd.herd.engine import Engine, Plan, make_engine, never
 from ganherd.herd.part import Part
 from ganherd.herd.state import State
 from ganherd.herd.step import SUMS
-from ganherd.run import cadence, checkpoint, health
+from ganherd.run import apart, cadence, checkpoint, health
 from ganherd.run.alarms import OF_ALL, Alarms
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
@@ -64,9 +65,9 @@ class Trainer:
             progress,
         )
         self.ranks, self.own = assembly.ranks, list(assembly.own)
-        self.settings, self.also_record = assembly.recipe.run, also_record
-        self.blueprints = self.herd.nets
         self.strategy = strategy or Strategy()
+        self.settings, self.also_record = apart.waiting(assembly.recipe.run, self.strategy.apart), also_record
+        self.blueprints = self.herd.nets
         self.plan = plan
         self.engine: Engine | Part | health.Idle = make_engine(self.herd, plan)
         self.preview = Preview(assembly)
@@ -83,9 +84,11 @@ class Trainer:
         assembly.kept = self.rest.kept
         if awake := self.rest.awake:
             self.engine = health.engine_of(self, awake)
-        self.cadence, self.stopwatch = Cadence.of(self.settings.watch.every, paced), cadence.Stopwatch()
+        looks = Cadence.of(self.settings.watch.every, paced)
+        self.cadence, self.stopwatch = apart.waiting_looks(looks, self.strategy.apart), cadence.Stopwatch()
         facts = resumed.facts if resumed else {}
         self.step = resumed.step if resumed else 0
+        self.until = self.step  # where all ranks are together next; before, each is at a step of its own
         self.sums = self.herd.no_sums()
         if resumed:
             own = [[float(row[member]) for member in self.own] for row in facts["sums"]]
@@ -121,6 +124,7 @@ class Trainer:
         self.keep()
         while self.step < self.last:
             began, start = time.monotonic(), self.step
+            self.part()
             if self.step == 0 or self.strategy.meets_at(self.step):
                 self.tell(self.strategy.open(self.step))
             left = time.monotonic()
@@ -129,7 +133,7 @@ class Trainer:
             self.strategy.trained(took)
             if self.is_over() and self.step < self.last:
                 self.end()
-            if self.cadence.every is None:
+            if self.cadence.every is None and self.is_together:
                 self.pace(start, began)
             looked = self.cadence.is_due(self.step)
             if looked:
@@ -137,7 +141,8 @@ class Trainer:
             if self.due(self.settings.record_every):
                 self.record()
             meets = self.strategy.meets_at(self.step)
-            if meets or self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every):
+            noted = self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every)
+            if noted or (meets and self.is_together):
                 health.heal(self)  # before a member that turned NaN can meet another
             if looked:
                 health.judge_look(self)
@@ -147,6 +152,8 @@ class Trainer:
                 self.sums.zero_()
             if meets:
                 self.tell(self.strategy.close(self.step, goes_on=self.step < self.last))
+            if self.strategy.apart and self.is_together:
+                self.tell(self.strategy.rejoin(self.step))
             if self.due(self.settings.sample_every):
                 self.show()
             if self.due(self.settings.checkpoint_every):
@@ -180,9 +187,22 @@ class Trainer:
         meeting = self.strategy.next_after(self.step)
         stops += [meeting] if meeting is not None else []
         resident = self.herd.state["g.params"].device.type == self.herd.device.type
-        if not self.ranks.is_alone and resident:  # else members would be moved to and fro for it
+        if self.strategy.apart:
+            stops.append(self.until)
+        elif not self.ranks.is_alone and resident:  # else members would be moved to and fro for it
             stops.append(self.step + self.stretch)
         return min([self.last, *stops, *self.cadence.next_after(self.step)])
+
+    def part(self) -> None:
+        """Ranks that are together go on by themselves, where the strategy lets them."""
+        if (span := self.strategy.apart) and self.is_together:
+            self.until = min(self.last, (self.step // span + 1) * span)
+            self.strategy.part(self.step, self.until, goes_on=self.until < self.last)
+
+    @property
+    def is_together(self) -> bool:
+        """Whether all ranks are at this step, and may take part in something."""
+        return self.step >= self.until
 
     @property
     def last(self) -> int:
@@ -195,7 +215,9 @@ class Trainer:
 
     def is_over(self) -> bool:
         """Whether the time is, by the clock of the first rank."""
-        return self.budget.deadline is not None and self.ranks.decided(self.budget.is_over(self.seconds))
+        if self.budget.deadline is None or not self.is_together:
+            return False
+        return self.ranks.decided(self.budget.is_over(self.seconds))
 
     def heard(self, stop: StopRequest, seconds: float) -> str:
         """The signal that any rank was asked to stop by; none: it goes on. `seconds`: what a step of this rank takes."""
@@ -204,11 +226,14 @@ class Trainer:
         if self.heart:
             before = self.heart.now.step_seconds or seconds
             self.heart.note(step_seconds=round(0.8 * before + 0.2 * seconds, 6), **vars(self.strategy.traffic))
+        if not self.is_together:
+            return ""
         names, each = zip(*self.ranks.told([stop.name, seconds]), strict=True)
         self.stretch = min(2 * self.stretch, max(1, int(_STRETCH / max(1e-9, *each))))
         return next((str(name) for name in names if name), "")
 
     def tick(self, step: int) -> None:
+        self.strategy.push()
         self.progress.at(step, self.seconds)
         if self.heart:
             self.heart.note(step=step, rate=round(self.progress.rate * self.herd.size, 1))

@@ -1,14 +1,19 @@
-"""`ganherd train --ranks 4`: the ranks of one machine, started by this process as torchrun would start them."""
+"""`ganherd train --ranks 4`: the ranks of one machine, started by this process as torchrun would start them.
+
+Where that is safe they are forked from it when it has loaded PyTorch: it is read once, and lies in memory once for all.
+"""
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from types import FrameType
 
 from ganherd.host import cores
@@ -28,39 +33,60 @@ def spawn(ranks: int, words: Sequence[str]) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
     }
-    threads = {"OMP_NUM_THREADS": str(max(1, cores() // ranks))}
-    processes: list[subprocess.Popen[bytes]] = []
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))  # libraries look when they are loaded
+    forks = sys.platform == "linux"  # elsewhere the system's own libraries may not survive it
+    if forks:
+        from ganherd.run import start  # noqa: F401 - with all that training needs
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+        gc.freeze()  # collecting would write to every object, and so make a copy for each rank
+    context = multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")
+    processes: list[BaseProcess] = [
+        context.Process(target=_be, args=({**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, tuple(words)))
+        for rank in range(ranks)
+    ]
+
+    def tell(number: int, frame: FrameType | None = None) -> None:
         for process in processes:
-            if process.poll() is None:
-                process.send_signal(number)
+            if process.pid is not None and process.exitcode is None:
+                os.kill(process.pid, number)
 
-    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until all are there to be told
     try:
-        for rank in range(ranks):
-            environment = {**threads, **os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            command = [sys.executable, "-m", "ganherd", *words]
-            processes.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        for process in processes:
+            process.start()
+        for number in _SIGNALS:
+            signal.signal(number, tell)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         return _watch(processes)
     finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
+        tell(signal.SIGKILL)
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def _watch(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+def _be(environment: Mapping[str, str], words: Sequence[str]) -> None:
+    """What a rank does: the command, in a session of its own."""
+    from ganherd.cli import main
+
+    os.setsid()
+    os.environ.update(environment)
+    sys.argv[1:] = words
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    main()
+
+
+def _watch(processes: Sequence[BaseProcess]) -> int:
     """Waits for all; where one fails, the others notice that it is gone, and are ended if they do not."""
     failed, since = 0, 0.0
-    while any(process.poll() is None for process in processes):
-        if not failed and (codes := [process.returncode for process in processes if process.returncode]):
+    while any(process.exitcode is None for process in processes):
+        if not failed and (codes := [process.exitcode for process in processes if process.exitcode]):
             failed, since = codes[0], time.monotonic()
         if failed and time.monotonic() - since > _PATIENCE:
             break
         time.sleep(0.05)
-    codes = [failed, *(process.returncode or 0 for process in processes)]
+    codes = [failed, *(process.exitcode or 0 for process in processes)]
     found = next((code for code in codes if code), 0)
     return found if found >= 0 else 128 - found  # as a shell says that a signal ended it
 

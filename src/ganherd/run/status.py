@@ -13,7 +13,7 @@ from ganherd.errors import UserError
 from ganherd.run.folder import RunFolder
 from ganherd.run.folder import steps as saved_steps
 from ganherd.run.progress import duration, size, words
-from ganherd.strategies import profile
+from ganherd.strategies import profile, staleness
 
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _SHOWN = 10  # of them, the last
@@ -62,6 +62,7 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         else None,
         "losses": {key: last.get(key) for key in ("loss_g", "loss_d")},
         "profile": profile.total(metrics),
+        "staleness": staleness.staleness(events),
         "alarms": [e for e in events if e.get("event") in _TOLD],
         "ill": ill(events),
     }
@@ -148,6 +149,7 @@ def text(facts: dict[str, Any]) -> str:
         if slow := [_late(rank) for rank in ranks if (rank.get("slower") or 0) >= _SLOW]:
             lines.append(f"the others wait for: {', '.join(slow)}")
     lines += _traffic(facts.get("ranks", []))
+    lines += [staleness.in_words(facts["staleness"])] if facts.get("staleness") else []
     if spent := facts.get("profile"):
         whole = sum(spent.values()) or 1.0
         each = sorted(spent.items(), key=lambda item: -item[1])

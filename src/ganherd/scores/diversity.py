@@ -14,6 +14,7 @@ from ganherd.scores.material import Material
 FEW = 50  # a spread of fewer samples than this gets a warning
 ENOUGH = 10  # … and of fewer than this no interval: two rows cannot say how far off their spread is
 _ROWS = 4096  # at once
+_AT_ONCE = 1 << 21  # numbers of some pixels over all rows, in float64
 
 
 def spread(x: np.ndarray) -> float:
@@ -22,14 +23,22 @@ def spread(x: np.ndarray) -> float:
     >>> spread(np.array([[0, 10], [2, 10]]))
     0.7071067811865476
     """
-    return float(x.reshape(len(x), -1).astype(np.float64).std(axis=0, ddof=1).mean())
+    return float(_std(x.reshape(len(x), -1), ddof=1).mean())
+
+
+def _std(flat: np.ndarray, ddof: int) -> np.ndarray:
+    """[pixels] of [n, pixels], some pixels at a time: in float64 all would take eight times the data, twice."""
+    pixels = flat.shape[1]
+    some = max(4, _AT_ONCE // max(1, len(flat)))  # 4: a part that is one pixel would be summed in another order
+    parts = np.array_split(np.arange(pixels), -(-pixels // some))
+    return np.concatenate([flat[:, own[0] : own[-1] + 1].astype(np.float64).std(axis=0, ddof=ddof) for own in parts])
 
 
 def relative_error(x: np.ndarray) -> float:
     """The standard error of the spread by the spread, as x is a sample: the infinitesimal bootstrap, which asks how much
     the weight of each row counts."""
     flat = x.reshape(len(x), -1)
-    mean, std = flat.mean(0, dtype=np.float64), flat.astype(np.float64).std(0)
+    mean, std = flat.mean(0, dtype=np.float64), _std(flat, ddof=0)
     varies = std > 0
     if not varies.any():
         return 0.0

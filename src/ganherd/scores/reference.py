@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ganherd.data.keyed import shuffle
 from ganherd.scores import networks, store
 from ganherd.scores.clock import Progress
 from ganherd.scores.features import Features, best_device, extract, precision
 from ganherd.scores.material import Drawn
+from ganherd.scores.moments import Moments
 from ganherd.scores.networks import Network
 
 if TYPE_CHECKING:
@@ -50,32 +52,59 @@ class Reference:
     @cached_property
     def real(self) -> Features:
         """The features of the real rows, from the cache where they were computed before."""
-        x, y = self.dataset.x[self.rows], self.dataset.y[self.rows]
-        device = best_device()
+        y, device = self.dataset.y[self.rows], best_device()
         nobody = np.full(len(y), -1, np.int64)
-        key = "|".join(
-            str(part)
-            for part in (
-                self.dataset.digest,
-                "train",
-                len(self.rows),
-                self.network.digest,
-                self.network.resizing,
-                self.head and store.digest_of(self.head),
-                precision(device),
-                VERSION,
-            )
-        )
-        path = store.path_of("features", key)
-        if self.network.digest and (found := store.read(path, key)):
+        path = store.path_of("features", self._key)
+        if self.network.digest and (found := store.read(path, self._key)):
             features, logits = found[0]["features"], found[0].get("logits")
             return Features(features.to(device), None if logits is None else logits.to(device), y, nobody)
+        is_all = len(self.rows) == len(self.dataset.x)
+        x = self.dataset.x if is_all else self.dataset.x[self.rows]  # all rows are not copied
         features, logits = extract(self.network, x, self.progress, f"real samples of {self.dataset.name}")
         if self.network.digest:
             tensors = {"features": features.cpu()} | ({} if logits is None else {"logits": logits.cpu()})
-            facts = {"data": self.dataset.name, "network": self.network.name, "resizing": self.network.resizing}
-            store.write(path, key, tensors, {**facts, "samples": len(x)})
+            store.write(path, self._key, tensors, self._facts)
         return Features(features, logits, y, nobody)
+
+    @cached_property
+    def summary(self) -> tuple[Moments, Tensor | None]:
+        """(moments of the real features, where they lie; how often the network sees each class in them, int64 [K])."""
+        path, device = store.path_of("moments", self._key), best_device()
+        if self.network.digest and (found := store.read(path, self._key)):
+            mean, cov = found[0]["mean"].to(device), found[0]["cov"].to(device)
+            return Moments(mean, cov), found[0].get("seen")
+        moments, logits = self.real.moments, self.real.logits
+        seen = None if logits is None else torch.bincount(logits.argmax(1), minlength=logits.shape[1]).cpu()
+        if self.network.digest:
+            tensors = {"mean": moments.mean.cpu(), "cov": moments.cov.cpu()} | ({} if seen is None else {"seen": seen})
+            store.write(path, self._key, tensors, self._facts)
+        return moments, seen
+
+    def forget(self) -> None:
+        """The features of the real rows are not kept any longer; what was made of them is."""
+        self.__dict__.pop("real", None)
+
+    @cached_property
+    def _key(self) -> str:
+        """All that the real features depend on."""
+        parts = (
+            self.dataset.digest,
+            "train",
+            len(self.rows),
+            self.network.digest,
+            self.network.resizing,
+            self.head and store.digest_of(self.head),
+            precision(best_device()),
+            VERSION,
+        )
+        return "|".join(str(part) for part in parts)
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What stands beside them in the cache."""
+        network = self.network
+        facts = {"data": self.dataset.name, "network": network.name, "resizing": network.resizing}
+        return {**facts, "samples": len(self.rows)}
 
     def real_of(self, classes: tuple[int, ...]) -> Features:
         """The features of some classes; of all the data where none is named."""

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load as load_tensors
+from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -26,13 +26,16 @@ def path_of(kind: str, key: str) -> Path:
 
 
 def read(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and facts; None (compute them anew) where they are missing, damaged or of something else."""
+    """Tensors and facts; None (compute them anew) where they are missing, damaged or of something else.
+
+    The tensors are the file's own pages, which all processes of a host share.
+    """
     try:
         facts = json.loads(path.with_suffix(".json").read_text())
-        raw = path.read_bytes()
-        if facts["key"] != key or facts["sha256"] != hashlib.sha256(raw).hexdigest():
+        if facts["key"] != key or facts["sha256"] != digest_of(path):
             return None
-        return load_tensors(raw), facts
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - no mapping
     except Exception:  # a cache must never be the reason that a score fails
         return None
 
@@ -62,4 +65,5 @@ def _replace(path: Path, raw: bytes) -> None:
 
 def digest_of(path: Path) -> str:
     """sha256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,6 +23,9 @@ class Strategy:
     def __init__(self) -> None:
         self.state: State = {}  # what it remembers from one meeting to the next, [N, …]; saved with the herd's state
         self.traffic = Traffic()
+        # over several ranks: steps that each may go on by itself, before all are together again; 0: all are, wherever
+        # anything but training happens. What is due meanwhile waits: see `run.apart`
+        self.apart = 0
 
     def next_after(self, step: int) -> int | None:
         """The next step at which members meet; none: they never do again."""
@@ -44,6 +47,17 @@ class Strategy:
 
     def resume(self, step: int) -> None:
         """Rebuilds, from `state` and the herd as a checkpoint holds them, what is in memory between two meetings."""
+
+    def part(self, step: int, until: int, goes_on: bool) -> None:
+        """Where `apart`: ranks go on by themselves, up to the step `until`, and then together or not at all; called by all of
+        them together."""
+
+    def rejoin(self, step: int) -> Iterator[Event]:
+        """Where `apart`: all are at the same step again; after `close`, where members meet there too."""
+        return iter(())
+
+    def push(self) -> None:
+        """Called after every step; moves on what is under way."""
 
     def trained(self, seconds: float) -> None:
         """Is told how long the engine took, each time that it was asked to go on."""

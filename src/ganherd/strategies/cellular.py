@@ -11,7 +11,9 @@ One iteration, all cells at once, as index operations on the stacked state:
 5. a step of the (1+1)-ES on the weights of each neighbourhood's mixture.
 
 Over several ranks the next iteration's snapshot is sent ahead: generators when those that stay are known, while the
-discriminators are judged; discriminators then, while mixtures evolve, pictures are drawn and checkpoints written.
+discriminators are judged; discriminators then, while mixtures evolve, pictures are drawn and checkpoints written. Where
+`exchange` is async, ranks part for some iterations: a snapshot is then what has come from neighbours (see `newest`), events
+are noted, and mixtures evolve when all are together again.
 
 A member that is not finite wins no tournament, is nobody's opponent, and has no weight. The reference evaluates with fresh
 noise for every pair; here the discriminators of a neighbourhood see the same samples of a generator: see `fitness`.
@@ -31,6 +33,7 @@ from ganherd.herd.engine import on_device
 from ganherd.herd.mutation import drawn_losses, wandered
 from ganherd.herd.state import State, bases
 from ganherd.herd.streams import Streams
+from ganherd.host import give_back
 from ganherd.mixture_file import Neighbourhoods
 from ganherd.recipe_strategy import Cellular as Settings
 from ganherd.run.assemble import Assembly
@@ -41,10 +44,12 @@ from ganherd.strategies.individuals import KINDS, Gathered, sound
 from ganherd.strategies.keeper import Keeper
 from ganherd.strategies.mixer import Mixer
 from ganherd.strategies.mixtures import Mixtures
+from ganherd.strategies.newest import Newest
 from ganherd.strategies.opponents import Opponents
 from ganherd.strategies.profile import Profile
 from ganherd.strategies.rewiring import Rewiring
 from ganherd.strategies.tournament import Survivors, ranked, survivors, winners
+from ganherd.strategies.untold import Untold
 
 
 class Cellular(Strategy):
@@ -69,7 +74,12 @@ class Cellular(Strategy):
         self.wiring = self._wired(0)
         widest = self.rewiring.widest
         self.judge = Judge(self.herd, settings.fitness.loss)
-        self.gathered = Gathered(self.herd, settings, comm, placement, self.traffic, members)
+        is_apart = settings.exchange == "async" and settings.staleness > 0 and comm.size > 1
+        self.apart = self.span * settings.rejoin if is_apart else 0
+        kind = Newest if self.apart else Gathered
+        self.gathered = kind(self.herd, settings, comm, placement, self.traffic, members)
+        self.untold = Untold(comm, placement)
+        self._mixed = 0  # iterations after which mixtures have evolved
         self.opponents = Opponents(
             self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
         )
@@ -95,6 +105,7 @@ class Cellular(Strategy):
 
     def resume(self, step: int) -> None:
         iteration, into = divmod(step, self.span)
+        self._mixed = iteration
         self.wiring = self._wired(iteration if into else max(0, iteration - 1))
         if into:
             self.gathered.fetch(self.wiring)
@@ -111,8 +122,10 @@ class Cellular(Strategy):
         if step == 0 and self.settings.mutation.loss_each == "creation":
             self._draw_losses(step)
         with self.profile.of("gather"):
-            self.gathered.take(self.wiring)
+            self.gathered.take(self.wiring, iteration)
             self.state |= self.gathered.remembered
+        if isinstance(self.gathered, Newest):
+            self.untold.note(step, "exchange", {"iteration": iteration}, {}, self.gathered.behind(iteration))
         if self.settings.selection:
             with self.profile.of("evaluate"):
                 sides = {kind: self._old(kind) for kind in KINDS}
@@ -121,13 +134,16 @@ class Cellular(Strategy):
             with self.profile.of("replace"):
                 for kind in KINDS:
                     self._select(iteration, kind, sides[kind], fitness[kind])
-            won, found = (self._everyones(value.numpy()) for value in (self.won, self.fitness))
-            facts = {k: won[:, i].tolist() for i, k in enumerate(KINDS)}
-            yield "tournament", {"iteration": iteration, **facts, **_named(found, "fitness_g", "fitness_d")}
+            won = {kind: self.won[:, i].numpy() for i, kind in enumerate(KINDS)}
+            found = {f"fitness_{kind}": self.fitness[:, i].numpy() for i, kind in enumerate(KINDS)}
+            self.untold.note(step, "tournament", {"iteration": iteration}, _copied({**won, **found}))
+            if not self.apart:
+                yield from self.untold.tell(step)
         with self.profile.of("mutate"):
             self._mutate(step)
         with self.profile.of("gather"):
             self.opponents.set(self.wiring, self.won.numpy())
+        give_back()  # what evaluations took
         self.profile.leave()
 
     def _rewire(self, iteration: int) -> Iterator[Event]:
@@ -188,23 +204,46 @@ class Cellular(Strategy):
         iteration = step // self.span - 1
         with self.profile.of("evaluate"):
             on = self._sample(iteration)
-        wiring, facts = self._wired(iteration + 1) if goes_on else self.wiring, dict[str, Any]()
+        wiring, facts = self._wired(iteration + 1) if goes_on else self.wiring, dict[str, np.ndarray]()
         for kind in KINDS:
             with self.profile.of("evaluate"):
                 trained = self._judged(kind, on)  # [C, p]
             with self.profile.of("replace"):
                 facts |= self._replace(kind, trained)
-            if goes_on:  # nothing changes these nets before the next iteration begins
+            if goes_on or self.apart:  # nothing changes these nets before the next iteration begins
                 with self.profile.of("gather"):
-                    self.gathered.begin(kind, wiring)
+                    self.gathered.begin(kind, wiring, iteration + 1)
         self._forget_gathered()
-        yield "replacement" if self.settings.selection else "evaluation", {"iteration": iteration, **facts}
-        mixing = self.settings.mixing
-        if mixing.when == "iteration":
+        self.untold.note(
+            step, "replacement" if self.settings.selection else "evaluation", {"iteration": iteration}, facts
+        )
+        if not self.apart:
+            yield from self._told(step)
+
+    def _told(self, step: int) -> Iterator[Event]:
+        """What was noted; and mixtures evolve, for as many iterations as passed since they last did."""
+        yield from self.untold.tell(step)
+        mixing, iterations, self._mixed = self.settings.mixing, step // self.span - self._mixed, step // self.span
+        if mixing.when == "iteration" and iterations:
             with self.profile.of("mixture"):
-                found = self.mixtures.evolve(self.wiring, iteration, mixing.generations)
+                found = self.mixtures.evolve(self.wiring, self._mixed - 1, mixing.generations * iterations)
             self.gathered.push()
-            yield "mixture", {"iteration": iteration, "score": mixing.score, **_named(found, "before", "after")}
+            facts = {"iteration": self._mixed - 1, "score": mixing.score}
+            yield "mixture", {**facts, **_named(found, "before", "after")}
+
+    def part(self, step: int, until: int, goes_on: bool) -> None:
+        assert isinstance(self.gathered, Newest)
+        self.gathered.part(self.wiring, -(-step // self.span), (until if goes_on else until - 1) // self.span)
+
+    def rejoin(self, step: int) -> Iterator[Event]:
+        assert isinstance(self.gathered, Newest)
+        self.profile.enter()
+        with self.profile.of("gather"):
+            self.gathered.rejoin()
+        yield from self._told(step)
+
+    def push(self) -> None:
+        self.gathered.push()
 
     def leave(self) -> None:
         self.gathered.forget()
@@ -217,7 +256,7 @@ class Cellular(Strategy):
         losses = self.judge.losses(mine, old, on, "g")[0] if kind == "g" else self.judge.losses(old, mine, on, "d")[1]
         return self._overall(losses, mine, old)
 
-    def _replace(self, kind: str, trained: np.ndarray) -> dict[str, Any]:
+    def _replace(self, kind: str, trained: np.ndarray) -> dict[str, np.ndarray]:
         """Who stays, the best first; the event's facts, for each member: the fitness before, of the one that was trained in
         its place and of the one that is there now; whether that is a trained one; and in whose place it was."""
         number, p = KINDS.index(kind), self.cells.population
@@ -228,14 +267,10 @@ class Cellular(Strategy):
         rows, new = (found.source + self.cells.first[:, None]).reshape(-1), found.trained.reshape(-1)
         self.gathered.settle(kind, rows, new)
         self.fitness[:, number] = torch.from_numpy(found.fitness.reshape(-1))
-        columns = [old, trained, found.fitness, new, self.cells.own[rows]]
-        told = self._everyones(np.stack([np.asarray(each, np.float64).reshape(-1) for each in columns], 1))
-        facts: dict[str, Any] = _named(told, f"{kind}_before", f"{kind}_trained", f"{kind}_after")
-        if not self.settings.selection:
-            del facts[f"{kind}_before"]
-        else:
-            facts[f"{kind}_new"] = (told[:, 3] > 0).tolist()
-        return facts if p == 1 else {**facts, f"{kind}_from": told[:, 4].astype(int).tolist()}
+        facts = {"before": old, "trained": trained, "after": found.fitness, "new": new, "from": self.cells.own[rows]}
+        told = ["trained", "after"] if not self.settings.selection else ["before", "trained", "after", "new"]
+        told += ["from"] if p > 1 else []
+        return _copied({f"{kind}_{name}": facts[name] for name in told})
 
     def neighbourhoods(self, step: int) -> Neighbourhoods:
         return self.mixtures.neighbourhoods(self.wiring, step // self.span)
@@ -282,6 +317,11 @@ class Cellular(Strategy):
             drawn = self._everyones(state["set.loss"].cpu().numpy()).tolist()
             out["loss"] = [self.herd.rules.game.names[i] for i in drawn]
         return out
+
+
+def _copied(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """As they are now, of each member."""
+    return {name: np.array(column).reshape(-1) for name, column in columns.items()}
 
 
 def _named(columns: np.ndarray, *names: str) -> dict[str, list[Any]]:

@@ -62,15 +62,18 @@ class Gathered:
         """What a checkpoint within an iteration has to hold."""
         return {_KEPT + name: value for name, value in self.own.items()}
 
-    def take(self, wiring: Wiring) -> None:
-        """As they are now; those of other ranks may be on their way already."""
-        for name, value in self.own.items():
-            value.copy_(self._herd.state[name])
+    def take(self, wiring: Wiring, iteration: int) -> None:
+        """As they are now, when that iteration begins; those of other ranks may be on their way already."""
+        self._keep_own()
         if not self._coming:
             self.fetch(wiring)
             return
         came = {name: value for each in self._coming for name, value in each.wait().items()}
         self.all, self._coming = {name: came[name] for name in self.own}, []
+
+    def _keep_own(self) -> None:
+        for name, value in self.own.items():
+            value.copy_(self._herd.state[name])
 
     def fetch(self, wiring: Wiring) -> None:
         """Those of other ranks, from what these remember."""
@@ -78,12 +81,14 @@ class Gathered:
             self._traffic.exchanges += 1
             self.all = self._begin(self.own, wiring).wait()
 
-    def begin(self, kind: str, wiring: Wiring) -> None:
-        """Sends those nets ahead of `take`, for which nothing of them may change any more; first `g`, then `d`."""
+    def begin(self, kind: str, wiring: Wiring, iteration: int) -> None:
+        """Sends those nets ahead of `take` of that iteration: nothing of them may change any more; first `g`, then `d`."""
         if self._comm.size > 1:
             self._traffic.exchanges += kind == KINDS[0]
             parts = {name: self._herd.state[name] for name in self.own if belongs(name, kind)}
             self._coming.append(self._begin(parts, wiring))
+            if kind == KINDS[-1]:
+                self.all = self.own  # all are judged and settled, and the next ones need the room
 
     def push(self) -> None:
         """Moves on what is on its way."""

@@ -15,6 +15,7 @@ from ganherd.herd.engine import has_kernels, on_device
 from ganherd.herd.play import EitherWay
 from ganherd.herd.state import State, buffers_of
 from ganherd.herd.streams import Streams
+from ganherd.host import give_back
 from ganherd.recipe_strategy import Mixing
 from ganherd.run.assemble import Assembly
 from ganherd.scores.material import LeftOut
@@ -54,18 +55,16 @@ class Mixer:
     def _real(self) -> tuple[Moments, Tensor | None]:
         """(moments of the data's features, shares of the classes that the network sees in it)."""
         self.network  # noqa: B018 - a sentence where it is missing
-        real = self._reference.real
-        shares = None
-        if real.logits is not None:
-            seen = torch.bincount(real.logits.argmax(1), minlength=real.logits.shape[1])
-            shares = seen.double().cpu() / len(real)
-        elif self.settings.score == "tvd":
+        moments, seen = self._reference.summary
+        self._reference.forget()
+        if seen is None and self.settings.score == "tvd":
             raise UserError(
                 f"strategy.cellular.mixing.score tvd needs a network that tells classes, and {self.network.name} does not: "
                 "set it to fid, or give another mixing.network."
             )
-        where = self._where(real.dimension)
-        return Moments(real.moments.mean.to(where), real.moments.cov.to(where)), shares
+        where = self._where(len(moments.mean))
+        shares = None if seen is None else seen.double() / seen.sum()
+        return Moments(moments.mean.to(where), moments.cov.to(where)), shares
 
     def look_at_data(self) -> None:
         """Now, rather than when the first mixture is scored: what a benchmark keeps apart."""
@@ -82,6 +81,7 @@ class Mixer:
 
         `state`: other generators than those of now.
         """
+        give_back()  # what evaluations took
         features: list[Tensor] = []
         predicted: list[Tensor] = []
         first, keys = self._cells.first, self._keys(iteration)
@@ -95,6 +95,8 @@ class Mixer:
             seen = torch.where(whole[:, None, None], seen.unflatten(0, x.shape[:2]), torch.nan)
             features += list(seen)
             predicted += [] if logits is None else list(logits.argmax(1).unflatten(0, x.shape[:2]))
+            del x, seen, logits
+        give_back()
         shares = self._real[1]
         found = summarise(features, predicted or None, 0 if shares is None else len(shares))
         assert found.mean is not None and found.cov is not None and found.samples is not None

@@ -26,9 +26,14 @@ class Traffic:
         self, comm: Communicator, placement: Placement, members: int, state: State, wanted: Sequence[Sequence[int]]
     ) -> Fetch:
         """`Communicator.begin_fetch`, counted; `members`: of one replica. The caller counts the exchanges."""
-        before, own = comm.bytes_received, placement.ranks[comm.rank]
+        before = comm.bytes_received
         begun = comm.begin_fetch(state, placement, wanted)
         self.received += comm.bytes_received - before
+        self.would_gather(comm, placement, members, state)
+        return begun
+
+    def would_gather(self, comm: Communicator, placement: Placement, members: int, state: State) -> None:
+        """Counts what an all-gather of these parts would bring."""
+        own = placement.ranks[comm.rank]
         others = len({member // members for member in own}) * members - len(own)
         self.gathered += others * Layout.of(state).width
-        return begun

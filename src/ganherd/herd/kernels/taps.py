@@ -2,7 +2,8 @@
 
 A module keeps `[N, CO, CI, k, k]` (`[N, CI, CO, k, k]` where it is transposed); the kernels read taps `[N, k*k, CI, CO]`.
 Folded: nearest upsampling by 2 and then 3×3 taps are 4×4 taps of a transposed convolution of stride 2; along an axis, tap k of
-these is the sum of the taps 2 - k and 3 - k of those that exist.
+these is the sum of the taps 2 - k and 3 - k of those that exist. Pooled: 3×3 taps and then the average of 2×2 are 4×4 taps of a
+convolution of stride 2; tap k of these is half the sum of the taps k - 1 and k.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Turn:
 
     k: int  # of the module
     fold: bool = False  # an upsampling by 2 goes before: 3×3 become 4×4
+    pool: bool = False  # the average of 2×2 goes after: likewise
     flip: bool = False  # taps in reverse order
     in_first: bool = False  # the module keeps the channels in first
     # A linear layer before an unflattening, or after a flattening, numbers (channel, place); kernels number (place, channel).
@@ -32,7 +34,7 @@ class Turn:
     @property
     def taps(self) -> int:
         """Along an axis, as the kernels see them."""
-        return 4 if self.fold else self.k
+        return 4 if self.fold or self.pool else self.k
 
 
 @triton.jit
@@ -47,11 +49,11 @@ def numbered(index, COUNT, PLACES: tl.constexpr):
 @triton.jit
 def _turn(
     w, out, CI, CO, WN, SI, SO, TT, TI,
-    K: tl.constexpr, FOLD: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
+    K: tl.constexpr, FOLD: tl.constexpr, POOL: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
     BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """w, with strides SI and SO of its channels -> out [N, taps, CI, CO] with strides TT and TI; j runs over (channel in, tap)."""
-    KT: tl.constexpr = 4 if FOLD else K
+    KT: tl.constexpr = 4 if FOLD or POOL else K
     n = tl.program_id(2).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
     co = tl.program_id(1) * BO + tl.arange(0, BO)
@@ -60,16 +62,18 @@ def _turn(
     known = (ci < CI)[:, None] & (co < CO)[None, :]
     w += n * WN
     place = numbered(ci, CI, PI)[:, None] * SI + numbered(co, CO, PO)[None, :] * SO
-    if FOLD:
+    if FOLD or POOL:
         total = tl.zeros((BJ, BO), tl.float32)
         for a in tl.static_range(2):
             for b in tl.static_range(2):
-                y = 2 + a - tap // 4
-                x = 2 + b - tap % 4
+                y = tap // 4 - a if POOL else 2 + a - tap // 4
+                x = tap % 4 - b if POOL else 2 + b - tap % 4
                 there = (y >= 0) & (y < 3) & (x >= 0) & (x < 3)
                 total += tl.load(w + place + (y * 3 + x)[:, None], mask=known & there[:, None], other=0.0).to(
                     tl.float32
                 )
+        if POOL:
+            total *= 0.25
     else:
         source = KT * KT - 1 - tap if FLIP else tap
         total = tl.load(w + place + source[:, None], mask=known, other=0.0)
@@ -80,14 +84,14 @@ def _turn(
 @triton.jit
 def _turn_back(
     parts, sums, out, bias, CI, CO, XI, XO, SI, SO, HAS_SUMS: tl.constexpr,
-    SPLIT: tl.constexpr, K: tl.constexpr, FOLD: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
-    BJ: tl.constexpr, BO: tl.constexpr,
+    SPLIT: tl.constexpr, K: tl.constexpr, FOLD: tl.constexpr, POOL: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr,
+    PO: tl.constexpr, BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
     """parts [N, SPLIT, taps, …] with strides XI and XO of the channels -> the gradient of w: parts added, unfolded, turned.
 
     HAS_SUMS: sums [N, SPLIT, CO] are added, too: the gradient of the bias [N, CO].
     """
-    KT: tl.constexpr = 4 if FOLD else K
+    KT: tl.constexpr = 4 if FOLD or POOL else K
     n = tl.program_id(2).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
     co = tl.program_id(1) * BO + tl.arange(0, BO)
@@ -98,14 +102,16 @@ def _turn_back(
     place = ci[:, None] * XI + co[None, :] * XO
     for part in tl.static_range(SPLIT):
         base = parts + (n * SPLIT + part) * (KT * KT) * CI * CO + place
-        if FOLD:
+        if FOLD or POOL:
             for a in tl.static_range(2):
                 for b in tl.static_range(2):
-                    tap = (2 + a - s // 3) * 4 + 2 + b - s % 3
+                    tap = (s // 3 + a) * 4 + s % 3 + b if POOL else (2 + a - s // 3) * 4 + 2 + b - s % 3
                     total += tl.load(base + (tap * (CI * CO))[:, None], mask=known, other=0.0)
         else:
             tap = KT * KT - 1 - s if FLIP else s
             total += tl.load(base + (tap * (CI * CO))[:, None], mask=known, other=0.0)
+    if POOL:
+        total *= 0.25
     here = numbered(ci, CI, PI)[:, None] * SI + numbered(co, CO, PO)[None, :] * SO
     to = n * (K * K) * CI * CO + here + s[:, None]
     tl.store(out + to, total, mask=known)
@@ -147,7 +153,7 @@ def _turned(weight: Tensor, turn: Turn, dtype: torch.dtype, together: bool) -> T
     grid, bj, bo = _sizes(ci, co, square)
     _turn[(*grid, n)](
         weight, out, ci, co, weight.stride(0), *_strides(turn, ci, co), out.stride(1), out.stride(2),
-        K=turn.k, FOLD=turn.fold, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
+        K=turn.k, FOLD=turn.fold, POOL=turn.pool, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
     )  # fmt: skip
     return out
 
@@ -167,6 +173,6 @@ def turned_back(
     _turn_back[(*grid, n)](
         parts, parts if sums is None else sums, out, out if bias is None else bias, ci, co,
         *((1, ci) if swapped else (co, 1)), *_strides(turn, ci, co), HAS_SUMS=sums is not None,
-        SPLIT=split, K=turn.k, FOLD=turn.fold, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
+        SPLIT=split, K=turn.k, FOLD=turn.fold, POOL=turn.pool, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
     )  # fmt: skip
     return out, bias

@@ -1,0 +1,45 @@
+"""Bytes as they lie in a file, mapped: all processes of a host share them, and none copies them."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+import zipfile
+import zlib
+from typing import IO
+
+import numpy as np
+
+from ganherd.data.arrays import Array
+
+_LOCAL = 30  # bytes of a zip member's own header, before its name and its extra field
+
+
+def map_bytes(file: IO[bytes], start: int, shape: tuple[int, ...]) -> Array:
+    """uint8 of that shape from byte `start` on; what is written to it stays with this process, and never reaches the file."""
+    size = math.prod(shape)
+    whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    if len(whole) < start + size:
+        raise ValueError(f"it ends before the {size:,} bytes that it promises")
+    return np.frombuffer(whole, np.uint8, size, start).reshape(shape)
+
+
+def map_member(file: IO[bytes], archive: zipfile.ZipFile, key: str) -> Array | None:
+    """An array of bytes out of an .npz, mapped and held against its checksum; None where it is no such array as it lies."""
+    info = archive.getinfo(f"{key}.npy")
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:  # packed, or enciphered
+        return None
+    with archive.open(info) as member:
+        if np.lib.format.read_magic(member) != (1, 0):
+            return None
+        shape, by_columns, kind = np.lib.format.read_array_header_1_0(member)
+        head = member.tell()
+    if kind != np.uint8 or by_columns or not math.prod(shape) or head + math.prod(shape) != info.file_size:
+        return None
+    file.seek(info.header_offset)
+    start = info.header_offset + _LOCAL + sum(struct.unpack("<HH", file.read(_LOCAL)[-4:]))
+    stored = map_bytes(file, start, (info.file_size,))
+    if zlib.crc32(stored.data) != info.CRC:
+        raise zipfile.BadZipFile(f"bad CRC-32 of {key}")
+    return stored[head:].reshape(shape)

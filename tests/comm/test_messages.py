@@ -1,0 +1,43 @@
+"""Messages between ranks: whoever wants members gets them in the order of wanting, and what several want is packed once."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ganherd.comm.messages import Layout, routes
+
+HOST = torch.device("cpu")
+HOME = {member: (member % 3, member // 3) for member in range(7)}  # three ranks
+WANTED = st.lists(st.lists(st.integers(0, 6), max_size=6), min_size=3, max_size=3)
+
+
+def of(rank: int) -> dict[str, torch.Tensor]:
+    """The state of a rank: every number tells its member."""
+    own = torch.tensor([float(member) for member, (home, _) in HOME.items() if home == rank])
+    return {"g.params": own[:, None].repeat(1, 5), "set.lr": own.double(), "d.params": -own[:, None].repeat(1, 2)}
+
+
+@given(WANTED)
+def test_all_that_is_wanted_comes_as_it_was_when_it_was_sent(wanted: list[list[int]]) -> None:
+    states, every = [of(rank) for rank in range(3)], [routes(HOME, wanted, rank) for rank in range(3)]
+    layout = Layout.of(states[0])
+    sent = [layout.pack_all(state, way.send, HOST) for state, way in zip(states, every, strict=True)]
+    own = [layout.own(state, way) for state, way in zip(states, every, strict=True)]
+    for value in itertools.chain.from_iterable(state.values() for state in states):
+        value.fill_(torch.nan)
+    for rank, way in enumerate(every):
+        found = layout.fill(own[rank], way, {peer: sent[peer][rank] for peer in way.receive})
+        assert list(found) == list(states[rank])
+        assert found["set.lr"].tolist() == wanted[rank]
+        assert found["g.params"].tolist() == [[float(member)] * 5 for member in wanted[rank]]
+
+
+def test_peers_that_want_the_same_members_share_one_message() -> None:
+    """A cell with four neighbours, each on a rank of its own, takes the room of one message and not of four."""
+    state = of(0)
+    sent = Layout.of(state).pack_all(state, {1: [0, 1], 2: [0, 1], 3: [0]}, HOST)
+    assert sent[1].data_ptr() == sent[2].data_ptr() != sent[3].data_ptr()

@@ -1,0 +1,59 @@
+"""A rank that trains runs one after another, of which one rank may be slow: `rank_goes_apart.py ENGINE '{…}' …`.
+
+A run: {"recipe", "run", "slow": which rank}. A slow rank ends an iteration only when all others wait for it: they have come to the
+first one that they may not begin before it has ended this one, or to the last before all are together.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import little
+from ganherd import recipe_file
+from ganherd.comm.base import Communicator
+from ganherd.comm.detect import connect
+from ganherd.run import start
+from ganherd.run.ranks import job
+from ganherd.strategies.base import Event
+from ganherd.strategies.cellular import Cellular
+
+
+def uneven(patch: pytest.MonkeyPatch, comm: Communicator, folder: Path, slow: int) -> None:
+    open_, close = Cellular.open, Cellular.close
+
+    def opening(self: Cellular, step: int) -> Iterator[Event]:
+        (folder / f"{comm.rank}-{step // self.span}").touch()
+        yield from open_(self, step)
+
+    def closing(self: Cellular, step: int, goes_on: bool = False) -> Iterator[Event]:
+        iteration, leg = step // self.span - 1, self.apart // self.span
+        furthest = min(iteration + self.settings.staleness + 1, iteration // leg * leg + leg - 1)
+        while comm.rank == slow and not all(
+            (folder / f"{rank}-{furthest}").exists() for rank in range(comm.size) if rank != slow
+        ):
+            time.sleep(0.001)
+        yield from close(self, step, goes_on)
+
+    patch.setattr(Cellular, "open", opening)
+    patch.setattr(Cellular, "close", closing)
+
+
+def main(engine: str, *jobs: str) -> None:
+    little.be_brief(pytest.MonkeyPatch())
+    with job(lambda: connect(engine)) as comm:
+        for each in map(json.loads, jobs):
+            with pytest.MonkeyPatch.context() as patch:
+                if "slow" in each:
+                    marks = Path(f"{each['run']}-marks")
+                    marks.mkdir(exist_ok=True)
+                    uneven(patch, comm, marks, each["slow"])
+                start.begin(recipe_file.load(each["recipe"]), each["run"], quiet=True, job=comm)
+
+
+if __name__ == "__main__":
+    little.ends_as_the_command(main)

@@ -1,0 +1,163 @@
+"""Asynchronous exchange: ranks run ahead of a slow one up to the bound, and no further; without a bound nothing changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import little
+from comm.test_ulfm import need_ulfm
+from ganherd.comm import heartbeat
+from ganherd.run import checkpoint, status
+from ganherd.run.assemble import assemble
+from ganherd.run.folder import RunFolder
+from ganherd.strategies.topology import torus
+from promises import test_faults, test_ranks
+
+pytestmark = pytest.mark.usefixtures("brief")
+HERE = Path(__file__).parent
+SPAN, LEG, STALENESS, SLOW = 2, 6, 2, 1
+
+
+def recipe(data: Path, budget: str = "24steps", every: int = SPAN, **exchange: Any) -> dict[str, Any]:
+    """Six cells, and twelve iterations; something is due after each of them."""
+    kept = {"checkpoint_every": 2 * every, "sample_every": 0, "buddy_every": every, "watch": {"every": every}}
+    made = test_ranks.recipe(data, "cellular", budget, record_every=every, **kept)
+    cells = {**made["strategy"]["cellular"], "iteration": f"{SPAN}steps", **exchange}
+    return {**made, "strategy": {"name": "cellular", "cellular": cells}}
+
+
+def apart(data: Path, budget: str = "24steps", every: int = SPAN, **exchange: Any) -> dict[str, Any]:
+    return recipe(data, budget, every, exchange="async", **{"staleness": STALENESS, "rejoin": LEG, **exchange})
+
+
+def happened(run: Path, event: str) -> list[dict[str, Any]]:
+    return [line for line in RunFolder(run).events() if line["event"] == event]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("forked", 2),
+        pytest.param(("mpi", 3), marks=pytest.mark.mpi),
+        pytest.param(("torch", 2), marks=pytest.mark.long),
+    ],
+    ids=lambda param: f"{param[0]}-{param[1]}",
+)
+def runs(request: pytest.FixtureRequest, brief: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the same ranks: one whose second rank is slow, and others that go by themselves."""
+    (engine, ranks), folder = request.param, tmp_path_factory.mktemp("apart")
+    made = {
+        "slow": apart(data),
+        "sync": recipe(data),
+        "never stale": apart(data, staleness=0),
+        "never apart": apart(data, rejoin=1),
+        "sync, in between": recipe(data, every=3),
+        "never stale, in between": apart(data, every=3, staleness=0),
+    }
+    jobs = [{"recipe": each, "run": str(folder / name)} for name, each in made.items()]
+    jobs[0]["slow"] = SLOW
+    program = [str(HERE / "rank_goes_apart.py"), "mpi" if engine == "mpi" else "torch", *map(json.dumps, jobs)]
+    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    words = [*test_ranks.words(engine, ranks), *program]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_ranks_run_ahead_of_a_slow_one_up_to_the_bound(runs: Path) -> None:
+    """All are together after six iterations. At the third since then the slow rank's nets are two iterations old, and stay so."""
+    told = happened(runs / "slow", "exchange")
+    assert [(line["step"], line["iteration"]) for line in told] == [(SPAN * i, i) for i in range(12)]
+    for rank in range(len(told[0]["most"])):
+        most, mean = ([line[name][rank] for line in told] for name in ("most", "mean"))
+        assert all(-STALENESS <= m <= n <= STALENESS for m, n in zip(mean, most, strict=True)), (most, mean)
+        assert most[0] == most[LEG] == 0
+        if rank != SLOW:
+            assert most == [0, 1, 2, 2, 2, 2] * 2
+    assert "neighbours' nets were up to 2 iterations old" in status.text(status.describe(runs / "slow"))
+
+
+def test_records_and_checkpoints_wait_until_all_are_together_and_events_lack_nothing(runs: Path) -> None:
+    run = RunFolder(runs / "slow")
+    assert [line["step"] for line in run.metrics()] == little.steps(run.path)[1:] == [12, 24]
+    assert [line["step"] for line in happened(run.path, "mixture")] == [12, 24]
+    for name, at in (("tournament", 0), ("replacement", SPAN)):
+        lines = happened(run.path, name)
+        assert [line["step"] for line in lines] == [SPAN * i + at for i in range(12)]
+        assert all(len(value) == 6 for line in lines for value in line.values() if isinstance(value, list))
+
+
+def test_a_rank_gets_its_border_once_an_iteration(runs: Path) -> None:
+    run = runs / "slow"
+    nets = assemble(RunFolder(run).recipe, begins=False).herd.nets
+    state = checkpoint.load(little.last_checkpoint(run), nets).state
+    parts = [
+        value for name, value in state.items() if name.startswith(("g.", "d.")) or name in ("set.lr_g", "set.lr_d")
+    ]
+    a_slice = sum(value[0].numel() * value.element_size() for value in parts)
+    for beat in heartbeat.read(run / "ranks"):
+        border = {other for cell in beat.members for other in torus(2, 3).neighbours(cell)} - {*beat.members}
+        assert (beat.exchanges, beat.received) == (12, 12 * len(border) * a_slice)
+
+
+def test_without_staleness_it_is_the_synchronous_run(runs: Path) -> None:
+    """Bit for bit: herd, mixture, records and events, wherever these fall."""
+    little.assert_same(runs / "never stale", runs / "sync")
+    little.assert_same(runs / "never stale, in between", runs / "sync, in between")
+
+
+def test_ranks_that_are_always_together_make_the_synchronous_run(runs: Path) -> None:
+    """Bit for bit, though members travel as if they were not."""
+    run = runs / "never apart"
+    assert {number for line in happened(run, "exchange") for number in line["most"]} == {0}
+    lines = (run / "events.jsonl").read_text().splitlines(True)
+    (run / "events.jsonl").write_text("".join(line for line in lines if '"event": "exchange"' not in line))
+    little.assert_same(run, runs / "sync")
+
+
+def test_in_one_process_nobody_is_stale(data: Path, tmp_path: Path) -> None:
+    little.train(tmp_path / "sync", recipe(data, "9steps"))
+    little.train(tmp_path / "async", apart(data, "9steps"))
+    little.assert_same(tmp_path / "async", tmp_path / "sync")
+
+
+def test_a_stop_waits_until_all_are_together_and_the_run_goes_on_elsewhere(data: Path, tmp_path: Path) -> None:
+    """On more ranks, on one, and further than was planned: from the middle of an iteration."""
+    made = apart(data, "15steps", rejoin=4)
+    code, said = test_ranks.launch("forked", 2, [["stop", made, str(tmp_path / name)] for name in ("three", "one")])
+    assert code == 0, said
+    for name in ("three", "one"):
+        assert RunFolder(tmp_path / name).info["state"] == "interrupted" and little.steps(tmp_path / name)[-1] == 8
+    further = [["resume", [], str(tmp_path / "three")], ["resume", ["train.budget=19steps"], str(tmp_path / "three")]]
+    code, said = test_ranks.launch("forked", 3, further)
+    assert code == 0, said
+    little.resume(tmp_path / "one")
+    for name, iterations, end in (("three", 10, 19), ("one", 8, 15)):
+        run = RunFolder(tmp_path / name)
+        assert run.info["state"] == "finished" and little.steps(run.path)[-1] == end
+        assert [line["iteration"] for line in happened(run.path, "tournament")] == list(range(iterations))
+        assert happened(run.path, "replacement")[-1]["step"] == end // SPAN * SPAN
+
+
+@pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
+def test_a_killed_rank_is_outlived(launcher: str, data: Path, tmp_path: Path) -> None:
+    """All go back to a step at which they were together; no line is there twice, and none is missing."""
+    if launcher == "ulfm":
+        need_ulfm()
+    kill = {"name": "run", "recipe": apart(data, rejoin=3), "victim": 1, "step": 15, "seconds": 0.0}
+    code, said = test_faults.launch(launcher, 3 if launcher == "ulfm" else 2, tmp_path, [kill])
+    assert code == 0, said
+    run = RunFolder(tmp_path / "run")
+    (again,) = happened(run.path, "resume")
+    assert again["step"] in (6, 12, 18), again  # the others may have been further
+    assert run.info["state"] == "finished"
+    assert [line["step"] for line in run.metrics()] == [6, 12, 18, 24]
+    for name in ("tournament", "replacement", "exchange"):
+        assert [line["iteration"] for line in happened(run.path, name)] == list(range(12))
