@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import pytest
@@ -221,5 +222,22 @@ def test_a_linear_layer_between_images_equals_its_twin(flatten, shape):
         (out * torch.arange(out.numel(), device=DEVICE).view(out.shape)).sum().backward()
         results.append([out, *(t.grad for t in given)])
     assert results[0][0].shape == results[1][0].shape
+    for ours, theirs in zip(results[1], results[0], strict=True):
+        close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(17, 3, 3, 3), (1, 40), (70, 150)], ids=["convolution", "one row", "linear"])
+@pytest.mark.parametrize("move", [True, False])
+def test_a_weight_over_its_largest_singular_value_equals_its_twin(shape, move):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, 5 + math.prod(shape), generator=generator)  # a part of a longer row, as in the state
+    u, given = (torch.randn(3, *sizes, generator=generator) for sizes in (shape[:1], shape))
+    u = F.normalize(u, dim=1)
+    results = []
+    for divide, dtype in ((ops.divide, torch.float64), (fast.divide, torch.float32)):
+        own = rows.to(DEVICE, dtype).requires_grad_()
+        weight, moved = divide(own[:, 5:].unflatten(1, shape), u.to(DEVICE, dtype), move)
+        (grads,) = torch.autograd.grad((weight * given.to(DEVICE, dtype)).sum(), own)
+        results.append([weight, moved, grads])
     for ours, theirs in zip(results[1], results[0], strict=True):
         close(ours, theirs, 1e-5)

@@ -20,6 +20,7 @@ from ganherd.herd.kernels.taps import Turn
 from ganherd.herd.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.losses import gradient_penalty, r1_penalty
+from ganherd.nets.residual import ResidualDiscriminator
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -73,6 +74,8 @@ def test_the_gradient_of_a_gradient_of_a_convolution_equals_its_twin(name):
 
 
 def critic_of(penalty: str) -> nn.Module:
+    if penalty == "r1, residual":  # spectral norm, and convolutions that are pooled
+        return ResidualDiscriminator((1, 6, 8), width=3)
     norm = nn.BatchNorm2d(3, track_running_stats=False) if penalty == "r1" else nn.Dropout(0.25)
     return nn.Sequential(
         nn.Conv2d(1, 3, 3, 2, 1), nn.LeakyReLU(0.2), norm, nn.Conv2d(3, 8, 3, 1, 1), nn.LeakyReLU(0.2), nn.Flatten(),
@@ -80,7 +83,7 @@ def critic_of(penalty: str) -> nn.Module:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("penalty", ["gradient", "r1"])
+@pytest.mark.parametrize("penalty", ["gradient", "r1", "r1, residual"])
 def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
     monkeypatch.setattr(streams, "draw", streams._hashed)  # the CPU draws otherwise than a GPU; here both the same
     torch.manual_seed(0)
@@ -88,7 +91,9 @@ def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
     net = Blueprint(modules[0])
     rows = torch.stack([net.row(module) for module in modules])
     rows += 0.1 * torch.randn(rows.shape)
-    real, fake = (torch.randn(2, 3, 1, 5, 4) for _ in range(2))
+    shape = (6, 8) if penalty == "r1, residual" else (5, 4)
+    real, fake = (torch.randn(2, 3, 1, *shape) for _ in range(2))
+    kinds = {key: torch.stack([dict(one.named_buffers())[key] for one in modules]) for key in net.buffers}
     at = torch.rand(2, 3)
     keys = torch.from_numpy(streams.keys(streams.np.arange(2), 3)).to(DEVICE)
     results = []
@@ -98,7 +103,8 @@ def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
         own.requires_grad_()
 
         def critic(x: torch.Tensor, run=lowered, own=own) -> torch.Tensor:
-            return run(net.views(own), {}, lambda: keys, x)[0]
+            buffers = {key: value.to(DEVICE, own.dtype) for key, value in kinds.items()}
+            return run(net.views(own), buffers, lambda: keys, x)[0]
 
         paid = gradient_penalty(critic, x, made, between) if penalty == "gradient" else r1_penalty(critic, x)
         results.append([paid, *torch.autograd.grad(paid.sum(), own)])

@@ -13,6 +13,7 @@ from ganherd.herd.kernels.linear import MemberLinear
 from ganherd.herd.kernels.member_conv import MemberConv
 from ganherd.herd.kernels.norm import Line, MemberNorm
 from ganherd.herd.kernels.random import MemberDropout
+from ganherd.herd.kernels.spectral import MemberDivide
 from ganherd.herd.kernels.taps import Turn
 from ganherd.herd.ops import After
 
@@ -173,6 +174,13 @@ def conv_transpose2d(
         turn = Turn(k, flip=True, in_first=True)
         return _run(x, weight, bias, _how((h, w), turn, 1, k - 1 - pad, False), normed, after)
     return _run(x, weight, bias, _how((h, w), Turn(k, in_first=True), 2, pad, True), normed, after)
+
+
+def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
+    """A spectral layer's weight [N, O, …] over its largest singular value as u [N, O] sees it, and u."""
+    if weight.dtype != torch.float32:
+        return ops.divide(weight, u, move)
+    return MemberDivide.apply(weight, u, move)  # type: ignore[no-any-return]
 
 
 def fits(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ganherd.herd import ops
 from ganherd.herd.mapped import Draws, Tensors
-from ganherd.nets.spectral import SpectralConv2d, SpectralLinear, divide
+from ganherd.nets.spectral import SpectralConv2d, SpectralLinear
 
 Library = Any  # `ops`, or `fast` and `fast_twice` with the same functions by kernels
 
@@ -121,7 +121,7 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
     u = layer.buffers.get("u")
     assert u is not None
-    weight, moved = divide(layer.own["weight"], u, layer.module.training)
+    weight, moved = layer.library.divide(layer.own["weight"], u, layer.module.training)
     layer.buffers.set("u", moved)
     plain = _conv if isinstance(layer.module, nn.Conv2d) else _linear
     return plain(replace(layer, own={**layer.own, "weight": weight}), x)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.herd import streams
+from ganherd.nets.spectral import divide as divide  # of a spectral layer: the same for stacked weights
 
 
 def refine(keys: Tensor, number: int) -> Tensor:
