@@ -70,6 +70,8 @@ def main() -> None:
             _end(f"{error.format_message().rstrip('.')}. See `{command} --help`.", 2)
         if type(error).__name__ == "RunFailed":
             _end(str(error), 1)
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # as Python wraps it within a class
+            _end("interrupted.", 130)
         raise
     raise SystemExit(code if isinstance(code, int) else 0)
 

@@ -45,8 +45,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     >>> nearest("hing", LOSSES)
     "; did you mean 'hinge'?"
+    >>> nearest("Async", ["sync", "async"])
+    "; did you mean 'async'?"
     """
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word.lower(), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

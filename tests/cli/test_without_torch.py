@@ -58,6 +58,7 @@ ASKED = [  # what is typed, the exit code, a word of the answer
     (["bench", "fusion", "--sizes", "1,x"], 2, "--sizes 1,x"),
     (["bench", "fusion", "--net", "vgg"], 2, "there is no benchmark of 'vgg'"),
     (["data", "get", "cifra10"], 2, "cifar10"),
+    (["data", "get", "digits"], 0, "digits needs no file: nothing had to be fetched."),
     (["data", "inspect", "nowhere"], 2, "'nowhere' is neither a known name nor a file"),
 ]
 PROGRAM = """

@@ -110,5 +110,21 @@ def test_damage_is_one_sentence(home: Path, written: Callable[[Path], None]) -> 
         broken.append(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     for content in broken:
         file.write_bytes(content)
-        with pytest.raises(UserError, match="cannot be read as"):
+        with pytest.raises(
+            UserError, match="cannot be read as.*; remove it, and `ganherd data get mnist` fetches it anew"
+        ):
             load(Data(source="mnist"))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello" * 100])
+def test_a_file_of_another_kind_is_not_taken_for_a_pickle(home: Path, content: bytes) -> None:
+    (home / "mnist.npz").write_bytes(content)
+    with pytest.raises(UserError, match=r"it is none that numpy.savez wrote; remove it"):
+        load(Data(source="mnist"))
+
+
+@pytest.mark.parametrize("key", ["x_train", "x_test", "y_train"])
+def test_objects_are_refused_by_name(home: Path, key: str) -> None:
+    np.savez(home / "mnist.npz", **{**PARTS, key: PARTS[key].astype(object)})
+    with pytest.raises(UserError, match=f"{key} holds Python objects, which are never loaded; save it as numbers"):
+        load(Data(source="mnist"))

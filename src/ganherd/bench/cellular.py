@@ -114,7 +114,8 @@ def run(
     from ganherd.bench.memory import peaks, reset_peaks, synchronize
     from ganherd.herd import autotune
     from ganherd.herd.engine import make_engine, place
-    from ganherd.run.assemble import assemble, set_precision
+    from ganherd.run.assemble import assemble
+    from ganherd.run.device import set_precision
     from ganherd.run.meetings import make_strategy
     from ganherd.strategies.cellular import Cellular
     from ganherd.strategies.profile import Profile

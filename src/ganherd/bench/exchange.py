@@ -39,7 +39,7 @@ class Asked:
 def measure(asked: Asked, say: Callable[[str], None]) -> list[Row]:
     """A row for each case, number of members, and what travels."""
     asked.check()
-    from ganherd.run.assemble import device_of
+    from ganherd.run.device import device_of
 
     gpu = device_of(cases.recipe_of(cases.CASES["small"], 2, "random", asked.device, "float32")).type == "cuda"
     precision = asked.precision or ("bf16" if gpu else "float32")
@@ -63,7 +63,8 @@ def _rows(
     from ganherd.herd.engine import place, rate
     from ganherd.herd.state import finite
     from ganherd.recipe_strategy import Gap
-    from ganherd.run.assemble import assemble, set_precision
+    from ganherd.run.assemble import assemble
+    from ganherd.run.device import set_precision
     from ganherd.run.meetings import make_strategy
     from ganherd.strategies.gap import travelling
 

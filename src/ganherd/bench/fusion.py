@@ -80,7 +80,7 @@ def measure(asked: Asked, say: Callable[[str], None], keep: Callable[[Found], No
     import torch
 
     from ganherd.bench import floor
-    from ganherd.run.assemble import device_of, set_precision
+    from ganherd.run.device import device_of, set_precision
 
     device = device_of(asked.recipe("float32"))
     gpu = device.type == "cuda"

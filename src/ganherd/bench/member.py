@@ -12,7 +12,7 @@ from ganherd.bench.cases import known, recipe_of
 from ganherd.bench.data import images
 from ganherd.bench.memory import peaks, synchronize
 from ganherd.bench.plain import Pair, Work
-from ganherd.run.assemble import device_of, set_precision
+from ganherd.run.device import device_of, set_precision
 
 
 def main(name: str, seconds: str, asked_device: str, precision: str) -> None:

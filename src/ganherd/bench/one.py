@@ -16,7 +16,8 @@ from ganherd.bench.plain import Work
 from ganherd.bench.processes import processes
 from ganherd.bench.ways import Measured
 from ganherd.errors import UserError
-from ganherd.run.assemble import assemble, device_of, set_precision
+from ganherd.run.assemble import assemble
+from ganherd.run.device import device_of, set_precision
 
 PLAIN = {"eager": ways.eager, "streams": ways.streams, "grouped": ways.grouped, "compiled": ways.compiled}
 ENGINES = ("loop", "fused", "graph")

@@ -14,7 +14,7 @@ from ganherd.bench.cases import Case
 from ganherd.losses import LOSSES, Loss, gradient_penalty
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.recipe import Net, Recipe
-from ganherd.run.assemble import DTYPES
+from ganherd.run.device import DTYPES
 
 
 @dataclass(frozen=True)

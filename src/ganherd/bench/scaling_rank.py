@@ -26,7 +26,8 @@ from ganherd.comm.detect import connect, detect
 from ganherd.comm.placement import place
 from ganherd.herd.engine import Herd, Plan, make_engine
 from ganherd.herd.engine import place as put
-from ganherd.run.assemble import assemble, set_precision
+from ganherd.run.assemble import assemble
+from ganherd.run.device import set_precision
 from ganherd.strategies.gap import travelling
 from ganherd.strategies.topology import torus
 

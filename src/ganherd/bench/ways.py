@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -139,8 +139,15 @@ def grouped(work: Work, members: int, seconds: float) -> Measured:
 
 def ours(assembly: Assembly, seconds: float, say: Callable[[str], None]) -> Measured:
     """The herd as `ganherd train` would run it: the engine that its measurement chooses."""
-    herd = assembly.herd
-    return _engine(assembly, autotune.choose(herd, assembly.recipe.engine, say), seconds)
+    said: list[str] = []
+
+    def tell(text: str) -> None:
+        said.append(text)
+        say(text)
+
+    found = _engine(assembly, autotune.choose(assembly.herd, assembly.recipe.engine, tell), seconds)
+    unfused = [text for text in said if "cannot be fused" in text]  # a number that only this explains
+    return replace(found, note=unfused[0]) if unfused else found
 
 
 def engine(assembly: Assembly, name: str, threads: int, seconds: float) -> Measured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ganherd.comm.base import Communicator
+from ganherd.comm.base import Communicator, RankLost
 from ganherd.comm.pending import Work
 from ganherd.comm.rendezvous import Watch, lost_after, meet
 from ganherd.errors import UserError
@@ -64,7 +65,12 @@ class Torch(Communicator):
         )
         if left > 0:
             return f"torchrun starts all ranks again, {left} time{'s' * (left != 1)} at most."
-        return f"The job ends; go on with: {resume} (torchrun --max-restarts 3 does so by itself)"
+        more = " (torchrun --max-restarts 3 does so by itself)" if "TORCHELASTIC_RUN_ID" in os.environ else ""
+        return f"The job ends; go on with: {resume}{more}"
+
+    def _lost(self, error: Exception) -> RankLost:
+        """gloo's reason, less its source file and its advice."""
+        return super()._lost(RuntimeError(re.sub(r"^\[\S+\] |\. This is typically .*", "", str(error))))
 
     def _start(
         self,

@@ -36,11 +36,16 @@ def data_list(as_json: Json = False) -> None:
 
 
 @data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100, …")]) -> None:
+def data_get(name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100, …")], as_json: Json = False) -> None:
     """Download a data set into $GANHERD_DATA."""
     from ganherd.data.inspect import get
 
-    print(get(name))
+    got = get(name)
+    if as_json:
+        print(json.dumps(got))
+        return
+    there = f"is at {got['where']}" if got["where"] else "needs no file"
+    print(f"{name} {there}" + ("." if got["fetched"] else ": nothing had to be fetched."))
 
 
 @data_app.command("inspect")

@@ -31,6 +31,10 @@ _BROKEN = (
 )  # fmt: skip
 
 
+class Unreadable(UserError):
+    """A file that is there, and is not what it should be."""
+
+
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
     """Turns the many ways in which a file can be broken into one sentence."""
@@ -39,7 +43,8 @@ def reading(path: Path, what: str) -> Iterator[None]:
     except UserError:
         raise
     except _BROKEN as error:
-        raise UserError(f"{path} cannot be read as {what}: {error}.") from None
+        kind = UserError if isinstance(error, OSError) and error.errno else Unreadable  # the system refused it
+        raise kind(f"{path} cannot be read as {what}: {str(error).rstrip('.')}.") from None
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------
@@ -51,6 +56,8 @@ def read_npz(path: Path, mapped: bool = False) -> Raw:
     `mapped`: images that lie there as bytes are not copied. The file must then stay as it is.
     """
     with reading(path, "an .npz file of plain arrays"), path.open("rb") as handle:
+        if not handle.peek(6).startswith((b"PK", b"\x93NUMPY")):  # else numpy would take it for a pickle
+            raise ValueError("it is none that numpy.savez wrote")
         file = np.load(handle, allow_pickle=False)
         if not isinstance(file, NpzFile):
             raise ValueError("it holds one array without a name")
@@ -61,15 +68,24 @@ def read_npz(path: Path, mapped: bool = False) -> Raw:
         if {"x", "x_train"} <= keys:
             raise UserError(f"{path} has both x and x_train; keep one of them.")
         x, y = ("x", "y") if "x" in keys else ("x_train", "y_train")
-        got = {k: np.asarray(file[k]) for k in (y, "y_test", "labels") if k in keys}
+        got = {k: _plain(file, k) for k in (y, "y_test", "labels") if k in keys}
         for key in keys & {x, "x_test"}:
             as_it_lies = map_member(handle, file.zip, key) if mapped and file.zip else None
-            got[key] = np.asarray(file[key]) if as_it_lies is None else as_it_lies
+            got[key] = _plain(file, key) if as_it_lies is None else as_it_lies
         notes = []
         if ignored := sorted(keys - set(got) - {"member"}):
             notes.append(f"arrays not used: {', '.join(ignored)}")
         labels = _names(got["labels"], path) if "labels" in got else None
         return Raw(got[x], got.get(y), got.get("x_test"), got.get("y_test"), labels, tuple(notes))
+
+
+def _plain(file: NpzFile, key: str) -> Array:
+    try:
+        return np.asarray(file[key])
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise ValueError(f"{key} holds Python objects, which are never loaded; save it as numbers or text") from None
 
 
 def _names(labels: Array, path: Path) -> tuple[str, ...] | None:

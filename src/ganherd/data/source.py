@@ -135,7 +135,11 @@ def _read(settings: recipe.Data) -> tuple[Raw, str]:
         path = find(name)
         if path is None:
             raise missing(name)
-        raw = _read_path(path, settings, mapped=True)  # what lies in the data folder stays as it is
+        try:
+            raw = _read_path(path, settings, mapped=True)  # what lies in the data folder stays as it is
+        except formats.Unreadable as error:
+            again = f"remove it, and `ganherd data get {NAMED[name].made_of or name}` fetches it anew"
+            raise UserError(f"{str(error).rstrip('.')}; {again}.") from None
         if name in STACKED:
             return stack(tidy(raw, STACKED[name])), name
         return replace(raw, labels=raw.labels or NAMED[name].labels), name

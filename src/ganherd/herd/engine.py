@@ -16,8 +16,9 @@ from ganherd.herd.breeds import Breed, Breeds
 from ganherd.herd.lanes import Lanes
 from ganherd.herd.pace import Pace, blocks, own_step
 from ganherd.herd.rivals import Rivals
+from ganherd.herd.rules import Rules
 from ganherd.herd.state import Blueprint, Rows, State, bases, bytes_per_member, members_of
-from ganherd.herd.step import SUMS, Rules, Step
+from ganherd.herd.step import SUMS, Step
 
 _LONG = 1.0  # seconds; a way whose first step takes so long may be given up
 

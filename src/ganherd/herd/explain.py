@@ -11,7 +11,7 @@ from torch import nn
 from ganherd.herd import autotune, lower, streams
 from ganherd.herd.engine import Herd
 from ganherd.herd.lower import How
-from ganherd.herd.step import Rules
+from ganherd.herd.rules import Rules
 from ganherd.herd.trace import NoGraph, trace
 
 

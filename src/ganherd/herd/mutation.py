@@ -1,9 +1,13 @@
-"""Changes of members' settings, as arithmetic on [N]: learning rates that wander, losses that are drawn."""
+"""Changes of members' settings, as arithmetic on [N]: learning rates that wander or are smoothed, losses that are drawn."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from ganherd.herd import streams
+from ganherd.herd.state import State
+from ganherd.herd.streams import Streams
 
 
 def wandered(
@@ -18,6 +22,22 @@ def wandered(
     else:
         changed = lr * torch.exp(strength * normal)
     return torch.where(uniform < p, changed, lr)
+
+
+def wander_(
+    state: State, kind: str, draws: Streams, number: int, formula: str, strength: float, probability: float
+) -> None:
+    """One mutation of the learning rates of a kind of net; a mutated one stays with its member. `number`: for its draws."""
+    lr, first = state[f"set.lr_{kind}"], state[f"set.lr0_{kind}"]
+    normal = draws.draw((streams.MUTATE, number, 0), (), "normal", torch.float64).to(lr.device)
+    u = draws.draw((streams.MUTATE, number, 1), (), "uniform", torch.float64).to(lr.device)
+    lr.copy_(wandered(lr, first, formula, strength, normal, u, probability))
+
+
+def draw_losses_(state: State, draws: Streams, losses: int) -> None:
+    """Gives each member's generator one of the first so many losses of the game."""
+    u = draws.draw((streams.MUTATE_LOSS,), (), "uniform", torch.float64)
+    state["set.loss"].copy_(drawn_losses(u, losses))
 
 
 def drawn_losses(uniform: Tensor, losses: int) -> Tensor:

@@ -10,59 +10,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.augment import augment, numbers
 from ganherd.herd import streams
-from ganherd.herd.adam import adam_, clip_
+from ganherd.herd.adam import clip_
 from ganherd.herd.lanes import Lanes
-from ganherd.herd.mutation import drawn_losses, smoothed, wandered
+from ganherd.herd.mutation import draw_losses_
 from ganherd.herd.play import Play
 from ganherd.herd.rivals import Rivals
+from ganherd.herd.rules import Rules
+from ganherd.herd.seen import as_seen, input_noise
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.streams import Streams
-from ganherd.herd.weights import Weights, joined
-from ganherd.losses import Game, class_loss, gradient_penalty, r1_penalty
+from ganherd.herd.update import update_
+from ganherd.herd.weights import Weights
+from ganherd.losses import class_loss, gradient_penalty, r1_penalty
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # which batch of this step -> x [N, B, …] in model units, y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its [4, N] sums
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What a step does that is the same for every member and every step."""
-
-    game: Game
-    batch: int
-    latent: int
-    prior: str = "normal"  # or uniform, or mixed: as `set.prior` says of each member
-    n_critic: int = 1
-    skip_d: int = 0
-    order: str = "d-g"
-    fakes: str = "fresh"  # or shared: both updates of a step see the same samples
-    gp_weight: float = 10.0
-    clip: float = 0.01
-    clip_what: str = "all"
-    grad_clip: float | None = None
-    eps: float = 1e-8
-    ema: float | None = None
-    input_noise: bool = False
-    input_noise_steps: int = 0
-    input_noise_decay: str = "linear"
-    input_noise_on: str = "both"
-    precision: str = "float32"
-    r1: float = 0.0  # gamma of the R1 penalty
-    class_d: float = 1.0  # weight of what a discriminator that also tells classes pays for wrong ones,
-    class_g: float = 1.0  # … and of what its generator pays
-    flip: bool = False  # real images are mirrored at random
-    augment: tuple[str, ...] = ()  # what is done to all that the discriminator sees
-    smoothing: int = 0  # steps after a swap in which the learning rates are smoothed
-    wander: str = "off"  # how learning rates mutate before each update: reference, lognormal
-    wander_strength: float = 1e-4
-    wander_probability: float = 0.5
-    drawn_losses: int = 0  # the generator's loss is drawn at each step among so many of the game's, the first ones
-
-    def d_updates(self, step: int) -> int:
-        """How often the discriminator learns at this step."""
-        return self.n_critic if step % (self.skip_d + 1) == 0 else 0
 
 
 @dataclass(frozen=True)
@@ -95,9 +58,8 @@ class Step:
         self.g, self.d, self.rules, self._lanes = g, d, rules, lanes
         self._clippable = d.clipped(rules.clip_what)  # [P]
         self._play = {"g": Play(g, mapped, kernels, rules.precision), "d": Play(d, mapped, kernels, rules.precision)}
-        self._plain = not (
-            rules.input_noise or rules.augment or rules.game.penalty
-        )  # nothing is done to samples between
+        # nothing is done to samples between the two nets
+        self._plain = not (rules.input_noise or rules.augment or rules.game.penalty)
         # a penalty differentiates the discriminator twice; kernels that join their neighbours' work know once
         twice = (rules.game.penalty or rules.r1 > 0) and kernels
         self._critic = Play(d, mapped, kernels, rules.precision, twice=True) if twice else self._play["d"]
@@ -119,9 +81,8 @@ class Step:
         draws = Streams(base, step if at is None else at)
         now = _Now(step if at is None else at, rivals)
         if self.rules.drawn_losses:
-            u = draws.draw((streams.MUTATE_LOSS,), (), "uniform", torch.float64)
-            state["set.loss"].copy_(drawn_losses(u, self.rules.drawn_losses))
-        noise_scale = self._noise_scale(state, step if at is None else at)
+            draw_losses_(state, draws, self.rules.drawn_losses)
+        noise_scale = input_noise(self.rules, state, step if at is None else at)
         updates, first = self.rules.d_updates(step), self.rules.order == "g-d"
         shared = self._samples(state, batches, draws) if self.rules.fakes == "shared" else None
         if first:
@@ -158,7 +119,7 @@ class Step:
         first = 8 * (update + 1)  # every forward of a step has streams of its own
         with self._beside(0):
             with torch.no_grad():
-                x = self._seen(x, noise_scale, draws, update, 0)
+                x = as_seen(rules, x, noise_scale, draws, update, 0)
             real_logits, real_classes = self._forward("d", state, weights.views(), (x,), y, draws, first + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:
@@ -166,7 +127,7 @@ class Step:
                 fake, _ = self._opponent("g", state, now, (z,), y, draws, first, update + 1)
             else:
                 fake = shared.fake.detach()
-            fake = self._seen(fake, noise_scale, draws, update, 1)
+            fake = as_seen(rules, fake, noise_scale, draws, update, 1)
         made = None
         if prepare is not None:
             with self._beside(1):
@@ -177,7 +138,7 @@ class Step:
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
         loss = loss + self._penalty(state, weights, x, fake, y, draws, update)
-        self._update("d", state, weights.gradients(loss), draws, update + 1, now)
+        update_("d", state, weights.gradients(loss), rules, draws, update + 1, now.step)
         if rules.game.clip:
             self._clip(state, choice)
         sums[0] += loss.detach()
@@ -232,13 +193,13 @@ class Step:
         last = rules.n_critic  # a number of its own for the draws of this update
         if made is None:
             made = self._samples(state, batches, draws)
-        seen = self._seen(made.fake, noise_scale, draws, last, 1)
+        seen = as_seen(rules, made.fake, noise_scale, draws, last, 1)
         logits, classes = self._opponent("d", state, now, (seen,), made.y, draws, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)
         if classes is not None:
             y = made.y if made.y is not None else batches(rules.n_critic - 1)[1]
             loss = loss + rules.class_g * class_loss(classes, y)
-        self._update("g", state, made.weights.gradients(loss), draws, 0, now)
+        update_("g", state, made.weights.gradients(loss), rules, draws, 0, now.step)
         if rules.ema is not None:
             state["g.ema"].lerp_(state["g.params"], 1.0 - rules.ema)
         sums[1] += loss.detach()
@@ -314,30 +275,6 @@ class Step:
             return out, None
         return out.reshape(out.shape[0], self.rules.batch), None if classes is None else classes.to(dtype)
 
-    def _update(self, kind: str, state: State, grads: list[Tensor], draws: Streams, number: int, now: _Now) -> None:
-        """Clips the gradient of each member, given in pieces, to its norm and takes one Adam step."""
-        if self.rules.grad_clip is not None:
-            whole = joined(grads)  # [N, P]
-            norm = whole.norm(dim=1, keepdim=True)  # [N, 1]
-            grads = [whole * (self.rules.grad_clip / norm.clamp(min=self.rules.grad_clip))]
-        m, v, t = (state[f"{kind}.adam.{part}"] for part in ("m", "v", "t"))
-        lr, beta1, beta2 = self._rate(kind, state, draws, number, now), state["set.beta1"], state["set.beta2"]
-        adam_(state[f"{kind}.params"], grads, m, v, t, lr, beta1, beta2, self.rules.eps)
-
-    def _rate(self, kind: str, state: State, draws: Streams, number: int, now: _Now) -> Tensor:
-        """[N] the learning rate of this update; a mutated one stays with its member."""
-        rules, lr = self.rules, state[f"set.lr_{kind}"]
-        if rules.wander != "off":
-            normal = draws.draw((streams.MUTATE, number, 0), (), "normal", torch.float64)
-            u = draws.draw((streams.MUTATE, number, 1), (), "uniform", torch.float64)
-            first = state[f"set.lr0_{kind}"]
-            p = rules.wander_probability
-            lr.copy_(wandered(lr, first, rules.wander, rules.wander_strength, normal, u, p))
-        if rules.smoothing:
-            since = torch.as_tensor(now.step, device=lr.device) - state["set.met"]
-            lr = lr * smoothed(since, rules.smoothing)[kind == "d"]
-        return lr
-
     def _clip(self, state: State, choice: Tensor) -> None:
         params, limit = state["d.params"], self.rules.clip
         if self._clippable.device != params.device:
@@ -348,35 +285,3 @@ class Step:
         """[N, B, Z] what an update makes its samples from."""
         shape, dtype = (self.rules.batch, self.rules.latent), state["g.params"].dtype
         return draws.prior((streams.NOISE, update), shape, self.rules.prior, dtype, state.get("set.prior"))
-
-    def _noise_scale(self, state: State, step: int | Tensor) -> Tensor | None:
-        """[N] standard deviation of the input noise now."""
-        if not self.rules.input_noise:
-            return None
-        scale = state["set.input_noise"]
-        if self.rules.input_noise_steps:
-            done = torch.as_tensor(step, dtype=torch.float64, device=scale.device) / self.rules.input_noise_steps
-            if self.rules.input_noise_decay == "linear":
-                scale = scale * (1.0 - done).clamp(min=0.0)
-            else:  # whole, then a third, then none
-                scale = scale * ((done < 0.5).to(scale.dtype) * 2.0 + (done < 1.0).to(scale.dtype)) / 3.0
-        return scale.to(state["g.params"].dtype)
-
-    def _seen(self, x: Tensor, scale: Tensor | None, draws: Streams, update: int, made: int) -> Tensor:
-        """What the discriminator sees of x [N, B, …], real (`made` 0) or made (1)."""
-        rules = self.rules
-        if rules.flip and not made:
-            u = draws.draw((streams.AUGMENT, update, 2), (rules.batch, 1), "uniform", torch.float32)
-            x = augment(x, u, ("flip",))
-        x = self._noisy(x, None if made and rules.input_noise_on == "real" else scale, draws, update, made)
-        if rules.augment:
-            shape = (rules.batch, numbers(rules.augment))
-            x = augment(x, draws.draw((streams.AUGMENT, update, made), shape, "uniform", torch.float32), rules.augment)
-        return x
-
-    def _noisy(self, x: Tensor, scale: Tensor | None, draws: Streams, *call: int) -> Tensor:
-        """What the discriminator sees of x [N, B, …]."""
-        if scale is None:
-            return x
-        noise = draws.draw((streams.INPUT_NOISE, *call), x.shape[1:], "normal", x.dtype)
-        return x + scale.reshape(-1, *(1,) * (x.dim() - 1)) * noise

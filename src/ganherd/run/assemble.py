@@ -21,18 +21,15 @@ from ganherd.herd.engine import Herd
 from ganherd.herd.pace import paces
 from ganherd.herd.play import logits_of
 from ganherd.herd.state import Seat, takes_label
-from ganherd.herd.step import Rules
-from ganherd.herd.streams import PRIORS, MemberRandomness
-from ganherd.losses import Game
+from ganherd.herd.streams import MemberRandomness
 from ganherd.recipe import Recipe
 from ganherd.recipe_strategy import in_steps
 from ganherd.run import grow, origins
 from ganherd.run.cut import Cut, cut
+from ganherd.run.device import DTYPES, device_of
 from ganherd.run.ranks import Ranks
+from ganherd.run.rules import rules_of, settings_of
 from ganherd.strategies.share import shared_parts
-
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
-_LONG_AGO = -(2**40)
 
 
 @dataclass
@@ -110,7 +107,7 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
         make_g, make_d = makers(recipe, dataset.shape, classes, trust_code, slot)
         each.append((net.name, make_g, count))
         slot += count
-    settings, losses = _settings(recipe, made.members)
+    settings, losses = settings_of(recipe, made.members)
     ema = recipe.train.ema is not None
     seats = [made.seats[m] for m in own]
     seated = seats + _of_other_breeds(seats, [count for *_, count in each])
@@ -128,7 +125,7 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
     batch, offset, scale = recipe.train.batch, dataset.offset, dataset.scale
     counts = made.count[list(own)]
     feed = make_feed(dataset.x, dataset.y, made.rows(own), counts, batch, offset, scale, dtype, device)
-    herd = Herd(breeds, d, state, _rules(recipe, losses), feed, device)
+    herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
     started = origins.start(herd, recipe, dataset.shape, trust_code, seats, made.members) if begins else []
     if recipe.strategy.name == "gap" and (smoothing := recipe.strategy.gap.smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
@@ -174,114 +171,6 @@ def makers(
         return nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
 
     return make_g, make_d
-
-
-def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
-    """Where the herd is computed; of several ranks on a host each takes the next GPU in turn."""
-    name = recipe.engine.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() and recipe.engine.name != "loop" else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(
-            "engine.device is cuda, but PyTorch sees no GPU here; `ganherd doctor` says what this machine has."
-        )
-    if recipe.engine.name == "graph" and not name.startswith("cuda"):
-        raise UserError("engine.name is graph, which needs a GPU, and PyTorch sees none here; take fused or auto.")
-    if name == "cuda" and local_rank is not None:
-        name = f"cuda:{local_rank % torch.cuda.device_count()}"
-        torch.cuda.set_device(name)  # kernels and graphs are made for the current one
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"engine.device {name!r} is not a device; write auto, cpu, cuda or cuda:1.") from error
-
-
-def set_precision(recipe: Recipe) -> None:
-    """Whether float32 products on a GPU may run as TF32."""
-    fast = recipe.train.precision in ("tf32", "bf16")
-    torch.backends.cuda.matmul.allow_tf32 = fast
-    torch.backends.cudnn.allow_tf32 = fast
-
-
-def _settings(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """Per-member settings of one replica, and the losses that `loss` counts into."""
-    optim, loss = recipe.optim, recipe.loss.name
-    chosen = _each("loss.name", loss, members)
-    mutation = recipe.strategy.cellular.mutation
-    # those that are drawn among come first, one that is drawn twice as often twice
-    distinct = (*mutation.losses, *dict.fromkeys(name for name in chosen if name not in mutation.losses))
-    floats = {
-        "lr_g": _each("optim.lr_g", optim.lr_g, members),
-        "lr_d": _each("optim.lr_d", optim.lr_d, members),
-        "beta1": _each("optim.beta1", optim.beta1, members),
-        "beta2": _each("optim.beta2", optim.beta2, members),
-        "input_noise": _each("train.input_noise", recipe.train.input_noise, members),
-    }
-    settings: dict[str, list[Any]] = {name: [float(value) for value in values] for name, values in floats.items()}
-    if recipe.strategy.name == "cellular" and mutation.learning_rate != "off":
-        settings |= {
-            "lr0_g": settings["lr_g"],
-            "lr0_d": settings["lr_d"],
-        }  # what the reference's mutation is measured by
-    priors = _each("nets.prior", recipe.nets.prior, members)
-    if prior_of(recipe) == "mixed":
-        settings["prior"] = [PRIORS.index(name) for name in priors]
-    settings["loss"] = [distinct.index(name) for name in chosen]
-    if recipe.strategy.name == "gap" and recipe.strategy.gap.smoothing != "0":
-        settings["met"] = [_LONG_AGO] * members  # the step of its last swap
-    return settings, distinct
-
-
-def prior_of(recipe: Recipe) -> str:
-    """The prior of all members, or mixed."""
-    given = recipe.nets.prior
-    return given if isinstance(given, str) else given[0] if len(set(given)) == 1 else "mixed"
-
-
-def _each(key: str, value: Any, members: int) -> Sequence[Any]:
-    if not isinstance(value, list):
-        return [value] * members
-    if len(value) != members:
-        raise UserError(
-            f"{key} lists {len(value)} values, but the herd has {members} members; give one value, or one for each."
-        )
-    return value
-
-
-def _rules(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
-    train, noise = recipe.train, recipe.train.input_noise
-    mutation = recipe.strategy.cellular.mutation
-    wanders = recipe.strategy.name == "cellular" and mutation.each == "batch"
-    return Rules(
-        game=Game(losses, mutation.d_loss),
-        batch=train.batch,
-        latent=recipe.nets.latent,
-        prior=prior_of(recipe),
-        n_critic=train.n_critic,
-        skip_d=train.skip_d,
-        order=train.order,
-        fakes=train.fakes,
-        gp_weight=recipe.loss.gp_weight,
-        clip=recipe.loss.clip,
-        clip_what=recipe.loss.clip_what,
-        grad_clip=recipe.optim.grad_clip,
-        eps=recipe.optim.eps,
-        ema=train.ema,
-        input_noise=any(noise) if isinstance(noise, list) else noise > 0,
-        input_noise_steps=train.input_noise_steps,
-        input_noise_decay=train.input_noise_decay,
-        input_noise_on=train.input_noise_on,
-        precision=train.precision,
-        r1=recipe.loss.r1_weight,
-        class_d=recipe.loss.class_weight,
-        class_g=recipe.loss.class_weight if recipe.loss.class_weight_g is None else recipe.loss.class_weight_g,
-        flip=train.flip,
-        augment=tuple(train.augment),
-        wander=mutation.learning_rate if wanders else "off",
-        wander_strength=mutation.strength,
-        wander_probability=mutation.probability,
-        drawn_losses=len(mutation.losses) if mutation.loss_each == "batch" else 0,
-    )
 
 
 def _try_once(

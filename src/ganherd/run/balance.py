@@ -10,7 +10,8 @@ import torch
 
 from ganherd.comm.speed import weights
 from ganherd.herd.engine import rate
-from ganherd.run.assemble import Assembly, set_precision
+from ganherd.run.assemble import Assembly
+from ganherd.run.device import set_precision
 from ganherd.run.ranks import Ranks, cores
 from ganherd.run.ready import planned, settled
 

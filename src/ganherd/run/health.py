@@ -40,8 +40,8 @@ def judge_look(trainer: Trainer) -> None:
 
 def settle(trainer: Trainer) -> None:
     """Members that have converged rest from here on; the others go on without them."""
-    updates = torch.tensor(trainer.counts()["real"], dtype=torch.float64)
-    sums = trainer.all_sums()
+    updates = torch.tensor(trainer.tally.updates(trainer.step)["real"], dtype=torch.float64)
+    sums = trainer.tally.everyones()
     trainer.rest.note("gap", (sums[2] - sums[3]).abs() / updates)
     found = trainer.rest.judge(trainer.step, ~trainer.alarms.state["watch.ill"].any(1))
     for one in found:
@@ -62,7 +62,7 @@ def engine_of(trainer: Trainer, awake: Iterable[int]) -> Part | Idle:
 
 def heal(trainer: Trainer) -> None:
     """Notices members that turned NaN or diverged, names them, and repairs them as the recipe says."""
-    loss = trainer.sums[:2].abs().amax(0) / max(1, trainer.step - trainer.recorded)
+    loss = trainer.tally.sums[:2].abs().amax(0) / max(1, trainer.step - trainer.tally.since)
     good = finite(trainer.herd.state).cpu() & torch.isfinite(loss).cpu()
     calm = (loss.cpu() <= trainer.settings.repair.diverged) | ~good
     good, calm = trainer.ranks.gather(torch.stack([good, calm], 1)).T

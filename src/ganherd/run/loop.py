@@ -7,7 +7,6 @@ a while: then all of this waits, but for meetings, until they are together again
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,9 +17,7 @@ from ganherd.comm.heartbeat import Heartbeat
 from ganherd.errors import Interrupted
 from ganherd.herd.engine import Engine, Plan, make_engine, never
 from ganherd.herd.part import Part
-from ganherd.herd.state import State
-from ganherd.herd.step import SUMS
-from ganherd.run import apart, cadence, checkpoint, health
+from ganherd.run import apart, cadence, checkpoint, health, snapshot
 from ganherd.run.alarms import OF_ALL, Alarms
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
@@ -33,12 +30,12 @@ from ganherd.run.repair import RunFailed
 from ganherd.run.rescue import Rescue
 from ganherd.run.rest import Rest
 from ganherd.run.stop import StopRequest
+from ganherd.run.tally import Tally
 from ganherd.run.validate import Validation
 from ganherd.run.watch import Watch, recall
 from ganherd.strategies.base import Event, Strategy
 
 __all__ = ["RunFailed", "Trainer"]
-_STRETCH = 0.5  # seconds of training after which ranks ask each other whether one of them was asked to stop
 
 
 class Trainer:
@@ -57,14 +54,9 @@ class Trainer:
         strategy: Strategy | None = None,
     ) -> None:
         """`paced`: how often an earlier process of this run found that the members can be looked at."""
-        self.assembly, self.herd, self.folder, self.budget, self.progress = (
-            assembly,
-            assembly.herd,
-            folder,
-            budget,
-            progress,
-        )
-        self.ranks, self.own = assembly.ranks, list(assembly.own)
+        self.assembly, self.herd, self.ranks, self.own = assembly, assembly.herd, assembly.ranks, list(assembly.own)
+        self.folder, self.budget, self.progress = folder, budget, progress
+        self.will_stop = False  # it was asked to, while ranks were apart
         self.strategy = strategy or Strategy()
         self.settings, self.also_record = apart.waiting(assembly.recipe.run, self.strategy.apart), also_record
         self.blueprints = self.herd.nets
@@ -88,15 +80,9 @@ class Trainer:
         self.cadence, self.stopwatch = apart.waiting_looks(looks, self.strategy.apart), cadence.Stopwatch()
         facts = resumed.facts if resumed else {}
         self.step = resumed.step if resumed else 0
-        self.until = self.step  # where all ranks are together next; before, each is at a step of its own
-        self.sums = self.herd.no_sums()
-        if resumed:
-            own = [[float(row[member]) for member in self.own] for row in facts["sums"]]
-            self.sums.copy_(torch.tensor(own, dtype=torch.float64))
-        self.recorded = int(facts.get("recorded", 0))  # the step of the last record
-        self.last_good: int | None = facts.get(
-            "last_good"
-        )  # the last checkpoint that was due, and so is rolled back to
+        self.together = apart.Together(assembly, self.strategy, self.step)
+        self.tally = Tally(assembly, self.rest, facts)
+        self.last_good: int | None = facts.get("last_good")  # the last checkpoint that was due: what is rolled back to
         self.best: tuple[float, int] | None = tuple(facts["best"]) if facts.get("best") else None  # type: ignore[assignment]
         self.repairs: list[int] = list(facts.get("repairs", [0] * self.ranks.size))  # [N]
         self.seconds_before = float(facts.get("seconds", 0.0))
@@ -108,7 +94,6 @@ class Trainer:
         }
         self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
         self.rescue: Rescue | None = None  # where a lost rank can be outlived
-        self.stretch = 1  # steps until the ranks hear of each other again
         self.heart: Heartbeat | None = None  # where there are several
         self.began = time.monotonic()
 
@@ -120,15 +105,15 @@ class Trainer:
             for member in self.rest.kept:
                 self.event("kept", member=member, name=self.assembly.name_of(member))
             self.look()  # how varied fresh weights are is what a collapse is measured against
-            self.save()  # so that a run can be resumed, and a member rolled back, from the first moment on
+            snapshot.save(self)  # so that a run can be resumed, and a member rolled back, from the first moment on
         self.keep()
         while self.step < self.last:
             began, start = time.monotonic(), self.step
-            self.part()
+            self.together.part(self.step, self.last)
             if self.step == 0 or self.strategy.meets_at(self.step):
                 self.tell(self.strategy.open(self.step))
             left = time.monotonic()
-            self.step = self.engine.advance(self.step, self.next_stop(), self.sums, self.enough(stop), self.tick)
+            self.step = self.engine.advance(self.step, self.next_stop(), self.tally.sums, self.enough(stop), self.tick)
             took = time.monotonic() - left
             self.strategy.trained(took)
             if self.is_over() and self.step < self.last:
@@ -148,8 +133,7 @@ class Trainer:
                 health.judge_look(self)
             if self.due(self.settings.record_every):
                 health.settle(self)
-                self.recorded = self.step
-                self.sums.zero_()
+                self.tally.begin(self.step)
             if meets:
                 self.tell(self.strategy.close(self.step, goes_on=self.step < self.last))
             if self.strategy.apart and self.is_together:
@@ -157,13 +141,13 @@ class Trainer:
             if self.due(self.settings.sample_every):
                 self.show()
             if self.due(self.settings.checkpoint_every):
-                self.save()
+                snapshot.save(self)
             if self.due(self.kept_every):
                 self.keep()
             if asked := self.heard(stop, took / max(1, self.step - start)):
                 self.interrupt(asked)
         if self.saved != self.step:
-            self.save()
+            snapshot.save(self)
         # After the checkpoint, since a longer run would not have looked here: what follows is made again if this run is extended.
         looked = self.cadence.every == 0 or self.cadence.is_due(self.step)
         if not looked:
@@ -186,23 +170,12 @@ class Trainer:
         stops = [self.step - self.step % e + e for e in every if e]
         meeting = self.strategy.next_after(self.step)
         stops += [meeting] if meeting is not None else []
-        resident = self.herd.state["g.params"].device.type == self.herd.device.type
-        if self.strategy.apart:
-            stops.append(self.until)
-        elif not self.ranks.is_alone and resident:  # else members would be moved to and fro for it
-            stops.append(self.step + self.stretch)
-        return min([self.last, *stops, *self.cadence.next_after(self.step)])
-
-    def part(self) -> None:
-        """Ranks that are together go on by themselves, where the strategy lets them."""
-        if (span := self.strategy.apart) and self.is_together:
-            self.until = min(self.last, (self.step // span + 1) * span)
-            self.strategy.part(self.step, self.until, goes_on=self.until < self.last)
+        return min([self.last, *stops, *self.together.next_after(self.step), *self.cadence.next_after(self.step)])
 
     @property
     def is_together(self) -> bool:
         """Whether all ranks are at this step, and may take part in something."""
-        return self.step >= self.until
+        return self.together.at(self.step)
 
     @property
     def last(self) -> int:
@@ -221,16 +194,15 @@ class Trainer:
 
     def heard(self, stop: StopRequest, seconds: float) -> str:
         """The signal that any rank was asked to stop by; none: it goes on. `seconds`: what a step of this rank takes."""
-        if self.ranks.is_alone:
-            return stop.name
         if self.heart:
             before = self.heart.now.step_seconds or seconds
             self.heart.note(step_seconds=round(0.8 * before + 0.2 * seconds, 6), **vars(self.strategy.traffic))
-        if not self.is_together:
-            return ""
-        names, each = zip(*self.ranks.told([stop.name, seconds]), strict=True)
-        self.stretch = min(2 * self.stretch, max(1, int(_STRETCH / max(1e-9, *each))))
-        return next((str(name) for name in names if name), "")
+        if stop.asked and not self.is_together and not self.will_stop:
+            self.will_stop = True
+            self.progress.say(
+                f"stopping at step {self.together.until:,}, where all ranks are together; a second Ctrl-C stops at once."
+            )
+        return self.together.heard(self.step, stop.name, seconds)
 
     def tick(self, step: int) -> None:
         self.strategy.push()
@@ -247,25 +219,17 @@ class Trainer:
 
     def record(self) -> None:
         """One line of metrics: means over the steps since the last one."""
-        steps = range(self.recorded, self.step)
-        if not steps:
+        if self.step <= self.tally.since:
             return
-        counts, sums = self.counts(), dict(zip(SUMS, self.all_sums().tolist(), strict=True))
-        means = {
-            name: [v / n if n else math.nan for v, n in zip(sums[name], counts[name], strict=True)]
-            if any(counts[name])
-            else None
-            for name in SUMS
-        }
         line = {
             "step": self.step,
             "epoch": round(self.step / self.assembly.steps_per_epoch, 4),
             "seconds": round(self.seconds, 3),
             "rate": round(self.progress.rate * self.ranks.size, 1),
-            **means,
+            **self.tally.means(self.step),
         }
         looked = int(self.ranks.gather(self.watch.state["watch.at"]).max())
-        if looked > self.recorded:  # the last look since the last record
+        if looked > self.tally.since:  # the last look since the last record
             line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in self.watch.scores().items()}}
         if self.validation:
             line |= {name: [round(v, 5) for v in each] for name, each in self.validation.look().items()}
@@ -274,18 +238,6 @@ class Trainer:
             self.lines["metrics"].write(line)
             self.progress.record(line)
             self.also_record(line)
-
-    def all_sums(self) -> torch.Tensor:
-        """[4, N], on the host."""
-        return self.ranks.gather(self.sums.T).T
-
-    def counts(self) -> dict[str, list[int]]:
-        """How many updates of each member of the herd the sums hold."""
-        made = [self.rest.made(self.assembly.made(step)) for step in (self.recorded, self.step)]
-        spans = list(zip(*made, strict=True))
-        of_d = {span: sum(self.herd.rules.d_updates(step) for step in range(*span)) for span in set(spans)}
-        d, g = [of_d[span] for span in spans], [stop - start for start, stop in spans]
-        return {"loss_d": d, "loss_g": g, "real": d, "fake": d}
 
     def end(self) -> None:
         """The time is over: the run ends with this step, also if it is resumed from here."""
@@ -313,46 +265,6 @@ class Trainer:
         self.preview.look()
         self.preview.draw(self.folder.samples / f"step-{self.step:08d}.png")
 
-    def save(self) -> None:
-        """A checkpoint; the newest, the best and the one to roll back to are kept."""
-        score, _ = self.preview.look()
-        scheduled = self.step == 0 or self.due(self.settings.checkpoint_every)
-        if scheduled:
-            self.last_good = self.step
-            if score == score and (self.best is None or score < self.best[0]):
-                self.best = (score, self.step)
-            self.event("checkpoint", score=score, best=self.best[1] if self.best else None)
-        facts = {**self.facts(), "score": score}
-        facts["bytes"] = {name: lines.settle() for name, lines in self.lines.items()}
-        try:
-            checkpoint.save(self.folder.checkpoints, self.step, self.state(), self.blueprints, facts, self.ranks)
-        except OSError as error:
-            before = "the one before is whole" if self.saved is not None else "it is the first one"
-            why = f"the checkpoint of step {self.step} could not be written ({error.strerror}); {before}."
-            self.strategy.leave()
-            self.ranks.end(Interrupted(why))
-        self.saved = self.step
-        if self.ranks.is_first:
-            kept = [self.last_good, self.best[1] if self.best else None]
-            checkpoint.prune(self.folder.checkpoints, self.settings.keep, kept)
-
-    def state(self) -> State:
-        """Everything of this rank's members [n, …] that a run goes on with."""
-        known = {name: value[self.own] for name, value in (*self.alarms.state.items(), *self.rest.state.items())}
-        return {**self.herd.state, **self.watch.state, **known, **self.strategy.state}
-
-    def facts(self) -> dict[str, Any]:
-        """What else it goes on with, of the whole herd."""
-        return {
-            "sums": self.all_sums().tolist(),
-            "recorded": self.recorded,
-            "last_good": self.last_good,
-            "best": self.best,
-            "repairs": self.repairs,
-            "seconds": self.seconds,
-            "over": self.over,
-        }
-
     @property
     def kept_every(self) -> int:
         """Steps between copies in memory, which only ranks make that can go on without one of them."""
@@ -365,7 +277,7 @@ class Trainer:
 
     def interrupt(self, asked: str) -> None:
         if self.saved != self.step:
-            self.save()
+            snapshot.save(self)
         self.strategy.leave()
         self.ranks.end(Interrupted(f"stopped by {asked} at step {self.step}."))
 

@@ -46,7 +46,7 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
         elif policy == "reseed":
             _reseed(trainer, member, row, life)
         trainer.herd.state["set.life"][row] = life
-        trainer.sums[:, row] = 0.0
+        trainer.tally.sums[:, row] = 0.0
         trainer.watch.forget(row, trainer.step)
     facts, life = trainer.ranks.told_by(member, [facts, life])
     then = {

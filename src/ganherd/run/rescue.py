@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from ganherd.comm.base import Communicator, RankLost
 from ganherd.comm.buddies import Buddies
 from ganherd.errors import Interrupted, UserError
-from ganherd.run import checkpoint
+from ganherd.run import checkpoint, snapshot
 from ganherd.run.folder import RunFolder
 from ganherd.run.ranks import Ranks
 
@@ -136,10 +136,10 @@ class Rescue:
 
     def keep(self, trainer: Trainer) -> None:
         """Copies of all members and of what all know, each rank's in its own memory and the next one's."""
-        facts = {**trainer.facts(), "saved": trainer.saved}
+        facts = {**snapshot.facts(trainer), "saved": trainer.saved}
         facts["bytes"] = {name: lines.end for name, lines in trainer.lines.items()}
-        told = facts if trainer.ranks.is_first else None
-        self._buddies.refresh(trainer.ranks.everyone, trainer.ranks.placement, trainer.state(), trainer.step, told)
+        ranks, told = trainer.ranks, facts if trainer.ranks.is_first else None
+        self._buddies.refresh(ranks.everyone, ranks.placement, snapshot.state(trainer), trainer.step, told)
 
     def tell(self, trainer: Trainer, source: str) -> None:
         """The losses since the run went on last, as events and in words; `source`: where the members' state is from."""

@@ -11,8 +11,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
@@ -20,6 +22,13 @@ from ganherd.host import cores
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _PATIENCE = 30.0  # seconds for the others to end by themselves when one has failed
+_WHY = {  # of ranks that were ended by a signal which nobody asked for
+    signal.SIGKILL: ", as the system does where memory runs out",
+    signal.SIGBUS: ", as where a file of the data was shortened while it was read",
+    signal.SIGSEGV: "",
+    signal.SIGABRT: "",
+    signal.SIGILL: "",
+}
 
 
 def spawn(ranks: int, words: Sequence[str]) -> int:
@@ -40,9 +49,10 @@ def spawn(ranks: int, words: Sequence[str]) -> int:
 
         gc.freeze()  # collecting would write to every object, and so make a copy for each rank
     context = multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")
+    line, end = context.Pipe(duplex=False)  # nothing is ever sent: it breaks when this process is gone
     processes: list[BaseProcess] = [
-        context.Process(target=_be, args=({**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, tuple(words)))
-        for rank in range(ranks)
+        context.Process(target=_be, args=({**common, "RANK": rank, "LOCAL_RANK": rank}, tuple(words), line, end))
+        for rank in map(str, range(ranks))
     ]
 
     def tell(number: int, frame: FrameType | None = None) -> None:
@@ -61,20 +71,32 @@ def spawn(ranks: int, words: Sequence[str]) -> int:
         return _watch(processes)
     finally:
         tell(signal.SIGKILL)
+        line.close()
+        end.close()
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def _be(environment: Mapping[str, str], words: Sequence[str]) -> None:
+def _be(environment: Mapping[str, str], words: Sequence[str], line: Connection, end: Connection) -> None:
     """What a rank does: the command, in a session of its own."""
     from ganherd.cli import main
 
     os.setsid()
     os.environ.update(environment)
     sys.argv[1:] = words
+    if environment["RANK"] != "0":
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first alone says that it was interrupted before it listened
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    end.close()
+    threading.Thread(target=_follow, args=(line,), name="parent", daemon=True).start()
     main()
+
+
+def _follow(line: Connection) -> None:
+    """Where the process that started the ranks is gone, killed or with its terminal, they stop as if they had been asked to."""
+    line.poll(None)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _watch(processes: Sequence[BaseProcess]) -> int:
@@ -83,12 +105,21 @@ def _watch(processes: Sequence[BaseProcess]) -> int:
     while any(process.exitcode is None for process in processes):
         if not failed and (codes := [process.exitcode for process in processes if process.exitcode]):
             failed, since = codes[0], time.monotonic()
+            _explain(processes)
         if failed and time.monotonic() - since > _PATIENCE:
             break
         time.sleep(0.05)
     codes = [failed, *(process.exitcode or 0 for process in processes)]
     found = next((code for code in codes if code), 0)
     return found if found >= 0 else 128 - found  # as a shell says that a signal ended it
+
+
+def _explain(processes: Sequence[BaseProcess]) -> None:
+    """A rank that was killed can say nothing, and the others know only that one is gone."""
+    for rank, process in enumerate(processes):
+        for number, why in _WHY.items():
+            if process.exitcode == -number:
+                print(f"ganherd: rank {rank} was ended by {number.name}{why}.", file=sys.stderr, flush=True)
 
 
 def _free_port() -> int:

@@ -17,9 +17,10 @@ from ganherd.herd.engine import Plan
 from ganherd.herd.state import take_
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, trackers
-from ganherd.run.assemble import Assembly, set_precision
+from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget, plan_budget
 from ganherd.run.conclude import Run, conclude, conclude_part
+from ganherd.run.device import set_precision
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
     check_data,
@@ -275,6 +276,8 @@ def _train(
                 _leave(folder, "interrupted")
             raise Interrupted(f"{error}; the last checkpoint is whole. {ranks.job.after_loss(folder.again)}") from error
         except KeyboardInterrupt:
+            if not ranks.is_first:  # which was asked as well, or misses this one: it tells
+                raise SystemExit(75) from None
             _leave(folder, "interrupted")
             what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
             raise Interrupted(f"stopped {what}; {again}") from None
@@ -289,9 +292,8 @@ def _train(
 
 
 def _leave(folder: RunFolder, state: str) -> None:
-    with suppress(
-        OSError
-    ):  # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
+    # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
+    with suppress(OSError):
         folder.write_info(state=state)
 
 

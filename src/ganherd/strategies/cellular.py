@@ -29,10 +29,7 @@ import torch
 
 from ganherd.comm.base import Communicator, Placement
 from ganherd.herd import streams
-from ganherd.herd.engine import on_device
-from ganherd.herd.mutation import drawn_losses, wandered
-from ganherd.herd.state import State, bases
-from ganherd.herd.streams import Streams
+from ganherd.herd.state import State
 from ganherd.host import give_back
 from ganherd.mixture_file import Neighbourhoods
 from ganherd.recipe_strategy import Cellular as Settings
@@ -44,6 +41,7 @@ from ganherd.strategies.individuals import KINDS, Gathered, sound
 from ganherd.strategies.keeper import Keeper
 from ganherd.strategies.mixer import Mixer
 from ganherd.strategies.mixtures import Mixtures
+from ganherd.strategies.mutations import Mutations
 from ganherd.strategies.newest import Newest
 from ganherd.strategies.opponents import Opponents
 from ganherd.strategies.profile import Profile
@@ -74,6 +72,7 @@ class Cellular(Strategy):
         self.wiring = self._wired(0)
         widest = self.rewiring.widest
         self.judge = Judge(self.herd, settings.fitness.loss)
+        self.mutations = Mutations(self.herd, settings.mutation, comm, placement)
         is_apart = settings.exchange == "async" and settings.staleness > 0 and comm.size > 1
         self.apart = self.span * settings.rejoin if is_apart else 0
         kind = Newest if self.apart else Gathered
@@ -87,10 +86,9 @@ class Cellular(Strategy):
         mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement)
         keeper = Keeper(self.herd, self.cells.own // members, widest) if settings.mixing.keep == "best" else None
         self.mixtures = Mixtures(mixer, self.cells, self.wiring, widest, keeper)
-        self.fitness = torch.full(
-            (len(self.cells.own), 2), torch.inf, dtype=torch.float64
-        )  # of generator, discriminator
-        self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)  # the members that they are copies of
+        # of each member's generator and discriminator, [n, 2]: their fitness, and the members that they are copies of
+        self.fitness = torch.full((len(self.cells.own), 2), torch.inf, dtype=torch.float64)
+        self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)
         self.state: State = {
             "meet.fitness": self.fitness,
             "meet.won": self.won,
@@ -119,8 +117,8 @@ class Cellular(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         iteration = step // self.span
         yield from self._rewire(iteration)
-        if step == 0 and self.settings.mutation.loss_each == "creation":
-            self._draw_losses(step)
+        if step == 0:
+            self.mutations.at_creation()
         with self.profile.of("gather"):
             self.gathered.take(self.wiring, iteration)
             self.state |= self.gathered.remembered
@@ -140,7 +138,7 @@ class Cellular(Strategy):
             if not self.apart:
                 yield from self.untold.tell(step)
         with self.profile.of("mutate"):
-            self._mutate(step)
+            self.mutations.at_iteration(step)
         with self.profile.of("gather"):
             self.opponents.set(self.wiring, self.won.numpy())
         give_back()  # what evaluations took
@@ -176,27 +174,6 @@ class Cellular(Strategy):
         self.won[:, number] = torch.tensor(self.wiring.wanted[self.comm.rank])[rows]
         self.fitness[:, number] = torch.from_numpy(fitness[:, :p].reshape(-1))
 
-    def _mutate(self, step: int) -> None:
-        """What mutates once an iteration: of the copies, so that it is selected with them."""
-        settings, state = self.settings.mutation, self.herd.state
-        draws = Streams(on_device(bases(state), self.herd.device), step)
-        if settings.learning_rate != "off" and settings.each == "iteration":
-            how, strength, p = settings.learning_rate, settings.strength, settings.probability
-            for number, kind in enumerate(KINDS):
-                lr, first = state[f"set.lr_{kind}"], state[f"set.lr0_{kind}"]
-                normal = draws.draw((streams.MUTATE, number, 0), (), "normal", torch.float64).to(lr.device)
-                u = draws.draw((streams.MUTATE, number, 1), (), "uniform", torch.float64).to(lr.device)
-                lr.copy_(wandered(lr, first, how, strength, normal, u, p))
-        if settings.loss_each == "iteration":
-            self._draw_losses(step)
-
-    def _draw_losses(self, step: int) -> None:
-        """Of each member's generator one of the losses that the recipe lets it have."""
-        if losses := self.settings.mutation.losses:
-            draws = Streams(on_device(bases(self.herd.state), self.herd.device), step)
-            u = draws.draw((streams.MUTATE_LOSS,), (), "uniform", torch.float64)
-            self.herd.state["set.loss"].copy_(drawn_losses(u, len(losses)))
-
     # -- the end of an iteration --------------------------------------------------------------------------------------
 
     def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
@@ -229,7 +206,7 @@ class Cellular(Strategy):
                 found = self.mixtures.evolve(self.wiring, self._mixed - 1, mixing.generations * iterations)
             self.gathered.push()
             facts = {"iteration": self._mixed - 1, "score": mixing.score}
-            yield "mixture", {**facts, **_named(found, "before", "after")}
+            yield "mixture", {**facts, "before": found[:, 0].tolist(), "after": found[:, 1].tolist()}
 
     def part(self, step: int, until: int, goes_on: bool) -> None:
         assert isinstance(self.gathered, Newest)
@@ -299,30 +276,14 @@ class Cellular(Strategy):
         for name in self.gathered.remembered:
             self.state.pop(name, None)
 
-    def _everyones(self, values: np.ndarray) -> np.ndarray:
-        """Small numbers of this rank's members [n, …] -> those of all members."""
-        return self.comm.gather(values, self.placement)
-
     def trained(self, seconds: float) -> None:
         self.profile.updated(seconds)
 
     def measured(self) -> dict[str, Any]:
         """Seconds of each routine, and the settings that mutate, for each member."""
-        out: dict[str, Any] = {"profile": self.profile.take()}
-        mutation, state = self.settings.mutation, self.herd.state
-        if mutation.learning_rate != "off":
-            rates = self._everyones(torch.stack([state["set.lr_g"], state["set.lr_d"]], 1).cpu().numpy())
-            out |= _named(np.vectorize(lambda rate: float(f"{rate:.7g}"))(rates), "lr_g", "lr_d")
-        if mutation.losses and mutation.loss_each != "batch":
-            drawn = self._everyones(state["set.loss"].cpu().numpy()).tolist()
-            out["loss"] = [self.herd.rules.game.names[i] for i in drawn]
-        return out
+        return {"profile": self.profile.take(), **self.mutations.measured()}
 
 
 def _copied(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """As they are now, of each member."""
     return {name: np.array(column).reshape(-1) for name, column in columns.items()}
-
-
-def _named(columns: np.ndarray, *names: str) -> dict[str, list[Any]]:
-    return {name: columns[:, i].tolist() for i, name in enumerate(names)}

@@ -1,0 +1,58 @@
+"""What the steps since the last record add up to: losses and logits of each member, and over how many updates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganherd.herd.step import SUMS
+from ganherd.run.assemble import Assembly
+from ganherd.run.rest import Rest
+
+
+class Tally:
+    """Every step adds to `sums`; a record takes the means over them and begins anew."""
+
+    def __init__(self, assembly: Assembly, rest: Rest, facts: dict[str, Any]) -> None:
+        """`facts`: of the checkpoint that is resumed; none: nothing was counted yet."""
+        self._assembly, self._rest = assembly, rest
+        self.since = int(facts.get("recorded", 0))  # the step of the last record
+        self.sums = assembly.herd.no_sums()  # [4, n] of this rank's members
+        if facts:
+            own = [[float(row[member]) for member in assembly.own] for row in facts["sums"]]
+            self.sums.copy_(torch.tensor(own, dtype=torch.float64))
+
+    def everyones(self) -> Tensor:
+        """[4, N] the sums of all members, on the host; all ranks ask for them together."""
+        return self._assembly.ranks.gather(self.sums.T).T
+
+    def updates(self, step: int) -> dict[str, list[int]]:
+        """How many updates of each member of the herd the sums hold at this step."""
+        made = [self._rest.made(self._assembly.made(at)) for at in (self.since, step)]
+        spans = list(zip(*made, strict=True))
+        rules = self._assembly.herd.rules
+        of_d = {span: sum(rules.d_updates(step) for step in range(*span)) for span in set(spans)}
+        d, g = [of_d[span] for span in spans], [stop - start for start, stop in spans]
+        return {"loss_d": d, "loss_g": g, "real": d, "fake": d}
+
+    def means(self, step: int) -> dict[str, list[float] | None]:
+        """Of each member over its updates; NaN where it made none, None where nobody made any."""
+        updates, sums = self.updates(step), dict(zip(SUMS, self.everyones().tolist(), strict=True))
+        return {
+            name: [v / n if n else math.nan for v, n in zip(sums[name], updates[name], strict=True)]
+            if any(updates[name])
+            else None
+            for name in SUMS
+        }
+
+    def begin(self, step: int) -> None:
+        """All up to this step is recorded."""
+        self.since = step
+        self.sums.zero_()
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {"sums": self.everyones().tolist(), "recorded": self.since}
