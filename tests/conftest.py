@@ -28,7 +28,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("mpi"):
         beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         if importlib.util.find_spec("mpi4py") is None or shutil.which("mpiexec", path=beside) is None:
-            pytest.skip("no MPI (make setup installs one)")
+            pytest.skip("no MPI (make test installs one)")
     for marker in item.iter_markers("data"):
         from ganherd.data.home import NAMED, data_home, find
 
