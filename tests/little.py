@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -267,6 +269,20 @@ def environment(**changes: str) -> dict[str, str]:
     """For commands in processes of their own: the package as it is tested here, one thread."""
     source = os.pathsep.join(filter(None, (str(Path(ganherd.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", **changes}
+
+
+def underway(process: subprocess.Popen[str], run: Path, *files: Path) -> None:
+    """Waits until that job has saved its run twice, and those files are there."""
+    while not run.is_dir() or len(steps(run)) < 2 or not all(file.is_file() for file in files):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def kill_rank(process: subprocess.Popen[str], run: Path, rank: int) -> None:
+    """Ends one rank of that job by SIGKILL, when it is under way."""
+    beat = run / "ranks" / f"rank-{rank:03}.json"
+    underway(process, run, beat)
+    os.kill(json.loads(beat.read_text())["pid"], signal.SIGKILL)
 
 
 def ends_as_the_command(main: Callable[..., None]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from ganherd.data.prepare import prepare
 from ganherd.data.shards import Index
+from ganherd.errors import UserError
 
 COUNTS = {"ant": 9, "bee": 5, "cat": 14}
 
@@ -37,3 +41,11 @@ def shards(out: Path) -> dict[str, bytes]:
 def facts(index: Index) -> dict[str, str]:
     """Why each skipped file was skipped."""
     return {one.file: one.why for one in index.skipped}
+
+
+def refused(call: Callable[[], Any]) -> str:
+    """The one sentence with which it is refused."""
+    with pytest.raises(UserError) as error:
+        call()
+    assert "\n" not in str(error.value)
+    return str(error.value)

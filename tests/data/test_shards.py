@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from ganherd.data import shards
 from ganherd.data.inspect import describe
 from ganherd.data.shards import Rows, load_shards, verify
 from ganherd.data.source import load
-from ganherd.errors import UserError
 from ganherd.recipe import Data
-from trees import COUNTS, prepared
+from trees import COUNTS, prepared, refused
 
 
 @pytest.fixture
@@ -28,13 +26,6 @@ def out(tmp_path: Path) -> Path:
 
 def whole(out: Path) -> np.ndarray:
     return np.concatenate([np.load(path, mmap_mode="r") for path in sorted((out / "shards").iterdir())])
-
-
-def refused(call: Callable[[], Any]) -> str:
-    with pytest.raises(UserError) as error:
-        call()
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def test_rows_answer_as_an_array_does(out: Path) -> None:

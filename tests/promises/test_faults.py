@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -185,11 +183,7 @@ def test_torchrun_finds_the_run_that_it_began_without_being_told_where(data: Pat
         str(written),
     ]
     process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    beat = run / "ranks" / "rank-000.json"
-    while not beat.is_file() or len(little.steps(run)) < 2:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    os.kill(json.loads(beat.read_text())["pid"], signal.SIGKILL)
+    little.kill_rank(process, run, 0)
     said = process.communicate(timeout=240)[1]
     assert process.returncode == 0, said
     assert [path.name for path in run.parent.iterdir()] == [run.name]

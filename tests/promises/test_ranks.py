@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,9 +211,7 @@ def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_pat
     process = subprocess.Popen(
         [*command, str(written), "--run", str(run)], env=little.environment(), stderr=subprocess.PIPE, text=True
     )
-    while not run.is_dir() or len(little.steps(run)) < 2:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    little.underway(process, run)
     seen = status.describe(run)
     assert [rank["members"] for rank in seen["ranks"]] == [[0, 1, 2], [3, 4, 5]] and seen["state"] == "running"
     assert "rank 1 on " in status.text(seen)
@@ -247,9 +244,7 @@ def test_torchrun_passes_a_stop_on_and_the_run_can_be_gone_on_with(data: Path, t
     written.write_text(json.dumps(recipe(data, "cellular", "100000steps")))
     command = [*torchrun(), "--nproc-per-node", "2", "-m", "--", "ganherd", "train", str(written), "--run", str(run)]
     process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
-    while not run.is_dir() or len(little.steps(run)) < 2:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    little.underway(process, run)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
     step = little.steps(run)[-1]
@@ -267,11 +262,7 @@ def test_torchrun_starts_ranks_again_when_one_is_killed_and_they_go_on(data: Pat
     process = subprocess.Popen(
         [*command, str(written), "--run", str(run)], env=little.environment(), stderr=subprocess.PIPE, text=True
     )
-    beat = run / "ranks" / "rank-001.json"
-    while not beat.is_file() or len(little.steps(run)) < 2:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    os.kill(json.loads(beat.read_text())["pid"], signal.SIGKILL)
+    little.kill_rank(process, run, 1)
     said = process.communicate(timeout=240)[1]
     assert process.returncode == 0, said
     lines = RunFolder(run).metrics()

@@ -1,15 +1,11 @@
-"""Promise 3: train 2k steps = train k, stop anywhere (SIGKILL included), resume, train k. Bit for bit, line for line."""
+"""Promise 3: train 2k steps = train k, stop anywhere, resume, train k. Bit for bit, line for line. Kills are in `test_kills`."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,136 +158,6 @@ def test_a_stop_while_the_mixture_is_made_can_be_resumed(
 
 
 # -- a kill -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_process_that_dies_before_any_of_its_file_operations_is_resumed_exactly(tmp_path: Path) -> None:
-    """At every open, rename, remove, … of a whole run: in begin, in each checkpoint, its pruning, records and the mixture."""
-    settings = little.recipe(tmp_path, "4steps", net="tiny", checkpoint_every=2, keep=1)
-    little.train(tmp_path / "whole", settings)
-    deaths = 0
-    while True:
-        run = tmp_path / f"run-{deaths}"
-        try:
-            with little.dying_after(deaths, run):
-                little.train(run, settings)
-        except little.Killed:
-            deaths += 1
-        else:
-            break
-        if (run / "run.json").exists():
-            little.resume(run)
-        else:  # nothing was trained yet
-            assert not (run / "checkpoints").exists()
-            shutil.rmtree(run, ignore_errors=True)
-            little.train(run, settings)
-        little.assert_same(run, tmp_path / "whole")
-        assert not list((run / "checkpoints").glob(".*")), "remains of the killed process"
-        shutil.rmtree(run)
-    assert deaths > 30
-
-
-def test_a_process_that_dies_again_and_again_while_it_resumes_ends_exactly(tmp_path: Path) -> None:
-    settings = little.recipe(tmp_path, "5steps", net="tiny", checkpoint_every=2, keep=1)
-    little.train(tmp_path / "whole", settings)
-    with pytest.raises(little.Killed), little.dying_after(18, tmp_path / "run"):
-        little.train(tmp_path / "run", settings)
-    for operations in range(200):
-        try:
-            with little.dying_after(operations, tmp_path / "run"):
-                little.resume(tmp_path / "run")
-            break
-        except little.Killed:
-            continue
-    assert operations > 10
-    little.assert_same(tmp_path / "run", tmp_path / "whole")
-
-
-@pytest.fixture(scope="module")
-def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[little.Stable]:
-    processes = little.Stable(tmp_path_factory.mktemp("stable"))
-    yield processes
-    processes.close()
-
-
-def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed: int, **settings: Any) -> None:
-    """Trains once in peace and once with so many SIGKILLs that hit while the run was in its folder; both end the same.
-
-    When a kill hits depends on the machine's mood, so it goes on until enough have: a run that ends before is begun anew.
-    """
-    chance = random.Random(seed)
-    file = little.write_recipe(folder, **settings)
-    run, hit = folder / "run", 0
-    began = time.monotonic()
-    stable.start("train", file, "--run", folder / "whole", "-q")
-    assert stable.wait()[0] == 0
-    took = time.monotonic() - began
-    for _ in range(20 * hits):
-        there = (run / "run.json").exists()
-        if not there:
-            shutil.rmtree(run, ignore_errors=True)
-        words = ("--resume", run) if there else (file, "--run", run)
-        stable.start("train", *words, "-q", seconds=chance.uniform(0, took / 3))
-        code, said = stable.wait()
-        assert code in (-signal.SIGKILL, 0), said
-        hit += there and code != 0
-        if code == 0:
-            little.assert_same(run, folder / "whole")
-            shutil.rmtree(run)
-        if hit >= hits and run.exists():
-            break
-    assert hit >= hits
-    stable.start("train", "--resume", run)
-    code, said = stable.wait()
-    assert code == 0, said
-    little.assert_same(run, folder / "whole")
-
-
-@pytest.mark.parametrize(("net", "engine"), [("small", "fused"), ("wcgan", "loop")])
-def test_sigkill_at_random_moments(stable: little.Stable, tmp_path: Path, net: str, engine: str) -> None:
-    kill_at_random_moments(stable, tmp_path, 4, seed=1, budget="40steps", net=net, engine=engine)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 5))
-@pytest.mark.parametrize(("net", "engine"), EACH)
-def test_sigkill_at_many_random_moments(
-    stable: little.Stable, tmp_path: Path, net: str, engine: str, seed: int
-) -> None:
-    kill_at_random_moments(stable, tmp_path, 15, seed=seed, budget="150steps", net=net, engine=engine)
-
-
-def test_the_command_is_interrupted_killed_and_resumed(tmp_path: Path) -> None:
-    """`python -m ganherd` as a person or a scheduler runs it: SIGTERM, SIGKILL, SIGINT, other threads in the environment."""
-    file, run = little.write_recipe(tmp_path, budget="200steps", record_every=5), tmp_path / "a run"
-    module = [sys.executable, "-m", "ganherd", "train"]
-
-    def stopped_by(number: int, *words: object, **environment: str) -> tuple[int, str]:
-        """Signals the command as soon as it has written a further record."""
-        had = (run / "metrics.jsonl").stat().st_size if run.exists() else 0
-        child = subprocess.Popen(
-            [*module, *map(str, words)], stderr=subprocess.PIPE, text=True, env=little.environment(**environment)
-        )
-        end = time.monotonic() + 120
-        # a resume cuts the records back first, and goes past them then
-        while child.poll() is None and time.monotonic() < end:
-            if run.exists() and (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > had + 500:
-                child.send_signal(number)
-                break
-            time.sleep(0.01)
-        return child.wait(120), child.communicate()[1]
-
-    code, said = stopped_by(signal.SIGTERM, file, "--run", run)
-    assert code == 75, said
-    assert f"resume it with: ganherd train --resume '{run}'" in said.splitlines()[-1]
-    assert "Traceback" not in said
-    code, said = stopped_by(signal.SIGKILL, "--resume", run, OMP_NUM_THREADS="2")
-    assert code == -signal.SIGKILL, said
-    code, said = stopped_by(signal.SIGINT, "--resume", run, OMP_NUM_THREADS="2")
-    assert code == 75, said
-    code = little.command("train", "--resume", run, "-q", "--json")
-    assert code == 0
-    little.train(tmp_path / "whole", little.recipe(tmp_path, "200steps", record_every=5))
-    little.assert_same(run, tmp_path / "whole")
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(

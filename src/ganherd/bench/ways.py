@@ -139,15 +139,10 @@ def grouped(work: Work, members: int, seconds: float) -> Measured:
 
 def ours(assembly: Assembly, seconds: float, say: Callable[[str], None]) -> Measured:
     """The herd as `ganherd train` would run it: the engine that its measurement chooses."""
-    said: list[str] = []
-
-    def tell(text: str) -> None:
-        said.append(text)
-        say(text)
-
-    found = _engine(assembly, autotune.choose(assembly.herd, assembly.recipe.engine, tell), seconds)
-    unfused = [text for text in said if "cannot be fused" in text]  # a number that only this explains
-    return replace(found, note=unfused[0]) if unfused else found
+    herd = assembly.herd
+    found = _engine(assembly, autotune.choose(herd, assembly.recipe.engine, say), seconds)
+    why = autotune.cannot_be_fused(herd) if found.engine == "loop" else ""
+    return replace(found, note=f"the nets cannot be fused ({why})") if why else found
 
 
 def engine(assembly: Assembly, name: str, threads: int, seconds: float) -> Measured:

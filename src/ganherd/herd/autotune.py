@@ -25,7 +25,7 @@ _WORTH = 0.8  # fewer threads are taken where they reach this part of the highes
 
 def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     """The fastest plan that the settings leave open."""
-    if why := _cannot_be_fused(herd):
+    if why := cannot_be_fused(herd):
         if settings.name in ("fused", "graph"):
             raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
         if settings.name == "auto":
@@ -70,7 +70,7 @@ def _best(rates: dict[Plan, float]) -> Plan:
     return max((plan for plan in rates if plan.threads == fewest), key=lambda plan: rates[plan])
 
 
-def _cannot_be_fused(herd: Herd) -> str:
+def cannot_be_fused(herd: Herd) -> str:
     """Why not: a net may do what only one member at a time can, as a choice that depends on its input. Empty if it can."""
     for block, breed in one_of_each(herd):
         state = copied(herd, block, breed)

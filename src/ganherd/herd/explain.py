@@ -90,7 +90,7 @@ def _one_by_one(herd: Herd, modules: list[nn.Module]) -> str:
     """Why the members are trained one after another; empty where they are not."""
     if all(lower.lower(module) is not None for module in modules):
         return ""
-    return autotune._cannot_be_fused(herd)
+    return autotune.cannot_be_fused(herd)
 
 
 def text(facts: dict[str, Any]) -> str:
