@@ -17,6 +17,7 @@ from torch import Tensor
 from ganherd.data.arrays import Array
 from ganherd.data.feed import Feed
 from ganherd.data.shards import Rows
+from ganherd.host import free_memory
 
 AHEAD = 2  # batches of each block of members that are read before they are asked for
 MOST = 1 << 30  # bytes of them, all together; one batch of a block is always read ahead
@@ -213,7 +214,4 @@ def _on(array: np.ndarray, device: torch.device) -> Tensor:
 def _half_of_free(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // 2
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (ValueError, OSError):  # a system that does not say
-        return 2 << 30
+    return free_memory() // 2

@@ -16,6 +16,7 @@ from ganherd.errors import UserError
 from ganherd.herd.engine import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
 from ganherd.herd.state import bases
 from ganherd.herd.step import SUMS, Step
+from ganherd.host import free_memory
 from ganherd.recipe import Engine as Settings
 from ganherd.recipe import parse_bytes
 
@@ -90,14 +91,7 @@ def _chunk(herd: Herd, settings: Settings) -> int:
     if herd.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(herd.device)
         return members_that_fit(herd, int(0.8 * free))
-    return members_that_fit(herd, _free_memory() // 2)
-
-
-def _free_memory() -> int:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # a system that does not say
-        return 4 << 30
+    return members_that_fit(herd, free_memory() // 2)
 
 
 def _identity(herd: Herd, plans: list[Plan]) -> str:
