@@ -2,7 +2,8 @@
 
 python benchmarks/per_class.py cifar10-wcgan-paper cifar10-dccgan-paper        the papers' recipes in full
 python benchmarks/per_class.py cifar10-perclass --at 2m 4m 6m 8m 10m           FID and IFID over the time of training
-python benchmarks/per_class.py cifar10-perclass --start cifar10-all 3m --at 2m 7m   a GAN over all classes first; in all 10
+python benchmarks/per_class.py cifar10-perclass --start cifar10-conditional 6m train.batch=128 --at 2m 4m
+                                                                               one GAN of all classes first; in all 10 minutes
 python benchmarks/per_class.py digits-wcgan --at 5s 10s -n 200 --metrics fid   a try on a CPU
 
 Every number is of a run in a folder of its own (--runs), trained by `ganherd train` and scored by `ganherd score`.
@@ -91,11 +92,15 @@ def measured(recipe: str, asked: argparse.Namespace) -> dict[str, Any]:
     settings = [word for one in (f"run.seed={asked.seed}", *asked.set) for word in ("--set", one)]
     before, started = 0.0, {}
     if asked.start:
-        all_classes, budget = asked.start
+        all_classes, budget, *own = asked.start
         first = asked.runs / f"{all_classes}-{asked.seed}"
-        command("train", all_classes, "--run", first, *settings, "--budget", budget, "-q")
+        more = [word for one in own for word in ("--set", one)]
+        command("train", all_classes, "--run", first, *settings, *more, "--budget", budget, "-q")
         info = RunFolder.open(first).info
-        before, started = info["seconds"], {"start": {"recipe": all_classes, "steps": info["step"], "budget": budget}}
+        before = info["seconds"]
+        facts = {"recipe": all_classes, "settings": own, "budget": budget, "steps": info["step"]}
+        started = {"start": {**facts, "trained_seconds": round(before, 1), **scored(first, asked)}}
+        print(f"{facts} {_values(started['start'])}", file=sys.stderr, flush=True)
         settings += ["--set", f"herd.start_from={first}"]
     for number, budget in enumerate(asked.at or [None]):
         began, clock, gauge = time.perf_counter(), time.time(), Gauge()
@@ -112,17 +117,20 @@ def measured(recipe: str, asked: argparse.Namespace) -> dict[str, Any]:
             "wall_seconds": round(wall, 1),  # with the scores that `ganherd train` takes itself
         }
         points.append({**point, **gauge.facts(), **scored(run, asked)})
-        values = {name: one.get("value") for name, one in points[-1]["scores"].get("scores", {}).items()}
-        print(f"{recipe} {point} {gauge.facts()} {values}", file=sys.stderr, flush=True)
+        print(f"{recipe} {point} {gauge.facts()} {_values(points[-1])}", file=sys.stderr, flush=True)
     known = {"published": PUBLISHED[recipe]} if recipe in PUBLISHED else {}
     return {"recipe": recipe, **started, "points": points, **known}
+
+
+def _values(point: dict[str, Any]) -> dict[str, Any]:
+    return {name: one.get("value") for name, one in point["scores"].get("scores", {}).items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="+")
     parser.add_argument("--at", nargs="+", help="budgets, growing, as 2m 4m; default: the recipe's own")
-    parser.add_argument("--start", nargs=2, metavar=("RECIPE", "BUDGET"), help="what all members start from")
+    parser.add_argument("--start", nargs="+", metavar="RECIPE BUDGET [SETTING …]", help="what all members start from")
     parser.add_argument("--set", action="append", default=[], help="a setting of every run")
     parser.add_argument("--metrics", default="fid,ifid,classifier_score,label_accuracy")
     parser.add_argument("--network", help="passed on to the scores")

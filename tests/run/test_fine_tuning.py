@@ -169,6 +169,34 @@ def test_by_class_each_member_may_start_from_one_that_knows_all(runs: dict[str, 
     assert made.label.tolist() == [0, 1, 2] and len({row.numpy().tobytes() for row in made.herd.state["d.params"]}) == 1
 
 
+def conditional(data: Path, run: Path) -> Path:
+    """One GAN that is told the class."""
+    nets = {"discriminator": {"name": "conditional", "width": 3}}
+    ganherd.train(recipe(data, {"name": "conditional", "width": 3}, herd={"members": 1}, nets=nets), run=run, quiet=True)
+    return run
+
+
+def test_by_class_each_member_takes_its_class_out_of_a_conditional_gan(runs: dict[str, Path], tmp_path: Path) -> None:
+    told = conditional(runs["data"], tmp_path / "told")
+    settings = recipe(runs["data"], None, herd={"start_from": str(told)})
+    settings["data"]["partition"] = "by-class"
+    made = assemble(recipe_file.load(settings))
+    assert made.recipe.nets.generator.name == made.recipe.nets.discriminator.name == "residual"
+    assert len({row.numpy().tobytes() for row in made.herd.state["g.params"]}) == 3
+    assert len({row.numpy().tobytes() for row in made.herd.state["d.params"]}) == 3
+    few = tmp_path / "few.npz"
+    with np.load(runs["data"]) as all_of_it:
+        two, names = all_of_it["y"] > 0, all_of_it["labels"]
+        np.savez(few, x=all_of_it["x"][two], y=all_of_it["y"][two] - 1, labels=names[1:])
+    settings["data"]["source"] = str(few)
+    fewer = assemble(recipe_file.load(settings))  # by the classes' names, not by their numbers
+    assert torch.equal(fewer.herd.state["g.params"], made.herd.state["g.params"][1:])
+    ganherd.train(settings, run=tmp_path / "own", quiet=True)
+    assert ganherd.load(tmp_path / "own").sample(5, seed=0).x.shape[0] == 5
+    settings["data"]["source"] = str(small_data(few, labels=(str(names[0]), "other")))
+    assert "knows of no class 'other'" in refused(settings)
+
+
 def test_weights_are_taken_to_another_precision(runs: dict[str, Path]) -> None:
     settings = recipe(runs["data"], None, herd={"start_from": str(runs["single"])}, train={"precision": "float64"})
     made = assemble(recipe_file.load(settings)).herd.state["g.params"]

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.herd import ops
 from ganherd.herd.mapped import Draws, Tensors
-from ganherd.nets.spectral import SpectralConv2d, SpectralLinear
+from ganherd.nets.spectral import SpectralConv2d, SpectralEmbedding, SpectralLinear
 
 Library = Any  # `ops`, or `fast` and `fast_twice` with the same functions by kernels
 
@@ -118,12 +119,21 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
     return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.normed, layer.after, pooled)
 
 
+def _embedding(layer: Layer, y: Tensor) -> Tensor:
+    """As a product with ones and zeros: its gradient adds up in one order, which that of an index does not on a GPU."""
+    weight = layer.own["weight"]  # [N, classes, C]
+    chosen = y.flatten(1)[..., None] == torch.arange(weight.shape[1], device=y.device)
+    with torch.autocast(weight.device.type, enabled=False):
+        rows = chosen.to(weight.dtype) @ weight  # [N, B, C]
+    return rows.reshape(*y.shape, weight.shape[2])
+
+
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
     u = layer.buffers.get("u")
     assert u is not None
     weight, moved = layer.library.divide(layer.own["weight"], u, layer.module.training)
     layer.buffers.set("u", moved)
-    plain = _conv if isinstance(layer.module, nn.Conv2d) else _linear
+    plain = next(own for kind, own in _SPECTRAL.items() if isinstance(layer.module, kind))
     return plain(replace(layer, own={**layer.own, "weight": weight}), x)
 
 
@@ -136,7 +146,13 @@ def _each_image(layer: Layer, x: Tensor) -> Tensor:
     return ops.each_image(layer.module, x)
 
 
-LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
+_SPECTRAL: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
+    nn.Conv2d: _conv,
+    nn.Linear: _linear,
+    nn.Embedding: _embedding,
+}
+
+_LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
     nn.Linear: _linear,
     nn.Dropout: _dropout,
     nn.Flatten: _flatten,
@@ -144,11 +160,24 @@ LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.Conv2d: _conv,
+    nn.Embedding: _embedding,
     nn.ConvTranspose2d: _conv_transpose,
     nn.Upsample: _each_image,
     nn.AvgPool2d: _each_image,
     nn.MaxPool2d: _each_image,
     SpectralConv2d: _spectral,
     SpectralLinear: _spectral,
+    SpectralEmbedding: _spectral,
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
 }
+
+_MOST_CLASSES = 1024  # beyond them ones and zeros cost more than an index
+
+
+def known(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None:
+    """The layer as one operation on all members; none where there is none for it, or not with its settings."""
+    if isinstance(layer, nn.Embedding):
+        settings = (layer.padding_idx, layer.max_norm, layer.scale_grad_by_freq or None, layer.sparse or None)
+        if any(one is not None for one in settings) or layer.num_embeddings > _MOST_CLASSES:
+            return None
+    return _LAYERS.get(type(layer))

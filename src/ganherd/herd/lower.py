@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from ganherd.herd import functions, ops
 from ganherd.herd.joins import Joins
-from ganherd.herd.layers import LAYERS, Buffers, Layer, Library
+from ganherd.herd.layers import Buffers, Layer, Library, known
 from ganherd.herd.mapped import Draws, Tensors, mapped_layer
 from ganherd.herd.trace import NoGraph, Traced, label, trace
 
@@ -68,8 +68,8 @@ class Lowered:
             return lambda values, params, moved, draws: functions.run(node, *_arguments(node, values), draws)
         if node in self._joins.into:
             return lambda values, *_: values[node.args[0]]  # its neighbour does it
-        known = LAYERS.get(type(layer))
-        if known is None or node.kwargs:
+        operation = known(layer)
+        if operation is None or node.kwargs:
             return lambda values, *around: mapped_layer(name, layer, *_arguments(node, values), *around)
         keys = [(key, f"{name}.{key}") for key, _ in layer.named_parameters(recurse=False)]
         joins, source = self._joins, node.args[0]
@@ -77,7 +77,7 @@ class Lowered:
 
         def run(values: Values, params: Tensors, moved: Tensors, draws: Draws) -> Any:
             own = {key: params[full] for key, full in keys}
-            return known(Layer(layer, own, Buffers(moved, name), draws, self._library, *neighbours), values[source])
+            return operation(Layer(layer, own, Buffers(moved, name), draws, self._library, *neighbours), values[source])
 
         return run
 
@@ -101,8 +101,8 @@ class Lowered:
             return (ALL, "") if functions.is_known(node) else (VMAP, unknown)
         if node in self._joins.into:
             return JOINED, f"a part of {label(self._joins.into[node])}"
-        if type(layer) not in LAYERS or node.kwargs:
-            return VMAP, "it is called with arguments by name" if type(layer) in LAYERS else unknown
+        if known(layer) is None or node.kwargs:
+            return VMAP, "it is called with arguments by name" if known(layer) else unknown
         kernels = self._library is not ops
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
             if kernels and self._library.fits(layer):

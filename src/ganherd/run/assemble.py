@@ -126,7 +126,8 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
     counts = made.count[list(own)]
     feed = make_feed(dataset.x, dataset.y, made.rows(own), counts, batch, offset, scale, dtype, device)
     herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
-    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, made.members) if begins else []
+    names = [dataset.labels[label] if label >= 0 else "" for label in made.label[list(own)].tolist()]
+    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, made.members, names) if begins else []
     if recipe.strategy.name == "gap" and (smoothing := recipe.strategy.gap.smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
     if pace := recipe.strategy.gap.pace:

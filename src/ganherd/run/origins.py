@@ -1,6 +1,7 @@
 """Fine-tuning: members that start from those of finished runs, with their nets, their prior and their weights.
 
-Both nets of a member are taken over with their buffers and, where there is one, the running average; Adam starts anew.
+Both nets of a member are taken over with their buffers and, where there is one, the running average; Adam starts anew. Where
+the run has one conditional GAN and each member here is of a class, it takes that class's own nets out of it (`nets.of_class`).
 What a run started from lies in its first checkpoint, so that it can be resumed without those runs.
 """
 
@@ -23,6 +24,7 @@ from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import Origin, Recipe
 from ganherd.recipe_nets import Breed, Net, Nets
 from ganherd.run import checkpoint
+from ganherd.run.class_start import ByClass
 from ganherd.run.folder import RunFolder, mixture_of
 
 
@@ -93,6 +95,8 @@ def resolved(recipe: Recipe) -> Recipe:
             herd = herd.model_copy(update={"members": source.members})
         source.must_have(herd.count or recipe.members, herd.seeds)
         found = _nets([(source, member) for member in range(source.members)])
+        if recipe.data.partition == "by-class" and recipe.nets != found:
+            found = _of_class(found)
     else:
         return recipe
     foreign = next((net.name for net in _all_nets(found) if is_foreign(net.name)), None)
@@ -147,6 +151,16 @@ def _nets(each: Sequence[tuple[Source, int]]) -> Nets:
     )
 
 
+def _of_class(found: Nets) -> Nets:
+    """The nets of a member that stands for one class of conditional ones; all others as they are."""
+    if {found.generator.name, found.discriminator.name} != {"conditional"} or found.breeds:
+        return found
+    own = {
+        what: Net(name="residual", settings=getattr(found, what).settings) for what in ("generator", "discriminator")
+    }
+    return found.model_copy(update=own)
+
+
 def _all_nets(found: Nets) -> list[Net]:
     return [found.generator, found.discriminator, *(breed.generator for breed in found.breeds)]
 
@@ -155,11 +169,18 @@ def _all_nets(found: Nets) -> list[Net]:
 
 
 def start(
-    herd: Herd, recipe: Recipe, shape: tuple[int, ...], trust_code: bool, seats: Sequence[Seat], members: int
+    herd: Herd,
+    recipe: Recipe,
+    shape: tuple[int, ...],
+    trust_code: bool,
+    seats: Sequence[Seat],
+    members: int,
+    classes: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Gives the members of a new herd the weights that they start from, and says of each where these are from.
 
-    `seats`: of the herd's members, which may be some of the recipe's; `members`: of one replica of those.
+    `seats`: of the herd's members, which may be some of the recipe's; `members`: of one replica of those; `classes`: the name of
+    each one's, empty where it stands for none.
     """
     everyones = _origins(recipe, members)
     origins = [everyones[(seat.seed - recipe.run.seed) * members + seat.slot] for seat in seats] if everyones else []
@@ -174,9 +195,14 @@ def start(
         rows = [row for row, origin in enumerate(origins) if origin.run == path]
         wanted = [origins[row].replica * source.members + origins[row].member for row in rows]
         breeds, found = read(source, sorted(set(wanted)), trust_code)
+        conditional = source.recipe.nets.discriminator != recipe.nets.discriminator  # see `resolved`
+        apart: dict[int, ByClass] = {}
         for row, number in zip(rows, wanted, strict=True):
             at, member = sorted(set(wanted)).index(number), origins[row].member
             part = {name: value[[at]] for name, value in breeds.of(member).view(found.state).items()}
+            if conditional:
+                apart[number] = apart.get(number) or ByClass(source, part)
+                part = apart[number].state(classes[row], herd.g, herd.d)
             told[row] = {"from": path, "member": member, "replica": origins[row].replica, "step": found.step}
             told[row]["sha256"] = take(herd, row, part, f"member {member} of {path}")
     return told

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ganherd.scores import intervals
 from ganherd.scores.groups import in_groups, wanted_rows
-from ganherd.scores.material import Material
+from ganherd.scores.material import Drawn, Material
 
 ROUGH = 0.1  # a distance that chance alone would show: from here on there are too few samples to tell much
 
@@ -37,9 +39,9 @@ def expected_by_chance(p: np.ndarray, samples: int) -> float:
 
 
 def measure(material: Material) -> dict[str, Any]:
-    labels, judge = material.dataset.labels, material.classifier
+    labels, judge = material.dataset.labels, _judge(material)
     samples = material.free
-    seen = class_histogram(judge.predict(samples.x), len(labels))
+    seen = class_histogram(judge.predict(samples), len(labels))
     wanted, reference = material.class_weights
     value, by_chance = total_variation(seen, wanted), expected_by_chance(wanted, len(samples.x))
     out: dict[str, Any] = {
@@ -56,15 +58,43 @@ def measure(material: Material) -> dict[str, Any]:
     }
     if by_chance > ROUGH:
         out["warning"] = f"perfect draws of {len(samples.x):,} samples would show {by_chance:.2f}: ask for more"
-    return out | _in_groups(material, wanted)
+    return out | _in_groups(material, wanted, judge)
 
 
-def _in_groups(material: Material, wanted: np.ndarray) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Judge:
+    """Who says of which class a sample is."""
+
+    predict: Callable[[Drawn], np.ndarray]
+    name: str
+    resizing: str
+    held_out_accuracy: float | None
+
+
+def _judge(material: Material) -> Judge:
+    """The network that was asked for, where it tells the classes of this data; the data's own classifier otherwise."""
+    asked = material.against
+    if asked is not None and asked.wanted is not None and not asked.network.as_inception:
+        seen = material.features.logits
+        if seen is not None and seen.shape[1] == len(material.dataset.labels):
+
+            def predict(drawn: Drawn) -> np.ndarray:
+                logits = (material.features if drawn is material.free else asked.of(drawn)).logits
+                assert logits is not None
+                return np.asarray(logits.argmax(1).cpu())
+
+            network = asked.network
+            return Judge(predict, network.name, network.resizing, network.held_out_accuracy)
+    own = material.classifier
+    return Judge(lambda drawn: own.predict(drawn.x), own.name, own.resizing, own.held_out_accuracy)
+
+
+def _in_groups(material: Material, wanted: np.ndarray, judge: Judge) -> dict[str, Any]:
     """The distance of every member or neighbourhood from p(y) among the classes that it stands for."""
     if material.per in (None, "class"):
         return {}
     drawn, rows = wanted_rows(material)
-    predicted = material.classifier.predict(drawn.x)
+    predicted = judge.predict(drawn)
     values = {}
     for one in rows:
         own = np.where(np.isin(np.arange(len(wanted)), one.classes), wanted, 0.0) if one.classes else wanted
