@@ -172,7 +172,9 @@ def test_by_class_each_member_may_start_from_one_that_knows_all(runs: dict[str, 
 def conditional(data: Path, run: Path) -> Path:
     """One GAN that is told the class."""
     nets = {"discriminator": {"name": "conditional", "width": 3}}
-    ganherd.train(recipe(data, {"name": "conditional", "width": 3}, herd={"members": 1}, nets=nets), run=run, quiet=True)
+    ganherd.train(
+        recipe(data, {"name": "conditional", "width": 3}, herd={"members": 1}, nets=nets), run=run, quiet=True
+    )
     return run
 
 

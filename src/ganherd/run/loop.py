@@ -20,6 +20,7 @@ from ganherd.herd.part import Part
 from ganherd.run import apart, cadence, checkpoint, health, snapshot
 from ganherd.run.alarms import OF_ALL, Alarms
 from ganherd.run.assemble import Assembly
+from ganherd.run.behind import Behind
 from ganherd.run.budget import Budget
 from ganherd.run.cadence import Cadence
 from ganherd.run.folder import RunFolder
@@ -93,6 +94,7 @@ class Trainer:
             for name, path in paths.items()
         }
         self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
+        self.behind = Behind.of(self.herd.device, self.ranks.is_alone)
         self.rescue: Rescue | None = None  # where a lost rank can be outlived
         self.heart: Heartbeat | None = None  # where there are several
         self.began = time.monotonic()
@@ -159,6 +161,7 @@ class Trainer:
             health.judge_look(self)
         if not self.due(self.settings.sample_every):
             self.show()
+        snapshot.settle(self)
 
     def due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -278,6 +281,7 @@ class Trainer:
     def interrupt(self, asked: str) -> None:
         if self.saved != self.step:
             snapshot.save(self)
+        snapshot.settle(self)
         self.strategy.leave()
         self.ranks.end(Interrupted(f"stopped by {asked} at step {self.step}."))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ganherd.herd.state import Seat, finite, new_state, take_
-from ganherd.run import checkpoint
+from ganherd.run import checkpoint, snapshot
 from ganherd.run.alarms import TRY, WHY
 from ganherd.run.assemble import makers
 
@@ -67,6 +67,7 @@ def _roll_back(trainer: Trainer, member: int, row: int) -> dict[str, Any]:
     assert trainer.last_good is not None  # step 0 is saved before the first step
     state = trainer.herd.state
     rates = [float(state[key][row]) for key in ("set.lr_g", "set.lr_d")]
+    snapshot.settle(trainer)
     good, damaged = checkpoint.newest(trainer.folder.checkpoints, trainer.blueprints, [member], trainer.last_good)
     for sentence in damaged:
         trainer.progress.say(f"{sentence}; the checkpoint before it is used.")

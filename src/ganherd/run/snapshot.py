@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def save(trainer: Trainer) -> None:
-    """A checkpoint; the newest, the best and the one to roll back to are kept."""
+    """A checkpoint; the newest, the best and the one to roll back to are kept. It may still be being written: see `settle`."""
     step, ranks, folder = trainer.step, trainer.ranks, trainer.folder.checkpoints
     score, _ = trainer.preview.look()
     if step == 0 or trainer.due(trainer.settings.checkpoint_every):
@@ -21,19 +21,41 @@ def save(trainer: Trainer) -> None:
         if score == score and (trainer.best is None or score < trainer.best[0]):
             trainer.best = (score, step)
         trainer.event("checkpoint", score=score, best=trainer.best[1] if trainer.best else None)
+    settle(trainer)
     known = {**facts(trainer), "score": score}
     known["bytes"] = {name: lines.settle() for name, lines in trainer.lines.items()}
+    kept = [trainer.last_good, trainer.best[1] if trainer.best else None]
+    held = state(trainer) if trainer.behind is None else trainer.behind.copy(state(trainer))
+
+    def write() -> None:
+        checkpoint.save(folder, step, held, trainer.blueprints, known, ranks)
+        if ranks.is_first:
+            checkpoint.prune(folder, trainer.settings.keep, kept)
+
     try:
-        checkpoint.save(folder, step, state(trainer), trainer.blueprints, known, ranks)
+        if trainer.behind is None:
+            write()
+        else:
+            trainer.behind.do(write)
     except OSError as error:
-        before = "the one before is whole" if trainer.saved is not None else "it is the first one"
-        why = f"the checkpoint of step {step} could not be written ({error.strerror}); {before}."
-        trainer.strategy.leave()
-        ranks.end(Interrupted(why))
+        _give_up(trainer, step, error)
     trainer.saved = step
-    if ranks.is_first:
-        kept = [trainer.last_good, trainer.best[1] if trainer.best else None]
-        checkpoint.prune(folder, trainer.settings.keep, kept)
+
+
+def settle(trainer: Trainer) -> None:
+    """Until the last checkpoint is on the disk, where it is written while the herd trains on."""
+    if trainer.behind is not None:
+        try:
+            trainer.behind.wait()
+        except OSError as error:
+            _give_up(trainer, trainer.saved, error)
+
+
+def _give_up(trainer: Trainer, step: int | None, error: OSError) -> None:
+    before = "the one before is whole" if checkpoint.steps(trainer.folder.checkpoints) else "it is the first one"
+    why = f"the checkpoint of step {step} could not be written ({error.strerror}); {before}."
+    trainer.strategy.leave()
+    trainer.ranks.end(Interrupted(why))
 
 
 def state(trainer: Trainer) -> State:
