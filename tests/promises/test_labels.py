@@ -59,7 +59,7 @@ def test_a_member_that_stands_for_a_class_is_told_that_class(tmp_path: Path) -> 
     drawn = made.sample(64, label="one")
     assert set(drawn.member.tolist()) == {1} and set(drawn.y.tolist()) == {1}
     preview = Preview(assembly)
-    preview.look()
+    preview.look(0)
     for member in range(3):
         breed, own = made.generator(member)
         off = []  # what the kept statistics make against those of each label

@@ -233,9 +233,10 @@ def test_a_look_changes_nothing_and_sees_the_same_twice(tmp_path: Path, net: str
     before = {name: value.clone() for name, value in assembly.herd.state.items()}
     generator = torch.get_rng_state()
     preview = Preview(assembly)
-    first = preview.look()
+    first = preview.look(0)
     images = preview.images.clone()
-    assert preview.look() == first and torch.equal(preview.images, images)
+    preview.forget()
+    assert preview.look(0) == first and torch.equal(preview.images, images)
     assert images.shape == (3, 64, 1, 8, 8) and len(first[1]) == 3
     assert all(torch.equal(assembly.herd.state[name], value) for name, value in before.items())
     assert torch.equal(torch.get_rng_state(), generator)
@@ -245,7 +246,7 @@ def test_a_look_changes_nothing_and_sees_the_same_twice(tmp_path: Path, net: str
 def test_a_look_tells_a_collapsed_member(tmp_path: Path) -> None:
     assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
     assembly.herd.state["g.ema"][1] = 0.0  # one image, whatever the noise
-    score, spread = Preview(assembly).look()
+    score, spread = Preview(assembly).look(0)
     assert score > 0 and spread[1] < 1e-6 < 0.01 < min(spread[0], spread[2])
 
 

@@ -265,7 +265,7 @@ class Trainer:
 
     def show(self) -> None:
         """A picture of the samples."""
-        self.preview.look()
+        self.preview.look(self.step)
         self.preview.draw(self.folder.samples / f"step-{self.step:08d}.png")
 
     @property

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
-from torch.utils._pytree import tree_map
 
 from ganherd import pictures
 from ganherd.herd import streams
 from ganherd.herd.breeds import Breed
 from ganherd.herd.engine import Herd
-from ganherd.herd.state import buffers_of, members_of
-from ganherd.herd.streams import MemberRandomness, Streams
+from ganherd.herd.play import EitherWay
+from ganherd.herd.state import Blueprint, buffers_of, members_of
+from ganherd.herd.streams import Streams
 from ganherd.run.assemble import Assembly
 
 _IMAGES = 64  # of each member
@@ -41,7 +39,10 @@ class Preview:
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
-        self._fusable = True
+        self._plays = {
+            breed: EitherWay(Blueprint(copy.deepcopy(breed.g.module).eval())) for breed in assembly.herd.breeds.all
+        }
+        self._found: tuple[int, tuple[float, list[float]]] | None = None
 
     def _rows(self, member: int) -> Tensor:
         """The data of the member in that row, in model units; at most 2,000 of them tell its moments well enough."""
@@ -49,8 +50,20 @@ class Preview:
         own = feed.own_rows(member)[:2000]
         return feed.gather(torch.tensor(own).to(feed.x.device)[None])[0][0].cpu().double().flatten(1)
 
-    def look(self) -> tuple[float, list[float]]:
-        """(score of the whole herd, spread of each of this rank's members against its data); the images stay for the picture."""
+    def look(self, step: int) -> tuple[float, list[float]]:
+        """(score of the whole herd, spread of each of this rank's members against its data); the images stay for the picture.
+
+        A second look at the same step is the first one, unless it was forgotten.
+        """
+        if self._found is None or self._found[0] != step:
+            self._found = step, self._look()
+        return self._found[1]
+
+    def forget(self) -> None:
+        """Members changed without a step."""
+        self._found = None
+
+    def _look(self) -> tuple[float, list[float]]:
         blocks = self._assembly.herd.blocks(at_once(self._assembly.herd))
         with torch.no_grad():
             out = [self._look_at(block, breed) for block, breed in blocks]
@@ -63,15 +76,15 @@ class Preview:
 
     def _look_at(self, block: slice, breed: Breed) -> Tensor:
         """[n, 64, …] the images of some members, which are of one breed."""
-        herd, module = self._assembly.herd, breed.g.module
+        herd = self._assembly.herd
         state = breed.view(members_of(herd.state, block))
-        rows = state.get("g.ema", state["g.params"]).cpu()
+        rows = state.get("g.ema", state["g.params"]).to(herd.device)
         seeds = streams.keys(
             np.zeros(len(rows), np.int64), *(state[f"set.{k}"].cpu().numpy() for k in ("seed", "slot"))
         )
         shape, prior = (_IMAGES, herd.rules.latent), herd.rules.prior
         z = Streams(seeds, 0).prior((streams.PREVIEW,), shape, prior, rows.dtype, herd.priors(block))
-        views = {k: v.to(herd.device) for k, v in breed.g.views(rows).items()}
+        views = breed.g.views(rows)
         buffers = {k: v.to(herd.device) for k, v in buffers_of(state, "g").items()}
         inputs: tuple[Tensor, ...] = (z.to(herd.device),)
         if breed.g.takes_label:
@@ -79,28 +92,7 @@ class Preview:
             turns = np.stack([np.resize(np.array(labels), _IMAGES) for labels in each])
             inputs += (torch.from_numpy(turns).to(herd.device),)
         keys = torch.from_numpy(streams.keys(seeds, streams.PREVIEW, streams.INSIDE)).to(herd.device)
-
-        def call(
-            params: dict[str, Tensor], buffers: dict[str, Tensor], key: Tensor, inputs: tuple[Tensor, ...]
-        ) -> Tensor:
-            with MemberRandomness(key):  # a generator may draw noise of its own
-                return functional_call(module, {**params, **buffers}, inputs)
-
-        module.eval()
-        try:
-            return self._all(call, views, buffers, keys, inputs).cpu()
-        finally:
-            module.train()
-
-    def _all(self, call: Callable[..., Tensor], *batched: Any) -> Tensor:
-        """`call` for all members at once, or for one after another where the generator cannot be fused."""
-        if self._fusable:
-            try:
-                return vmap(call)(*batched)
-            except RuntimeError:
-                self._fusable = False
-        members = len(batched[2])
-        return torch.stack([call(*tree_map(lambda value: value[m], batched)) for m in range(members)])  # noqa: B023
+        return self._plays[breed](views, buffers, lambda: keys, inputs)[0].cpu()
 
     def draw(self, path: Path) -> None:
         """The images of the last look, a row for each member of the first replica; drawn by the first rank."""

@@ -57,6 +57,7 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
     trainer.repairs[member] += 1
     trainer.alarms.forget(member)
     trainer.rest.forget(member, trainer.step)
+    trainer.preview.forget()
     trainer.event("repair", member=member, name=name, reason=WHY[what], policy=policy, **facts, life=life)
     trainer.progress.repaired(member)
     trainer.progress.say(f"{name}: {WHY[what]} at step {trainer.step}; {then}.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def save(trainer: Trainer) -> None:
     """A checkpoint; the newest, the best and the one to roll back to are kept. It may still be being written: see `settle`."""
     step, ranks, folder = trainer.step, trainer.ranks, trainer.folder.checkpoints
-    score, _ = trainer.preview.look()
+    score, _ = trainer.preview.look(step)
     if step == 0 or trainer.due(trainer.settings.checkpoint_every):
         trainer.last_good = step
         if score == score and (trainer.best is None or score < trainer.best[0]):
