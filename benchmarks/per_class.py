@@ -1,4 +1,4 @@
-"""Per-class herds on a GPU: wall time, memory, utilisation, FID and IFID, once at the end or along the way. Writes JSON.
+"""Per-class herds on a GPU: wall time, memory, utilisation, FID and IFID, once at the end or along the way. Writes JSON and PNG.
 
 python benchmarks/per_class.py cifar10-wcgan-paper cifar10-dccgan-paper        the papers' recipes in full
 python benchmarks/per_class.py cifar10-perclass --at 2m 4m 6m 8m 10m           FID and IFID over the time of training
@@ -6,32 +6,38 @@ python benchmarks/per_class.py cifar10-perclass --start cifar10-conditional 6m t
                                                                                one GAN of all classes first; in all 10 minutes
 python benchmarks/per_class.py digits-wcgan --at 5s 10s -n 200 --metrics fid   a try on a CPU
 
-Every number is of a run in a folder of its own (--runs), trained by `ganherd train` and scored by `ganherd score`.
+Every number is of a run in a folder of its own (--runs), trained by `ganherd train` and scored by `ganherd score`; called again
+with the same folder, it goes on where it was stopped. Beside the JSON: the samples of every recipe, and the curve over time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from called import command
 
 import ganherd
+from ganherd import pictures
 from ganherd.run.folder import RunFolder
 
 HERE = Path(__file__).parent / "results"
 # What the papers print (not credible under the usual protocol), and what was measured elsewhere after 585 epochs
+_PAPERS = {"utilisation": 0.875, "memory_mib_of_one": 7839}
 PUBLISHED = {
-    "cifar10-wcgan-paper": {"fid": 8.53, "utilisation": 0.875, "elsewhere, 585 epochs, one seed": 132.9},
-    "cifar10-dccgan-paper": {"fid": 9.41, "utilisation": 0.938, "elsewhere, 585 epochs, one seed": 90.2},
+    "cifar10-wcgan-paper": {"fid": 8.53, **_PAPERS, "elsewhere, 585 epochs, one seed": 132.9},
+    "cifar10-dccgan-paper": {"fid": 9.41, **_PAPERS, "elsewhere, 585 epochs, one seed": 90.2},
     "cifar10-perclass": {"aim": {"fid": 18, "ifid": 40, "minutes": 10}},
 }
 
@@ -40,8 +46,7 @@ class Gauge:
     """What nvidia-smi says of the GPU while something runs, twice a second; nothing where there is none."""
 
     def __init__(self) -> None:
-        self.busy: list[float] = []
-        self.used: list[float] = []
+        self.seen: list[tuple[float, float, float]] = []  # when, share of the time that it was busy, MiB
 
     @contextmanager
     def reading(self) -> Any:
@@ -60,70 +65,90 @@ class Gauge:
             done = subprocess.run(ask, capture_output=True, text=True)
             if done.returncode == 0:
                 busy, used = done.stdout.splitlines()[0].split(",")
-                self.busy.append(float(busy) / 100)
-                self.used.append(float(used))
+                self.seen.append((time.time(), float(busy) / 100, float(used)))
 
-    def facts(self) -> dict[str, float]:
-        if not self.busy:
+    def facts(self, since: float, until: float) -> dict[str, float]:
+        """While it trained: neither before the first step nor while it was scored."""
+        busy = [(share, used) for when, share, used in self.seen if since <= when <= until]
+        if not busy:
             return {}
-        return {"utilisation": round(sum(self.busy) / len(self.busy), 3), "peak_memory_mib": max(self.used)}
+        return {
+            "utilisation": round(sum(share for share, _ in busy) / len(busy), 3),
+            "peak_memory_mib": max(used for _, used in busy),
+        }
 
 
 def scored(run: Path, asked: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
-    found: dict[str, Any] = json.loads(
-        command(
-            "score",
-            run,
-            "--metrics",
-            asked.metrics,
-            "-n",
-            asked.n,
-            "--json",
-            *(["--network", asked.network] if asked.network else []),
-        )
-    )
+    network = ["--network", asked.network] if asked.network else []
+    found = json.loads(command("score", run, "--metrics", asked.metrics, "-n", asked.n, "--json", *network))
     return {"scores": found, "scoring_seconds": round(time.perf_counter() - began, 1)}
 
 
-def measured(recipe: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """The recipe trained to each of the budgets in turn, and scored there."""
-    run, points = asked.runs / f"{recipe}-{asked.seed}", []
+def trained(run: Path, *recipe: object, budget: str | None = None) -> dict[str, Any]:
+    """A run that is there goes on, or is left as it is where it has come so far already."""
+    more = ["--budget", budget] if budget else []
+    command("train", *(["--resume", run] if (run / "run.json").exists() else [*recipe, "--run", run]), *more, "-q")
+    return dict(RunFolder.open(run).info)
+
+
+def measured(row: dict[str, Any], asked: argparse.Namespace) -> Iterator[None]:
+    """The row's recipe trained to each of the budgets in turn, and scored there; what the row has already is left."""
+    recipe, points = row["recipe"], row.setdefault("points", [])
+    run = asked.runs / f"{recipe}-{asked.seed}"
     settings = [word for one in (f"run.seed={asked.seed}", *asked.set) for word in ("--set", one)]
-    before, started = 0.0, {}
-    if asked.start:
+    if asked.start and "start" not in row:
         all_classes, budget, *own = asked.start
         first = asked.runs / f"{all_classes}-{asked.seed}"
         more = [word for one in own for word in ("--set", one)]
-        command("train", all_classes, "--run", first, *settings, *more, "--budget", budget, "-q")
-        info = RunFolder.open(first).info
-        before = info["seconds"]
-        facts = {"recipe": all_classes, "settings": own, "budget": budget, "steps": info["step"]}
-        started = {"start": {**facts, "trained_seconds": round(before, 1), **scored(first, asked)}}
-        print(f"{facts} {_values(started['start'])}", file=sys.stderr, flush=True)
-        settings += ["--set", f"herd.start_from={first}"]
-    for number, budget in enumerate(asked.at or [None]):
+        info = trained(first, all_classes, *settings, *more, budget=budget)
+        facts = {"recipe": all_classes, "run": str(first), "settings": own, "budget": budget, "steps": info["step"]}
+        row["start"] = {**facts, "trained_seconds": round(info["seconds"], 1), **scored(first, asked)}
+        print(f"{facts} {values(row['start'])}", file=sys.stderr, flush=True)
+        _keep_samples(first, asked, all_classes)
+        yield
+    before = row["start"]["trained_seconds"] if asked.start else 0.0
+    settings += ["--set", f"herd.start_from={row['start']['run']}"] if asked.start else []
+    for budget in (asked.at or [None])[len(points) :]:
         began, clock, gauge = time.perf_counter(), time.time(), Gauge()
-        more = ["--budget", budget] if budget else []
         with gauge.reading():
-            command("train", *(["--resume", run] if number else [recipe, "--run", run, *settings]), *more, "-q")
+            info = trained(run, recipe, *settings, budget=budget)
         wall = time.perf_counter() - began
-        info = RunFolder.open(run).info
+        ended = (run / "metrics.jsonl").stat().st_mtime
         point = {
             "budget": budget,
             "steps": info["step"],
             "trained_seconds": round(before + info["seconds"], 1),  # of both phases, where there are two
             "mixture_after_seconds": round((run / "mixture" / "mixture.json").stat().st_mtime - clock, 1),
             "wall_seconds": round(wall, 1),  # with the scores that `ganherd train` takes itself
+            **gauge.facts(max(clock, ended - info["seconds"]), ended),
         }
-        points.append({**point, **gauge.facts(), **scored(run, asked)})
-        print(f"{recipe} {point} {gauge.facts()} {_values(points[-1])}", file=sys.stderr, flush=True)
-    known = {"published": PUBLISHED[recipe]} if recipe in PUBLISHED else {}
-    return {"recipe": recipe, **started, "points": points, **known}
+        points.append({**point, **scored(run, asked)})
+        print(f"{recipe} {point} {values(points[-1])}", file=sys.stderr, flush=True)
+        _keep_samples(run, asked, recipe)
+        yield
 
 
-def _values(point: dict[str, Any]) -> dict[str, Any]:
-    return {name: one.get("value") for name, one in point["scores"].get("scores", {}).items()}
+def values(point: dict[str, Any]) -> dict[str, float]:
+    return {name: one["value"] for name, one in point["scores"].get("scores", {}).items() if "value" in one}
+
+
+def _keep_samples(run: Path, asked: argparse.Namespace, recipe: str) -> None:
+    asked.o.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(run / "samples" / "final.png", asked.o.with_name(f"{asked.o.stem}-{recipe}.png"))
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """FID and IFID over the seconds of training, a line for each recipe."""
+    figure, axes = pictures.new_figure(9, 3.4, columns=2)
+    for axis, name in zip(axes, ("fid", "ifid"), strict=True):
+        for row in rows:
+            points = [*([row["start"]] if "start" in row else []), *row["points"]]
+            found = [(one["trained_seconds"] / 60, values(one)[name]) for one in points if name in values(one)]
+            axis.plot(*zip(*found, strict=True), marker="o", label=row["recipe"]) if found else None
+        axis.set(xlabel="minutes of training", title=name.upper(), ylim=(0, None))
+        axis.legend(fontsize=8, frameon=False) if axis.lines else None
+    pictures.save(figure, path)
 
 
 def main() -> None:
@@ -140,15 +165,23 @@ def main() -> None:
     parser.add_argument("-o", type=Path, default=HERE / "per-class.json")
     asked = parser.parse_args()
     asked.runs.mkdir(parents=True, exist_ok=True)
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    told = {
+        "command": " ".join(["python", "benchmarks/per_class.py", *sys.argv[1:]]),
+        "machine": f"{machine}, PyTorch {torch.__version__}",
+        "ganherd": ganherd.__version__,
+    }
+    before = json.loads(asked.o.read_text()) if asked.o.exists() else {}
+    known = (
+        {row["recipe"]: row for row in before.get("recipes", [])} if before.get("command") == told["command"] else {}
+    )
     rows = []
     for recipe in asked.recipes:
-        rows.append(measured(recipe, asked))
-        told = {
-            "command": " ".join(["python", "benchmarks/per_class.py", *sys.argv[1:]]),
-            "ganherd": ganherd.__version__,
-        }
-        asked.o.parent.mkdir(parents=True, exist_ok=True)
-        asked.o.write_text(json.dumps({**told, "recipes": rows}, indent=1) + "\n")  # after each, lest one be lost
+        beside = {"published": PUBLISHED[recipe]} if recipe in PUBLISHED else {}
+        rows.append(known.get(recipe, {"recipe": recipe, **beside}))
+        for _ in measured(rows[-1], asked):  # after each number, lest one be lost
+            asked.o.write_text(json.dumps({**told, "recipes": rows}, indent=1) + "\n")
+            draw(rows, asked.o.with_suffix(".png"))
     print(asked.o, file=sys.stderr)
 
 
