@@ -236,3 +236,4 @@ def test_the_command_prepares_and_says_what(cli: Callable[..., Answer], tmp_path
     assert "--size 8, not 9" in cli("data", "prepare", tmp_path / "tree", "-o", tmp_path / "out", "--size", 9).sentence
     assert "middle" in cli("data", "prepare", tmp_path / "tree", "-o", "x", "--crop", "middle").sentence
     assert "no folder" in cli("data", "prepare", "nowhere", "-o", "x").sentence
+    assert cli("data", "prepare", tmp_path / "tree", "--size", 8, "--jobs", 1).out.startswith("tree-8: 5 images")

@@ -91,7 +91,9 @@ def data_inspect(
 @data_app.command("prepare")
 def data_prepare(
     folder: Annotated[Path, typer.Argument(help="Images of any size, one folder for each class.")],
-    out: Annotated[Path, typer.Option("-o", "--output", help="The prepared folder, to train from.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The prepared folder, to train from; default: FOLDER-SIZE.")
+    ] = None,
     size: Annotated[int, typer.Option(min=2, help="Width and height in pixels.")] = 64,
     crop: Annotated[Crop, typer.Option(help="Where the square is cut from an image.")] = Crop.centre,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes that read; default: one for each core.")] = None,
@@ -103,6 +105,7 @@ def data_prepare(
     from ganherd.commands.meter import Meter
     from ganherd.data.prepare import prepare
 
+    out = out or Path(f"{folder.resolve().name}-{size}")
     with Meter("images", quiet or as_json) as meter:
         index = prepare(folder, out, size, crop.value, seed, jobs, meter.at)
     counts = {label: 0 for label in index.labels}

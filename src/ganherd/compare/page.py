@@ -13,7 +13,7 @@ from ganherd.report.document import document
 from ganherd.report.parts import Safe, figure, image, join, table, tag
 from ganherd.run.folder import write_aside
 from ganherd.scores.registry import METRICS
-from ganherd.scores.table import shown
+from ganherd.scores.table import shared, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +30,7 @@ FIRST = (
     "modes",
 )  # what is drawn where there is room
 MOST = 6  # panels
+BESIDE = ("samples", "network", "seed")  # what stands beside every number
 COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
 
 
@@ -115,14 +116,18 @@ def _basis(facts: Mapping[str, Any], basis: str) -> Safe:
     found = facts["bases"][basis]
     entries: Mapping[str, Any] = found["entries"]
     metrics = list(dict.fromkeys(m for row in entries.values() for m in row["scores"] if m != "skipped"))
-    rows = [[m.replace("_", " "), *(_cell(m, row["scores"].get(m)) for row in entries.values())] for m in metrics]
+    rows = []
+    for m in metrics:
+        each = [row["scores"].get(m) for row in entries.values()]
+        known = [one for one in each if one is not None]
+        rows.append([m.replace("_", " "), *(_cell(m, one) for one in each), *(shared(known, key) for key in BESIDE)])
     left_out = {why for row in entries.values() for why in _left_out(row["scores"])}
     return tag(
         "section",
         tag("h2", show.heading(facts, basis)),
         _table(show.took(entries), right=(1, 2, 3, 4, 5, 6, 8, 9)),
         tag("h3", "Scores"),
-        table(["score", *entries], rows, right=range(1, len(entries) + 1)),
+        table(["score", *entries, *BESIDE], rows, right=range(1, len(entries) + 2)),
         tag("h3", "Difference to the first"),
         _table(show.apart(found["differences"]), right=range(1, len(entries))),
         join(tag("p", note + ".", cls="small") for note in (*show.notes(facts, basis), *sorted(left_out))),

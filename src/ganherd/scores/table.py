@@ -54,8 +54,7 @@ def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float], parts: b
             cells.append("–" if entry is None else f"{shown(name, entry)} {mark}".rstrip() + _span(name, entry))
             marks.add(mark)
         facts = [entry for entry in entries if entry is not None]
-        shared = (_shared(facts, key) for key in ("samples", "network", "seed"))
-        lines.append((name.replace("_", " "), *cells, *shared))
+        lines.append((name.replace("_", " "), *cells, *(shared(facts, key) for key in ("samples", "network", "seed"))))
     notes = [text for mark, text in LEGEND.items() if mark in marks]
     for run, scores in runs.items():
         for name in (name for name in names if name in scores):
@@ -99,7 +98,7 @@ def _overlap(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return bool(one and two and one["low"] <= two["high"] and two["low"] <= one["high"])
 
 
-def _shared(entries: Sequence[Mapping[str, Any]], key: str) -> str:
+def shared(entries: Sequence[Mapping[str, Any]], key: str) -> str:
     found = list(dict.fromkeys(f"{e[key]:,}" if key == "samples" else str(e[key]) for e in entries))
     return " / ".join(found)
 
