@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import kept
 import numpy as np
 
 import ganherd
@@ -47,13 +48,14 @@ class Job:
 
 def trained(job: Job, runs: Path) -> tuple[Path, float]:
     """The finished run of a job and the seconds that it took, all in all; one that is there already is used (its seconds
-    are those of its training), one that was stopped goes on."""
+    are those of its training), one that was stopped goes on; one with other settings is refused."""
     path = runs / f"{job.recipe}-{job.seed}"
     began = time.perf_counter()
-    if not path.exists():
-        ganherd.train(job.recipe, job.settings, run=path, quiet=True)
-    elif RunFolder.open(path).info.get("state") == "finished":
+    state = kept.state(path, job.recipe, job.settings)
+    if state == "finished":
         return path, float(RunFolder.open(path).info["seconds"])
+    if state == "new":
+        ganherd.train(job.recipe, job.settings, run=path, quiet=True)
     else:
         ganherd.resume(path, quiet=True)
     return path, time.perf_counter() - began

@@ -16,9 +16,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import kept
+
 import ganherd
 from ganherd import figures
-from ganherd.run.folder import RunFolder
 
 RUNS = "$RUNS"  # where the runs lie, in the recipe of one that starts from others
 TRY = 1000  # images that costs are taken of, trained and held out
@@ -115,12 +116,14 @@ FIGURES = {
 
 
 def trained(wanted: Wanted, runs: Path, more: list[str]) -> Path:
-    """The finished run; one that was stopped goes on."""
+    """The finished run; one that was stopped goes on, one with other settings is refused."""
     path = runs / wanted.folder
-    if not path.exists():
+    settings = [*(one.replace(RUNS, str(runs)) for one in wanted.overrides), *more]
+    state = kept.state(path, wanted.recipe, settings)
+    if state == "new":
         print(f"training {path}", file=sys.stderr)
-        ganherd.train(wanted.recipe, [*(one.replace(RUNS, str(runs)) for one in wanted.overrides), *more], run=path)
-    elif RunFolder.open(path).info.get("state") != "finished":
+        ganherd.train(wanted.recipe, settings, run=path)
+    elif state == "stopped":
         ganherd.resume(path)
     return path
 
@@ -160,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    kept.told(main)

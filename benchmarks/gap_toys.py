@@ -27,6 +27,7 @@ from typing import Any
 
 from gap_arms import ARMS, Job, work
 from gap_toys_show import beside, differences, draw, table
+from kept import told
 
 import ganherd
 
@@ -166,4 +167,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    told(main)

@@ -1,13 +1,17 @@
-"""How much memory the ranks of one machine take together while they train. Prints one JSON object.
+"""How much memory the ranks of one machine take together while they train, and what they send. Prints one JSON object.
 
 python benchmarks/ranks_memory.py --recipe mnist-cellular-4x4
 python benchmarks/ranks_memory.py --recipe digits-cellular-3x3 --set strategy.cellular.grid=[4,4]
 python benchmarks/ranks_memory.py --recipe mnist-cellular-4x4 --launcher "mpiexec -n 17"
+python benchmarks/ranks_memory.py --recipe digits-cellular-3x3 --set strategy.cellular.grid=[4,4] \\
+    --set train.precision=float64 --alone
 
 By default 17 ranks, the cells of a 4 × 4 grid and a spare, make two iterations of ten steps, with their evaluations and
 mixtures, and end with the mixture, scores and report; nothing is remembered of the data, so that the judge of mixtures is
 trained, too. Four times a second the proportional set size of all processes is added up: private pages, and of those that n
-processes share the n-th part. `anonymous` is what lies in no file. Needs Linux.
+processes share the n-th part. `anonymous` is what lies in no file. `exchange_mib` came to the rank to which most came, at each
+iteration; `all_gather_mib` would have. With `--alone` the same is trained in one process: `largest_difference` is that of any
+number of the two herds. Needs Linux.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ganherd.comm import heartbeat
 from ganherd.data.home import data_home
 
 PERIOD = 0.25  # seconds
@@ -75,22 +80,53 @@ def watch(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     }
 
 
+def traffic(run: Path) -> dict[str, float]:
+    """MiB that came to a rank at each exchange, as its heartbeat told it last."""
+    met = [beat for beat in heartbeat.read(run / "ranks") if beat.exchanges]
+    if not met:
+        return {}
+    most = max(met, key=lambda beat: beat.received / beat.exchanges)
+    each = {"exchange_mib": most.received, "all_gather_mib": most.gathered}
+    return {name: round(count / most.exchanges / 2**20, 3) for name, count in each.items()}
+
+
+def difference(run: Path, other: Path) -> float:
+    """The largest one of any number of the nets, optimisers and settings of two herds."""
+    from ganherd.run import checkpoint
+    from ganherd.run.assemble import assemble
+    from ganherd.run.folder import RunFolder
+
+    nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
+    folders = [RunFolder(path).checkpoints for path in (run, other)]
+    last = [checkpoint.path_of(folder, checkpoint.steps(folder)[-1]) for folder in folders]
+    found, expected = (checkpoint.load(path, nets).state for path in last)
+    names = [name for name in expected if name.startswith(("g.", "d.", "set."))]
+    return max(float((found[name].double() - expected[name].double()).abs().max()) for name in names)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", required=True)
     parser.add_argument("--ranks", type=int, default=17)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--launcher", help="what starts the ranks; else `ganherd train --ranks` does")
+    parser.add_argument(
+        "--alone", action="store_true", help="train the same in one process, too, and compare the herds"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "ganherd", "train", asked.recipe, "--budget", "20steps", "--quiet"]
-        words += ["--run", f"{folder}/run"]
         for setting in ("strategy.cellular.iteration=10steps", *asked.set):
             words += ["--set", setting]
         start = shlex.split(asked.launcher) if asked.launcher else []
+        alone = [*words, "--run", f"{folder}/alone"]
         words = [*start, *words] if start else [*words, "--ranks", str(asked.ranks)]
+        words += ["--run", f"{folder}/run"]
         environment = {**os.environ, "GANHERD_DATA": str(data_home()), "GANHERD_CACHE": f"{folder}/cache"}
-        found = watch(words, environment)
+        found = {**watch(words, environment), **traffic(Path(folder) / "run")}
+        if asked.alone:
+            subprocess.run(alone, env=environment, stdout=subprocess.DEVNULL, check=True)
+            found["largest_difference"] = difference(Path(folder) / "run", Path(folder) / "alone")
     facts = {"recipe": asked.recipe, "set": asked.set, "ranks": asked.ranks, "started_by": asked.launcher or "--ranks"}
     print(json.dumps({**facts, **found}))
 

@@ -18,6 +18,7 @@ from ganherd.scores.material import Drawn, LeftOut
 from ganherd.scores.moments import Moments
 from ganherd.strategies import ensemble
 from ganherd.strategies.ensemble import Ensemble
+from ganherd.strategies.kernel_score import KernelScore, RealSide
 from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, summarise
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ganherd.scores.reference import Reference
 
 FOLDER = "mixture-ensemble"
-By = Literal["fid", "tvd"]
+By = Literal["fid", "tvd", "kid"]
 Search = Literal["greedy", "evolutionary", "neighbourhoods"]
 _SMALL = 256  # features up to which a mixture's score is quickest on a CPU
 _GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as the cellular papers at the end of a run
@@ -38,7 +39,7 @@ class Chosen:
     seed: int
     members: tuple[int, ...]  # as the search picked them
     weights: tuple[float, ...]
-    before: Mapping[str, float]  # of the run's own mixture: fid, and tvd where the network tells classes
+    before: Mapping[str, float]  # of the run's own mixture: fid, tvd where the network tells classes, kid if asked for
     after: Mapping[str, float]
     searched: tuple[float, float]  # what the search saw of both
     tried: int  # mixtures
@@ -71,11 +72,16 @@ class Found:
         head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
         lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
         for one in self.each:
-            told = [f"{name} {one.before[name]:.3f} → {one.after[name]:.3f}" for name in one.before]
-            saw = f"the search saw {self.by} {one.searched[0]:.3f} → {one.searched[1]:.3f} in {one.tried:,} mixtures"
+            told = [_told(name, one.before[name], one.after[name]) for name in one.before]
+            saw = f"the search saw {_told(self.by, *one.searched)} in {one.tried:,} mixtures"
             lines += ["", f"seed {one.seed}: {', '.join(told)} on fresh samples; {saw}", "member  weight"]
             lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
         return "\n".join([*lines, "", str(self.folder)])
+
+
+def _told(name: str, before: float, after: float) -> str:
+    digits = 5 if name == "kid" else 3
+    return f"{name} {before:.{digits}f} → {after:.{digits}f}"
 
 
 def find(
@@ -143,7 +149,7 @@ def _of_replica(
     able = sorted(set(sets[0]) & set(sets[1]))  # a generator that is no number any more is nobody's partner
     if not able:
         raise UserError(f"no generator of seed {made.seeds[replica]} makes samples that are numbers: train it again.")
-    seen, fresh = (_scores(reference, [one[m] for m in able]) for one in sets)
+    seen, fresh = (_scores(reference, [one[m] for m in able], by) for one in sets)
     if by not in seen:
         raise UserError(
             f"--by tvd needs a network that tells classes, and {reference.network.name} does not: "
@@ -197,8 +203,8 @@ def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progr
     return found
 
 
-def _scores(reference: Reference, each: Sequence[np.ndarray]) -> dict[str, Score]:
-    """How mixtures of these generators are scored: fid, and tvd where the network tells classes."""
+def _scores(reference: Reference, each: Sequence[np.ndarray], by: By) -> dict[str, Score]:
+    """How mixtures of these generators are scored: fid, tvd where the network tells classes, kid where it is asked for."""
     n, together = len(each[0]), np.concatenate(each)
     nobody = np.full(len(together), -1, np.int64)
     fake, real = reference.of(Drawn(together, nobody, nobody)), reference.real
@@ -212,6 +218,8 @@ def _scores(reference: Reference, each: Sequence[np.ndarray]) -> dict[str, Score
     if real.logits is not None:
         seen = torch.bincount(real.logits.argmax(1).cpu(), minlength=classes).double()
         found["tvd"] = VariationScore(summary, seen / seen.sum())
+    if by == "kid":  # kernels of all pairs take longer than moments
+        found["kid"] = KernelScore(torch.stack(fake.x.split(n)), RealSide(real.x, where))
     return found
 
 

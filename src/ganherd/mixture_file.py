@@ -15,6 +15,7 @@ from ganherd.errors import UserError
 from ganherd.recipe_nets import Breed, Net, Prior
 
 JSON, TENSORS = "mixture.json", "generators.safetensors"
+SCORES = ("fid", "tvd", "kid")  # by which neighbourhoods are judged
 _Weight = Annotated[float, Field(ge=0)]
 
 
@@ -40,6 +41,7 @@ class Neighbourhood(BaseModel):
     weights: list[_Weight]
     fid: float | None = None  # none: not a number
     tvd: float | None = None  # none: the network tells no classes
+    kid: float | None = None  # none: nothing was chosen by it
 
 
 class Neighbourhoods(BaseModel):
@@ -47,7 +49,7 @@ class Neighbourhoods(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
-    by: Literal["fid", "tvd"]  # what the best was chosen by
+    by: Literal["fid", "tvd", "kid"]  # what the best was chosen by
     network: str
     samples: Annotated[int, Field(ge=1)]  # of each generator
     best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the cell, in each replica

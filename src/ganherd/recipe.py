@@ -283,6 +283,12 @@ class Recipe(Section):
                 "strategy.gap.stay herd.members",
                 f"strategy.gap.stay names slot {max(stay)}, but {there} members have the slots 0 to {there - 1}",
             )
+        if name == "gap" and stay and there - len(set(stay)) < 2:
+            raise refuse(
+                "strategy.gap.stay herd.members",
+                f"strategy.gap.stay leaves {there - len(set(stay))} of {there} members to swap, and a swap takes two: let fewer "
+                "stay, or set strategy.name to independent",
+            )
         if pace and self.engine.name == "graph":
             raise refuse(
                 "strategy.gap.pace engine.name",

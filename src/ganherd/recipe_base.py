@@ -123,7 +123,7 @@ def _device(value: str) -> str:
 def _loss(value: str) -> str:
     if value not in LOSSES:
         known = ALSO_CALLED.get(value.lower().replace("_", "-"), value)
-        raise refuse("loss.name", f"there is no loss {value!r} (there are {', '.join(LOSSES)}){nearest(known, LOSSES)}")
+        raise refuse("", f"there is no loss {value!r} (there are {', '.join(LOSSES)}){nearest(known, LOSSES)}")
     return value
 
 

@@ -47,7 +47,7 @@ def _one(details: ErrorDetails, data: dict[str, Any], lines: Lines) -> tuple[_Pl
     path, field = _find(details["loc"])
     key = ".".join(path)
     if kind == "recipe":  # a sentence already, with the keys that it is about
-        keys = [tuple(k.split(".")) for k in context["keys"].split()]
+        keys = [tuple(k.split(".")) for k in context["keys"].split()] or [path]  # none are named: the one that was read
         return _place(keys, lines), 0, context["sentence"]
     if kind == "extra_forbidden":
         path = (*path, str(details["loc"][-1]))
@@ -161,24 +161,26 @@ def _expects(field: FieldInfo | None) -> str:
     return _kind(field.annotation, list(field.metadata))
 
 
-def _kind(annotation: Any, limits: list[Any]) -> str:
-    """A type with its limits, in words.
+def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
+    """A type with its limits, in words; `or_else`: it stands beside others.
 
-    >>> _kind(int | None, [Ge(2)])
-    'a whole number of at least 2, or null'
+    >>> _kind(int | None, [Ge(2)]), _kind(list[typing.Annotated[int, Ge(0)]], [])
+    ('a whole number of at least 2, or null', 'a list, each entry a whole number of at least 0')
+    >>> _kind(float | list[float], [])
+    'a number, or a list of such, one for each member'
     """
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         inner = [x for part in parts[1:] for x in (part.metadata if isinstance(part, FieldInfo) else [part])]
-        return _kind(parts[0], inner)
+        return _kind(parts[0], inner, or_else)
     if origin in (typing.Union, types.UnionType):
-        return ", or ".join(_kind(part, limits) for part in parts)
+        return ", or ".join(_kind(part, limits, True) for part in parts)
     if origin is Literal:
         return f"one of {', '.join(parts)}" if len(parts) > 1 else str(parts[0])
     if origin is list and (section := _section(parts[0])):
         return f"a list of mappings ({', '.join(_names(section))})"
     if origin is list:
-        return "a list of such, one for each member"
+        return "a list of such, one for each member" if or_else else f"a list, each entry {_kind(parts[0], [])}"
     if origin is dict:
         return f"a mapping of labels to {_kind(parts[1], []).removeprefix('a ').replace('number', 'numbers')}"
     if section := _section(annotation):

@@ -105,6 +105,16 @@ class Mutation(Section):
     loss_each: Literal["batch", "iteration", "creation"] = "batch"
     d_loss: LossName | None = None  # of the discriminators, whatever is drawn; none: the game of the drawn loss
 
+    @model_validator(mode="after")
+    def _has_losses_to_draw(self) -> Mutation:
+        key = "strategy.cellular.mutation"
+        if not self.losses and self.loss_each != "batch":
+            raise refuse(
+                f"{key}.loss_each {key}.losses",
+                f"{key}.loss_each has no effect where no losses are drawn: list some in {key}.losses, or leave it out",
+            )
+        return self
+
 
 class Mixing(Section):
     """(1+1)-ES on the weights of each neighbourhood's generators."""
@@ -112,7 +122,7 @@ class Mixing(Section):
     when: Literal["iteration", "end", "off"] = "iteration"
     generations: int = Field(1, ge=1)  # steps of the ES each time
     sigma: float = Field(0.01, gt=0)
-    score: Literal["fid", "tvd"] = "fid"
+    score: Literal["fid", "tvd", "kid"] = "fid"  # of a mixture's samples against the data, less is better
     network: str = "auto"  # of features: auto takes the data's own classifier, or pixels for points
     samples: int = Field(1000, ge=2)  # of each generator
     # what the run ends with: the generators of its last iteration, or those of the iteration whose mixture scored best
@@ -135,12 +145,34 @@ class Rewire(Section):
     topology: Literal["torus", "moore", "ring", "isolated", "full"]
     neighbours: int = Field(1, ge=1)
 
+    @model_validator(mode="after")
+    def _is_a_ring(self) -> Rewire:
+        _refuse_neighbours("strategy.cellular.rewire", self.topology, self.neighbours)
+        return self
+
+
+def _refuse_neighbours(key: str, topology: str, neighbours: int) -> None:
+    if neighbours != 1 and topology != "ring":
+        keys = key if key.endswith("rewire") else f"{key}.neighbours {key}.topology"
+        raise refuse(
+            keys,
+            f"{key}.neighbours {neighbours} has no effect on the topology {topology}: it is for ring, on each side; "
+            "leave it out",
+        )
+
+
+def _grid(value: Any) -> Any:
+    whole = isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+    if not whole or len(value) != 2 or min(value) < 1:
+        raise ValueError("must be rows and columns, two whole numbers of at least 1, as [3, 3]")
+    return value
+
 
 class Cellular(Section):
     """Cells on a graph coevolve with their neighbours."""
 
     topology: Literal["torus", "moore", "ring", "isolated", "full", "graph"] = "torus"  # isolated: no communication
-    grid: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)] = [3, 3]  # rows, columns
+    grid: Annotated[list[int], BeforeValidator(_grid)] = [3, 3]  # rows, columns
     neighbours: int = Field(1, ge=1)  # ring: on each side
     graph: list[list[Annotated[int, Field(ge=0)]]] = []  # topology graph: the neighbours of each cell
     rewire: list[Rewire] = []  # neighbourhoods that change while it trains
@@ -174,6 +206,20 @@ class Cellular(Section):
                 f"{key}.graph {key}.topology",
                 f"{key}.graph lists the neighbours of each cell and belongs to {key}.topology graph: give both or neither",
             )
+        _refuse_neighbours(key, self.topology, self.neighbours)
+        for name in ("tournament", "replacements"):
+            if not self.selection and getattr(self, name) != type(self).model_fields[name].default:
+                raise refuse(
+                    f"{key}.{name} {key}.selection",
+                    f"{key}.{name} has no effect with {key}.selection false: set that to true, or leave it out",
+                )
+        for cell, listed in enumerate(self.graph):
+            if max(listed, default=0) >= len(self.graph):
+                raise refuse(
+                    f"{key}.graph",
+                    f"{key}.graph: cell {cell} lists {max(listed)}, and its cells are numbered from 0 to "
+                    f"{len(self.graph) - 1}",
+                )
         if self.rewire and self.rewire_by:
             raise refuse(
                 f"{key}.rewire {key}.rewire_by",

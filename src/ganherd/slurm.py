@@ -98,6 +98,7 @@ def script(job: Job) -> str:
         f"run={shlex.quote(str(job.run))}",
         *(f"module load {shlex.quote(module)}" for module in job.modules),
         f"export OMP_NUM_THREADS={job.cpus_per_rank}",
+        *([] if job.launcher == "mpiexec" else [_CPUS]),
         *([f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={max(10, job.notice - 10)}"] if job.launcher == "torchrun" else []),
         *_which(job),
         _BODY.format(ask=_ASK_TORCHRUN if job.launcher == "torchrun" else _ASK, launch=_launch(job)),
@@ -172,6 +173,8 @@ def _launch(job: Job) -> str:
     return line.replace("FIRST:29400", first).replace("--rdzv-id JOB", '--rdzv-id "$SLURM_JOB_ID"')
 
 
+# since Slurm 22.05 srun takes one core for a task, whatever the job has; the srun of mpiexec starts no ranks, but its daemons
+_CPUS = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
 _ASK = 'kill -USR1 "$job" 2>/dev/null'
 # torchrun passes SIGTERM on to its ranks, and SIGUSR1 ends it; srun itself would answer SIGTERM by killing all
 _ASK_TORCHRUN = 'scancel --signal=TERM "$id"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import little
 from ganherd import recipe_file
+from ganherd.errors import UserError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -22,9 +24,17 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def study() -> dict[str, ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
-        return {
-            name: importlib.import_module(name) for name in ("gap_arms", "gap_toys_show", "gap_toys", "gap_figures")
-        }
+        names = (
+            "kept",
+            "gap_arms",
+            "gap_toys_show",
+            "gap_toys",
+            "gap_figures",
+            "gap_study",
+            "gap_images",
+            "gap_stacked",
+        )
+        return {name: importlib.import_module(name) for name in names}
 
 
 def arm(name: str, modes: list[float], **kinds: list[float]) -> dict[str, Any]:
@@ -115,3 +125,95 @@ def test_every_figure_has_valid_recipes_and_the_same_run_one_folder(study: dict[
             assert known.model_copy(update={"run": recipe.run}) == recipe
     with pytest.raises(SystemExit, match="no figure 5"):
         study["gap_figures"].asked_for(["5"])
+
+
+# -- runs and results that are kept ---------------------------------------------------------------------------------------
+
+
+def test_a_kept_run_of_other_settings_is_refused(
+    study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    little.be_brief(monkeypatch)
+    monkeypatch.setattr("ganherd.mixture._NOISES", 512)
+    arms, kept = study["gap_arms"], study["kept"]
+    job = arms.Job("r15", "one", 0, 1, ("train.budget=3steps",))
+    path, seconds = arms.trained(job, tmp_path)
+    assert arms.trained(job, tmp_path)[0] == path and seconds > 0
+    assert kept.state(path, job.recipe, [*job.settings, "engine.threads=2", "run.record_every=5"]) == "finished"
+    for more in ("train.budget=4steps", "run.seed=7", "optim.lr_g=1e-2"):
+        with pytest.raises(UserError, match="was trained with other settings"):
+            kept.state(path, job.recipe, [*job.settings, more])
+    with pytest.raises(UserError, match=r"train.budget: 3steps -> 4steps"):
+        arms.trained(arms.Job("r15", "one", 0, 1, ("train.budget=4steps",)), tmp_path)
+    figures = study["gap_figures"]
+    with pytest.raises(UserError, match="was trained with other settings"):
+        folder = Path(tmp_path / figures.toys(600)[0].folder)
+        path.rename(folder)
+        figures.trained(figures.toys(600)[0], tmp_path, [])
+    monkeypatch.setattr(sys, "argv", ["gap_figures.py", "3", "--runs", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        kept.told(figures.main)
+    assert ended.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_results_are_whole_after_each_arm_and_calls_add_up(
+    study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arms = study["gap_study"]
+    those = {name: arms.Arm(name.upper(), f"recipe-{name}") for name in ("a", "b", "c")}
+    facts = {"steps": 3, "trained_seconds": 1.0}
+    monkeypatch.setattr(arms, "trained", lambda arm, asked: {"label": arm.label, "run": arm.recipe, **facts})
+    path, seen = tmp_path / "out.json", []
+
+    def call(*words: str) -> list[tuple[str, Any]]:
+        asked = arms.parser("", list(those), 10).parse_args([*words])
+        results = arms.opened(path, {"n": asked.n})
+
+        def measure(name: str, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+            seen.append(list(json.loads(path.read_text())["arms"]) if path.exists() else [])
+            if "value" not in row:
+                yield {"value": name}
+
+        return list(arms.each(those, asked, results, path, measure))
+
+    assert [name for name, _ in call("--only", "c")] == ["c"]
+    assert [(name, row["value"]) for name, row in call("--only", "b", "a")] == [("a", "a"), ("b", "b"), ("c", "c")]
+    assert seen == [[], ["c"], ["c", "a"]] and len(json.loads(path.read_text())["commands"]) == 2
+    assert call("--only", "a")[0][1]["value"] == "a"  # which an earlier call measured
+    with pytest.raises(UserError, match="results of other settings \\(n: 10 -> 20\\)"):
+        call("-n", "20")
+
+
+def test_the_studies_of_images_have_valid_recipes_and_everything_published(study: dict[str, ModuleType]) -> None:
+    images, stacked = study["gap_images"], study["gap_stacked"]
+    for data, published in images.PUBLISHED.items():
+        arms = images.arms(data)
+        for kind, those in published["gam2"].items():
+            assert (
+                set(those) == {"dcgan5": {"apart-d", "gap-d4", "gap-c4"}, "gran": {"apart-g", "gap-g4", "gap-c4"}}[kind]
+            )
+            assert all(set(cells) == {"avg", "worst"} for cells in those.values())
+        assert all(recipe_file.load(arm.recipe, arm.settings).members == 4 for arm in arms.values())
+    assert all(recipe_file.load(arm.recipe, arm.settings).members == 4 for arm in stacked.ARMS.values())
+    found = {"modes": 90.0, "kl": 3.5}
+    row = {"label": "four apart", "found": {"members": [found], "mean": found, "best": found, "mixture": found}}
+    text = stacked.table({"arms": {"apart": row}})
+    assert "PacDCGAN4" in text and "one GAN: here" in text and "four apart, mixture: here" in text
+
+
+def test_gam2_is_kept_by_kind_with_its_words_beside_what_is_published(
+    study: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = study["gap_images"]
+    rows = [("apart-d", {"run": "runs/one"}), ("gap-d4", {"run": "runs/two"})]
+    span = {"least": 0.4, "largest": 0.5}
+    own = [{"run": run, "kind": "", "avg": span, "worst": span} for run in ("one", "two")]
+    own[1]["words"] = {"avg": "strongly helps", "worst": "helps"}
+    told = {"gam2": {"rows": own, "table": "GAM-II"}, "runs": {r["run"]: {"scores": {"gam2": {}}} for _, r in rows}}
+    calls: list[Any] = []
+    monkeypatch.setattr(images, "command", lambda *words: calls.append(words) or json.dumps(told))
+    found = images.judged(rows, 10_000)
+    assert len(calls) == 1 and 10_000 in calls[0] and found["table"] == "GAM-II\n"  # the GRANs are not there
+    assert found["by_kind"]["dcgan5"]["gap-d4"]["words"]["avg"] == "strongly helps"
+    text = images.table({"settings": {"data": "mnist"}, "gam2": found, "arms": {}})
+    assert "0.400 to 0.500 strongly helps" in text and "0.430-0.476" in text and "0.355-0.405" in text

@@ -93,6 +93,7 @@ def test_a_run_without_neighbourhoods_has_no_score_of_them(cli: Cli, run: Path) 
     "options",
     [
         ("--by", "fid"),
+        ("--by", "kid", "--search", "evolutionary", "--size", 2),
         ("--by", "tvd", "--search", "evolutionary", "--size", 2),
         ("--by", "fid", "--search", "neighbourhoods"),
     ],
@@ -109,7 +110,7 @@ def test_an_ensemble_is_a_mixture_like_any_other(cli: Cli, grid_run: Path, optio
         assert 1 <= len(given) <= (2 if "--size" in options else 5)
         assert isinstance(row, list) and row == [given.get(member, 0.0) for member in range(CELLS)]
         assert sum(given.values()) == pytest.approx(1)
-        assert set(one["before"]) == set(one["after"]) == {"fid", "tvd"} and one["tried"] >= CELLS
+        assert set(one["before"]) == set(one["after"]) == {"fid", "tvd", options[1]} and one["tried"] >= CELLS
         if "--search" not in options:  # which begins with the best of them; the other one draws its first ensembles
             assert one["searched"][1] < one["searched"][0] * 1.5
     assert cli("sample", grid_run / "mixture-ensemble", "-n", 9, "-o", "out.npz").code == 0
@@ -150,7 +151,7 @@ def test_a_generator_that_is_broken_is_nobodys_partner(grid_run: Path, monkeypat
     [
         (("--by", "tvd", "--network", "pixels"), "tells classes"),
         (("--network", "lipizzaner-mnist"), "28 × 28"),
-        (("--by", "is"), "--by"),
+        (("--by", "precision"), "--by"),
         (("--size", 0), "--size"),
     ],
 )
@@ -160,3 +161,83 @@ def test_what_cannot_be_searched(cli: Cli, grid_run: Path, options: tuple[Any, .
 
 def test_members_that_stand_for_classes_are_no_ensemble(cli: Cli, run: Path) -> None:
     assert "stand for classes" in cli("ensemble", run, "-q").sentence
+
+
+# -- what is refused before a run folder is founded -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mixing", "says"),
+    [
+        ({"network": "gone.npz"}, "mixing.network gone.npz: there is no file gone.npz"),
+        ({"network": "gone.pt"}, "mixing.network gone.pt: the network gone.pt cannot be read: No such file"),
+        (
+            {"network": "lipizzaner-mnist"},
+            "mixing.network lipizzaner-mnist: the network lipizzaner-mnist looks at grey",
+        ),
+        ({"network": "pixel"}, "did you mean pixels"),
+        ({"network": "my_net:Wide"}, "mixing.network my_net:Wide cannot look at images of (1, 8, 8): RuntimeError"),
+        ({"network": "my_net:Flat"}, "mixing.network my_net:Flat made (1, 128) out of 2 samples"),
+        ({"network": "pixels", "score": "tvd"}, "score tvd needs a network that tells classes, and pixels does not"),
+    ],
+)
+def test_a_network_that_cannot_look_is_told_before_anything_is_trained(
+    cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch, mixing: dict[str, str], says: str
+) -> None:
+    Path("my_net.py").write_text(
+        "import torch\n"
+        "class Wide(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(99, 2)\n"
+        "class Flat(torch.nn.Module):\n    def forward(self, x):\n        return x.reshape(1, -1)\n"
+    )
+    monkeypatch.syspath_prepend(Path.cwd())
+    cellular = {"grid": [2, 2], "iteration": "2steps", "mixing": mixing}
+    strategy = {"name": "cellular", "cellular": cellular}
+    loss = {"name": "non-saturating"}
+    Path("mine.yaml").write_text(
+        json.dumps(small_recipe(data, data={"partition": "all"}, loss=loss, strategy=strategy))
+    )
+    for more in ((), ("--dry-run",)):
+        assert says in cli("train", "mine.yaml", "--run", "new", "--quiet", *more).sentence
+        assert not Path("new").exists()
+
+
+def test_a_run_whose_network_has_gone_is_not_left_running(
+    cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ganherd.scores.lipizzaner_net import LipizzanerNet
+
+    random = np.random.default_rng(0)
+    np.savez("mnist.npz", x=random.integers(0, 256, (40, 1, 28, 28), np.uint8), y=np.arange(40) % 2)
+    np.savez("net.npz", **{name: p.detach().numpy() for name, p in LipizzanerNet().named_parameters()})
+    cellular = {"grid": [1, 2], "iteration": "2steps", "mixing": {"network": "net.npz", "samples": 8}}
+    strategy = {"name": "cellular", "cellular": cellular | {"fitness": {"samples": 8}}}
+    nets = {"generator": {"name": "mlp", "hidden": [4]}, "discriminator": {"name": "mlp", "hidden": [4]}, "latent": 2}
+    recipe = small_recipe("mnist.npz", data={"partition": "all"}, nets=nets, strategy=strategy)
+    Path("mine.yaml").write_text(json.dumps(recipe | {"loss": {"name": "non-saturating"}}))
+    monkeypatch.setattr("ganherd.run.finish.write_scores", lambda *arguments: {})
+    assert cli("train", "mine.yaml", "--run", "new", "--quiet").code == 0
+    Path("net.npz").unlink()
+    again = ("train", "--resume", "new", "--budget", "8steps", "--quiet")
+    assert "there is no file net.npz" in cli(*again).sentence
+    assert json.loads(cli("status", "new", "--json").out)["state"] == "finished"
+
+
+def test_a_run_that_a_users_function_ends_can_be_gone_on_with(
+    cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("late_wiring.py").write_text(
+        "def late(iteration, cells):\n    return [[[0]] * cells, [[9]] * cells][iteration]\n"
+    )
+    monkeypatch.syspath_prepend(Path.cwd())
+    cellular = {"grid": [1, 2], "iteration": "2steps", "rewire_by": "late_wiring:late", "mixing": {"when": "off"}}
+    strategy = {"name": "cellular", "cellular": cellular | {"fitness": {"samples": 8}}}
+    recipe = small_recipe(data, data={"partition": "all"}, loss={"name": "non-saturating"}, strategy=strategy)
+    Path("mine.yaml").write_text(json.dumps(recipe))
+    assert "late_wiring:late" in cli("train", "mine.yaml", "--run", "new", "--quiet").sentence
+    assert json.loads(cli("status", "new", "--json").out)["state"] == "interrupted"
+
+
+def test_a_graph_that_names_cells_that_are_not_there(cli: Cli) -> None:
+    words = ("--set", "strategy.cellular.topology=graph", "--set", "strategy.cellular.graph=[[1], [0, 7]]")
+    told = cli("train", "digits-cellular-3x3", *words).sentence
+    assert "--set strategy.cellular.graph" in told and "cell 1 lists 7, and its cells are numbered from 0 to 1" in told

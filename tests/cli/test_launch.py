@@ -94,6 +94,8 @@ def test_what_is_asked_of_slurm() -> None:
         "--account=me", "--signal=B:USR1@120", "--requeue", "--open-mode=append", "--job-name=ganherd-digits",
     }  # fmt: skip
     assert "srun --kill-on-bad-exit=1 ganherd train" in text and "OMP_NUM_THREADS=3" in text
+    before, found, _ = text.partition("\nexport SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK\n")
+    assert found and "srun " not in before  # which srun does not inherit
 
 
 def test_one_torchrun_a_node_starts_the_ranks_there() -> None:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from ganherd.comm.again import with_launcher
 from ganherd.comm.detect import connect, detect
 from ganherd.errors import UserError
 from little import environment
@@ -64,3 +65,19 @@ def test_one_process_is_connected_with_itself() -> None:
 def test_a_communicator_that_is_not_there_is_named() -> None:
     with pytest.raises(UserError, match="no communicator 'smoke': choose local, mpi or torch"):
         connect("smoke", {})
+
+
+@pytest.mark.parametrize(
+    ("engine", "environ", "words"),
+    [
+        ("mpi", {"PMI_SIZE": "4"}, "mpiexec -n 4 COMMAND"),
+        ("mpi", {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_MCA_mpi_ft_enable": "1"}, "mpiexec --with-ft ulfm -n 4 COMMAND"),
+        ("mpi", {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "PMI_SIZE": "4"}, "srun -n 4 COMMAND"),
+        ("torch", {"GANHERD_RANKS": "4", "LOCAL_WORLD_SIZE": "4"}, "COMMAND --ranks 4"),
+        ("torch", {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nproc-per-node 4 -m -- COMMAND"),
+        ("torch", {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "2"}, "torchrun … -m -- COMMAND"),
+        ("torch", {"RANK": "0", "WORLD_SIZE": "4"}, "COMMAND"),
+    ],
+)
+def test_a_command_that_goes_on_is_given_with_its_launcher(engine: str, environ: dict[str, str], words: str) -> None:
+    assert with_launcher("COMMAND", engine, 4, environ) == words

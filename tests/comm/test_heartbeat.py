@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import platform
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ganherd.comm.heartbeat import Heartbeat, read
 from ganherd.comm.local import Local
+from ganherd.comm.silence import Silence, in_words
 from ganherd.errors import UserError
 
 
@@ -86,6 +90,42 @@ def test_ranks_of_an_earlier_and_larger_job_are_not_shown(tmp_path: Path) -> Non
             pass
     assert [(beat.rank, beat.size) for beat in read(tmp_path)] == [(0, 2), (1, 2)]
     assert read(tmp_path / "nowhere") == []
+
+
+def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path) -> None:
+    """Also where its thread is alive and the disk is not: what counts is what others can read."""
+    said: list[tuple[str, int, int]] = []
+
+    def tell(event: str, facts: dict[str, Any]) -> None:
+        assert f"rank 1 on {platform.node()} is {event}: nothing was heard of it" in in_words(event, facts)
+        said.append((event, facts["rank"], facts["at"]))
+
+    listener = Silence(tmp_path, 0, 3, tell)
+    with Heartbeat(tmp_path, 0, 3, period=0.02) as first, Heartbeat(tmp_path, 2, 3, period=60.0):
+        first.listener = listener.look
+        with pytest.raises(KeyboardInterrupt), Heartbeat(tmp_path, 1, 3, period=0.02) as other:
+            other.note("processing", step=7)
+            raise KeyboardInterrupt
+        until(lambda: said)
+        until(lambda: read(tmp_path)[1].health(time.time()) == "lost")
+        with Heartbeat(tmp_path, 1, 3, period=60.0) as other:
+            other.note("processing", step=8)
+            until(lambda: len(said) == 2)
+    assert said == [("late", 1, 7), ("back", 1, 8)]
+
+
+def test_nobody_is_missed_for_what_an_earlier_job_left(tmp_path: Path) -> None:
+    """Its ranks had finished, or were killed, long before this one listens."""
+    said: list[str] = []
+    for rank in (1, 2):
+        with suppress(KeyboardInterrupt), Heartbeat(tmp_path, rank, 3):
+            if rank == 1:
+                raise KeyboardInterrupt
+    for rank in (1, 2):
+        path = tmp_path / f"rank-{rank:03d}.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "time": 1000.0}))
+    Silence(tmp_path, 0, 3, lambda event, facts: said.append(event)).look(5.0)
+    assert not said
 
 
 @pytest.mark.parametrize(

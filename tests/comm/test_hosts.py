@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import little
 from comm.hosts import Host, hosts, missing, mpiexec, torchrun
 from comm.launch import mpiexec as local_mpiexec
 from comm.test_ulfm import need_ulfm
+from ganherd.run.folder import RunFolder
+from promises.test_ranks import assert_same_herd, recipe
 
 PROGRAM = Path(__file__).parent / "rank_over_hosts.py"
 LONG = pytest.mark.long
@@ -55,6 +60,21 @@ def test_torchrun_starts_them_again_and_goes_on_without_a_host_that_is_cut_off(c
         said = running[0].communicate(timeout=60)[0]
         assert running[0].returncode == 0, said
         assert all((folder / f"{name}.done").exists() for name in names(made[:-1])), said
+
+
+def test_a_herd_trained_over_two_hosts_is_that_of_one_process(folder: Path) -> None:
+    """By the command, as a user would: the same files, seen by both, and nothing else in common."""
+    np.savez(folder / "data.npz", x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))
+    made, run = recipe(folder / "data.npz", "cellular"), folder / "run"
+    (folder / "recipe.yaml").write_text(json.dumps(made))
+    words = ["-m", "--", "ganherd", "train", folder / "recipe.yaml", "--run", run, "--quiet"]
+    with hosts(2, folder) as two:
+        running = [host.start(torchrun(two[0], host, "2", *words)) for host in two]
+        little.train(folder / "alone", made)
+        said = [each.communicate(timeout=120)[0] for each in running]
+        assert [each.returncode for each in running] == [0, 0], said
+    assert sorted(RunFolder(run).info["ranks"]["hosts"]) == ["host1", "host2"]
+    assert_same_herd(run, folder / "alone")
 
 
 @pytest.mark.mpi

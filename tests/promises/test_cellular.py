@@ -177,7 +177,13 @@ KEPT = {"mixing": {"samples": 20, "generations": 3, "keep": "best"}}
 
 @pytest.mark.parametrize(
     ("case", "more"),
-    [("2x2", {}), ("2x2, no selection", {}), ("population of 2", KEPT), ("losses at creation", {})],
+    [
+        ("2x2", {}),
+        ("losses by batch", {}),
+        ("2x2, no selection", {}),
+        ("population of 2", KEPT),
+        ("losses at creation", {}),
+    ],
 )
 def test_a_stop_within_an_iteration_or_between_two_is_exact(
     tmp_path: Path, case: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -48,10 +48,12 @@ def repeated(folder: Path, name: str, launcher: str) -> tuple[int, int]:
     """(the step at which the rank was killed, how many steps were done again), of a run that went on after that."""
     killed = json.loads((folder / f"{name}.killed").read_text())["step"]
     events = RunFolder(folder / name).events()
-    lost = [event for event in events if event["event"] == "lost"]
+    told = {kind: [event for event in events if event["event"] == kind] for kind in ("lost", "restart")}
     again = [event["step"] for event in events if event["event"] == "resume"]
-    assert len(again) <= 1 and len(lost) == (len(again) if launcher == "ulfm" else 0), (lost, again)
-    return killed, max([0, *(killed - step for step in again), *(event["repeated"] for event in lost)])
+    expected = {"lost": len(again) * (launcher == "ulfm"), "restart": len(again) * (launcher == "torchrun")}
+    assert len(again) <= 1 and {kind: len(each) for kind, each in told.items()} == expected, (told, again)
+    lost = [event["repeated"] for each in told.values() for event in each]
+    return killed, max([0, *(killed - step for step in again), *lost])
 
 
 def difference(run: Path, other: Path) -> float:

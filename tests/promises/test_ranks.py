@@ -16,6 +16,7 @@ import torch
 
 import little
 from comm.launch import mpiexec, torchrun
+from ganherd.comm import heartbeat
 from ganherd.run import checkpoint, status
 from ganherd.run.assemble import assemble
 from ganherd.run.folder import RunFolder
@@ -124,7 +125,7 @@ def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.
             [
                 {k: v for k, v in line.items() if k not in times}
                 for line in little.lines(path / name)
-                if line.get("event") not in ("resume", "lost")
+                if line.get("event") not in ("resume", "lost", "restart", "late", "back")
             ]
             for path in (run, other)
         ]
@@ -160,6 +161,21 @@ def test_the_same_herd_on_any_number_of_ranks(
     assert code == 0, said
     for strategy, other in alone.items():
         assert_same_herd(tmp_path / strategy, other)
+
+
+@LONG
+def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(data: Path, tmp_path: Path) -> None:
+    """As many ranks as a 4×4 grid can have, and one more: the herd of one process; four neighbours' cells come to each."""
+    made = recipe(data, "cellular", "20steps")
+    made["strategy"]["cellular"] |= {"grid": [4, 4]}
+    little.train(tmp_path / "alone", made)
+    code, said = launch("forked", 17, [["begin", made, str(tmp_path / "run")]])
+    assert code == 0, said
+    assert_same_herd(tmp_path / "run", tmp_path / "alone")
+    beats = heartbeat.read(tmp_path / "run" / "ranks")
+    assert [len(beat.members) for beat in beats] == [1] * 16 + [0]
+    for beat in beats[:16]:
+        assert beat.exchanges == 5 and beat.received * 15 == beat.gathered * 4
 
 
 def test_a_run_stopped_on_two_ranks_goes_on_on_three_and_on_one(
@@ -218,7 +234,7 @@ def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_pat
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75, said
-    assert said.count(f"resume it with: ganherd train --resume {run}") == 1, said
+    assert said.count(f"resume it with: ganherd train --resume {run} --ranks 2\n") == 1, said
     step = little.steps(run)[-1]
     assert RunFolder(run).info["state"] == "interrupted" and f"stopped by SIGTERM at step {step}." in said
     done = subprocess.run(
@@ -235,6 +251,53 @@ def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_pat
         "step": step + 3,
         "scores": None,
     }
+
+
+def test_a_stop_that_a_spare_is_asked_for_stops_all(data: Path, tmp_path: Path) -> None:
+    """It has no members, and waits in one message for the end of the others."""
+    written, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    written.write_text(json.dumps({**recipe(data, "gap", "100000steps"), "herd": {"members": 2}}))
+    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "3", str(written), "--run", str(run)]
+    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
+    beat = run / "ranks" / "rank-002.json"
+    little.underway(process, run, beat)
+    assert json.loads(beat.read_text())["members"] == []
+    os.kill(json.loads(beat.read_text())["pid"], signal.SIGTERM)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 75 and said.count("stopped by SIGTERM at step") == 1, said
+    assert not (run / "ranks" / "stop").exists() and RunFolder(run).info["state"] == "interrupted"
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_where_a_rank_that_a_command_started_is_killed_one_sentence_says_how_to_go_on(
+    victim: int, data: Path, tmp_path: Path
+) -> None:
+    """Whoever is left says it, with the name of the run that the user gave."""
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe(data, "independent", "100000steps")))
+    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "3", "recipe.yaml", "--run", "run"]
+    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    little.kill_rank(process, tmp_path / "run", victim)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 75, said
+    assert f"ganherd: rank {victim} was ended by SIGKILL" in said, said
+    assert said.count("go on with: ") == 1, said
+    assert "The job ends; go on with: ganherd train --resume run --ranks 3\n" in said, said
+    assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
+
+
+@pytest.mark.mpi
+def test_where_the_launcher_ends_all_at_once_the_way_to_go_on_was_said_at_the_start(data: Path, tmp_path: Path) -> None:
+    """MPICH, and Open MPI without ULFM, let nobody speak after a loss."""
+    written, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
+    command = [*mpiexec(), "-n", "2", sys.executable, "-m", "ganherd", "train", str(written), "--run", str(run)]
+    process = subprocess.Popen(
+        command, env=little.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    little.kill_rank(process, run, 1)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode != 0, said
+    assert said.count(f"the job ends; go on with: mpiexec -n 2 ganherd train --resume {run}\n") == 1, said
 
 
 @pytest.mark.long
@@ -267,7 +330,11 @@ def test_torchrun_starts_ranks_again_when_one_is_killed_and_they_go_on(data: Pat
     assert process.returncode == 0, said
     lines = RunFolder(run).metrics()
     assert [line["step"] for line in lines] == list(range(5, 401, 5))
-    assert [line["event"] for line in RunFolder(run).events()].count("resume") == 1
+    events = RunFolder(run).events()
+    assert [line["event"] for line in events].count("resume") == 1
+    (again,) = [line for line in events if line["event"] == "restart"]
+    assert (again["launcher"], again["number"], again["source"]) == ("torchrun", 1, "checkpoint")
+    assert 0 <= again["repeated"] <= 400 and "torchrun has started all ranks again (restart 1)" in said, said
     assert RunFolder(run).info["state"] == "finished"
 
 

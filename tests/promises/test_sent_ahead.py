@@ -18,6 +18,7 @@ from ganherd.comm.placement import border
 from ganherd.run import checkpoint, status
 from ganherd.run.assemble import assemble
 from ganherd.run.folder import RunFolder
+from ganherd.run.progress import size
 
 HERE = Path(__file__).parent
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -85,8 +86,9 @@ def order(folder: Path, name: str) -> str:
 
 def test_members_travel_while_mixtures_evolve_and_checkpoints_are_written(two_ranks: Path) -> None:
     """At the first step nothing is sent ahead, and nothing at the last, after which nobody meets."""
-    iteration = "begin begin mixture save wait wait"  # generators, then discriminators
-    assert order(two_ranks, "cellular") == f"save begin wait {iteration} {iteration} mixture save"
+    mixture = "mixture begin wait"  # what is known of the neighbours' samples
+    iteration = f"begin begin {mixture} save wait wait"  # generators, then discriminators
+    assert order(two_ranks, "cellular") == f"save begin wait {iteration} {iteration} {mixture} save"
 
 
 def test_swapped_nets_travel_while_a_checkpoint_is_written(two_ranks: Path) -> None:
@@ -101,21 +103,29 @@ def test_a_stop_while_members_are_on_their_way_changes_nothing(strategy: str, tw
     little.assert_same(stopped, undisturbed)
 
 
-def test_a_rank_of_a_torus_gets_its_border_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """4×4 cells on four ranks: at each of five iterations the slices of eight cells, however the herd is trained."""
+@pytest.mark.parametrize("mixing", ["off", "iteration"])
+def test_a_rank_of_a_torus_gets_its_border_and_nothing_else(mixing: str, tmp_path: Path) -> None:
+    """4×4 cells on four ranks: at each of five iterations the slices of eight cells, however the herd is trained; and, where
+    mixtures evolve, what is known of the samples of these eight."""
     run, ranks, iterations = tmp_path / "run", 4, 5
-    jobs = json.dumps(["begin", recipe(tmp_path, "torus", 2 * iterations), str(run)])
-    launch(ranks, "rank_trains.py", "torch", jobs)
+    made = recipe(tmp_path, "torus", 2 * iterations)
+    made["strategy"]["cellular"]["mixing"] = {"when": mixing, "samples": 16}
+    launch(ranks, "rank_trains.py", "torch", json.dumps(["begin", made, str(run)]))
     nets = assemble(RunFolder(run).recipe, begins=False).herd.nets
     state = checkpoint.load(little.last_checkpoint(run), nets).state
     an_individual = [value for name, value in state.items() if name.startswith(("g.", "d.", "set.lr_"))]
     a_slice = sum(value[0].numel() * value.element_size() for value in an_individual)
+    a_summary = 0
+    if mixing == "iteration":
+        features = 36  # without labels the pixels stand for themselves
+        a_summary = 8 * (features + features**2 + 1)  # mean, covariance, number of samples
     beats = heartbeat.read(run / "ranks")
     assert [len(beat.members) for beat in beats] == [4] * ranks
     for beat in beats:
         assert beat.exchanges == iterations
-        assert beat.received == iterations * border(4, 4, 1, 4) * a_slice
-        assert beat.gathered == iterations * (16 - 4) * a_slice
+        assert beat.received == iterations * border(4, 4, 1, 4) * (a_slice + a_summary)
+        assert beat.gathered == iterations * (16 - 4) * (a_slice + a_summary)
+        assert beat.bytes_received >= beat.received
     told = status.text(status.describe(run))
-    assert f"{iterations} exchanges: {8 * a_slice / 1024:.1f} KiB came to a rank each time" in told
-    assert f"an all-gather would have brought {12 * a_slice / 1024:.1f} KiB" in told
+    assert f"{iterations} exchanges: {size(8 * (a_slice + a_summary))} came to a rank each time" in told
+    assert f"an all-gather would have brought {size(12 * (a_slice + a_summary))}" in told

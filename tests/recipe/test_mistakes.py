@@ -164,6 +164,14 @@ def test_a_misspelt_loss_is_answered_with_the_loss_that_was_meant(name: str, tmp
         assert said.startswith("recipe.yaml line 2: there is no loss ") and said.endswith(f"did you mean {name!r}?")
 
 
+def test_a_loss_of_a_list_is_blamed_where_it_was_given(tmp_path: Path) -> None:
+    key = "strategy.cellular.mutation.losses"
+    grid = "loss: {name: hinge}\ndata: {partition: all}\nstrategy:\n  name: cellular\n"
+    wrong = grid + "  cellular:\n    mutation:\n      losses: [foo]"
+    assert mistake(wrong, tmp_path).startswith("recipe.yaml line 7: there is no loss 'foo'")
+    assert mistake(grid, tmp_path, f"{key}=[foo]").startswith(f"--set {key}=[foo]: there is no loss 'foo'")
+
+
 def test_losses_are_known_by_their_other_names(tmp_path: Path) -> None:
     assert mistake("loss: {name: WGAN-GP}", tmp_path).endswith("did you mean 'wasserstein-gp'?")
     assert mistake("loss: {name: lsgan}", tmp_path).endswith("did you mean 'least-squares'?")

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ganherd.mixture_file import Neighbourhood, Neighbourhoods
+from ganherd.pictures import svg
 from ganherd.recipe_file import load
 from ganherd.report.cells import cells
-from ganherd.report.gather import Story
+from ganherd.report.gather import Member, Story
 from ganherd.report.herd import events as told_events
+from ganherd.report.page import summary
 from ganherd.run import status
+from ganherd.strategies.lineage_picture import draw_map
 from ganherd.strategies.profile import ROUTINES
 
 CELLS = 4
@@ -23,6 +27,7 @@ def story(**changes: Any) -> Story:
     recipe = load("mnist-cellular-2x2", changes.pop("overrides", [])).model_dump(mode="json")
     selection = recipe["strategy"]["cellular"]["selection"]
     events: list[dict[str, Any]] = []
+    rates = {"lr_g": [1e-4, 2e-4, 3e-4, 4e-4], "lr_d": [2e-4, 2e-4, 2e-4, 3e-4]}
     for iteration in range(3):
         step, numbers = 600 * (iteration + 1), list(np.linspace(0.1, 0.4, CELLS))
         if selection:
@@ -38,10 +43,9 @@ def story(**changes: Any) -> Story:
         facts: dict[str, Any] = {f"{kind}_after": numbers for kind in ("g", "d")}
         facts |= {f"{kind}_new": [True, False, True, True] for kind in ("g", "d")} if selection else {}
         kind = "replacement" if selection else "evaluation"
-        events.append({"step": step, "event": kind, "iteration": iteration, **facts})
+        events.append({"step": step, "event": kind, "iteration": iteration, **facts, **rates})
     spent = dict.fromkeys(ROUTINES, 0.5) | {"update": 7.0}
-    rates = {"lr_g": [1e-4, 2e-4, 3e-4, 4e-4], "lr_d": [2e-4] * CELLS}
-    metrics = [{"step": 600 * i, "profile": spent, **rates} for i in (1, 2, 3)]
+    metrics = [{"step": 600 * i, "profile": spent} for i in (1, 2, 3)]
     found = {"info": {}, "recipe": recipe, "metrics": metrics, "events": events, "scores": {}, "members": []}
     return Story(**{"name": "grid", **found, **changes})  # type: ignore[arg-type]
 
@@ -70,6 +74,14 @@ def test_the_profile_is_that_of_table_4() -> None:
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>[^<]*</td><td class=\"num\">([^<]*)</td>", page))
     assert list(rows) == list(ROUTINES) and rows["update"] == "21 s" and rows["gather"] == "1.5 s"
     assert "7.00 s" in page and "500.0 ms" in page  # an iteration
+    assert "Over 3 iterations, up to step 1,800" in page
+
+
+def test_the_profile_is_per_iteration_whenever_records_are_written() -> None:
+    """Three iterations of 600 steps are over, and the last of the records is of step 1,500."""
+    spent = dict.fromkeys(ROUTINES, 0.0) | {"update": 5.0}
+    page = cells(story(metrics=[{"step": step, "profile": spent} for step in (500, 1000, 1500)]))
+    assert "Over 2.5 iterations, up to step 1,500" in page and "6.00 s" in page and "5.00 s" not in page
 
 
 def test_without_selection_nothing_moves() -> None:
@@ -91,9 +103,38 @@ def test_neighbourhoods_that_changed_are_drawn_in_their_order() -> None:
 
 
 def test_losses_that_are_drawn_are_shown() -> None:
-    lines = [{**line, "loss": ["minimax", "hinge"] * 2} for line in story().metrics]
-    page = cells(story(metrics=lines))
+    page = cells(story(events=[{**event, "loss": ["minimax", "hinge"] * 2} for event in story().events]))
     assert "losses of the generators" in page and ">minimax<" in page and ">hinge<" in page
+
+
+def test_losses_that_are_drawn_for_every_batch_are_counted() -> None:
+    counts = {"drawn_minimax": [200, 210, 190, 205], "drawn_hinge": [400, 390, 410, 395]}
+    ends = [{**event, **counts} if event["event"] == "replacement" else event for event in story().events]
+    page = cells(story(events=ends))
+    assert "Drawn anew for every batch" in page
+    assert ">minimax, 2,415 times<" in page and ">hinge, 4,785 times<" in page  # in three iterations of four cells
+
+
+@pytest.mark.parametrize(
+    ("losses", "each", "says"),
+    [
+        ("[]", "batch", "with the non-saturating loss"),
+        ("[hinge, minimax]", "iteration", "with losses that are drawn from hinge and minimax in every iteration"),
+        ("[hinge, minimax, hinge]", "batch", "drawn from hinge (2 of 3) and minimax (1 of 3) for every batch, up"),
+    ],
+)
+def test_the_header_says_which_losses_are_drawn(losses: str, each: str, says: str) -> None:
+    key = "strategy.cellular.mutation"
+    member = Member(number=0, replica=0, label="", weight=1.0, loss_g=1.0, loss_d=1.0, troubles=0)
+    told = summary(story(overrides=[f"{key}.losses={losses}", f"{key}.loss_each={each}"], members=[member] * CELLS))
+    assert says in told and (losses == "[]" or "non-saturating" not in told)
+
+
+def test_numbers_of_a_colour_bar_are_short() -> None:
+    """Learning rates have one power of ten for all, beside the bar, and room at the right."""
+    rates = 2e-4 * (1 + 1e-3 * np.arange(24.0).reshape(6, 4))
+    drawn = svg(draw_map(rates, np.arange(6), ""))
+    assert ">× 10⁻⁴<" in drawn and ">2.00" in drawn and ">0.000" not in drawn
 
 
 def test_a_run_that_has_just_begun_and_one_without_a_grid() -> None:

@@ -21,6 +21,7 @@ from ganherd.errors import UserError
 from ganherd.recipe import Data, Herd, Recipe
 from ganherd.report.gather import gather
 from ganherd.report.page import summary
+from ganherd.report.samples import _real_rows, samples
 
 MakeRun = Callable[..., Any]
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -208,6 +209,35 @@ def test_points_replicas_and_members_without_a_class(make_run: MakeRun, fakes: A
     _, outline = page(run, data, fakes.mixture(data, by_class=False, replicas=2))
     assert "Four members on ring8, with two seeds," in outline.text
     assert "the first of 2 replicas" in outline.text and "replica" in outline.text
+
+
+def test_rows_that_are_members_are_not_counted_as_classes_and_stand_beside_any_data(
+    make_run: MakeRun, fakes: Any
+) -> None:
+    recipe = Recipe(data=Data(partition="all"), herd=Herd(members=4))
+    data = fakes.images()
+    found = gather(make_run(members=4, recipe=recipe), fakes.mixture(data, by_class=False), data)
+    told = Outline(samples(found)).text
+    assert "classes are shown" not in told and "A row for each member" in told and "member 3" in told
+    rows = [(f"member {m}", found.generated[found.generated_member == m][:12]) for m in range(4)]
+    beside = _real_rows(found, rows)
+    assert [len(images) for images in beside] == [12] * 4
+    bright = [
+        len({int(image[0, :, 0].sum()) // 180 for image in images}) for images in beside
+    ]  # stripes tell the class
+    assert min(bright) > 1 and all(map(np.array_equal, beside, _real_rows(found, rows)))  # and always the same
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+def test_a_heading_by_class_needs_members_of_classes(make_run: MakeRun, fakes: Any, by_class: bool) -> None:
+    data = fakes.images()
+    recipe = Recipe() if by_class else Recipe(data=Data(partition="all"), herd=Herd(members=4))
+    run = make_run(members=10 if by_class else 4, recipe=recipe)
+    scores = {"histogram": {"value": 0.1, "per_class": {str(k): 0.1 for k in range(10)}}}
+    (run.path / "scores.json").write_text(json.dumps({"scores": scores}))
+    _, outline = page(run, data, fakes.mixture(data, by_class=by_class))
+    assert ("Class by class" in outline.text) == by_class
+    assert ("Variety and classes of the samples" in outline.text) == (not by_class)
 
 
 def test_many_classes_and_members_keep_the_page_small(make_run: MakeRun, fakes: Any) -> None:

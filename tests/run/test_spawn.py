@@ -14,6 +14,7 @@ import pytest
 
 import little
 from ganherd import cli
+from ganherd.run.stop import StopRequest
 
 RANK = """
 import os, signal, sys, time
@@ -100,6 +101,15 @@ def test_a_second_interrupt_ends_all_ranks_at_once_and_is_said_once(tmp_path: Pa
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 75 and said.count(f"resume it with: ganherd train --resume {run}") == 1, said
+
+
+def test_a_stop_that_another_rank_was_asked_for_does_not_make_the_first_interrupt_the_second() -> None:
+    with StopRequest() as stop:
+        stop.name = "SIGINT"  # as a spare passes it on
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_an_interrupt_that_python_wraps_is_one_too(

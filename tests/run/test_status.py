@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,43 @@ def test_every_state_of_a_run_is_told(
     assert little.command("status", run, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["state"] == "finished" and facts["step"] == facts["steps"] == 30 and facts["seconds_left"] is None
+
+
+def test_where_no_lock_can_be_asked_for_signs_of_life_tell_and_else_it_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    little.train(tmp_path / "run", little.recipe(tmp_path, "6steps"))
+    folder = RunFolder(tmp_path / "run")
+    folder.write_info(state="running")
+    assert status.describe(folder.path)["state"] == "killed"
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    assert status.describe(folder.path)["state"] == "running"  # its records are a moment old
+    for path in (folder.metrics_path, folder.events_path, folder.info_path):
+        os.utime(path, (1000, 1000))
+    seen = status.describe(folder.path)
+    assert seen["state"] == "unknown"
+    told = status.text(seen)
+    assert ": running or killed, which is not known (" in told
+    assert f"if no process trains it any more, resume it with: ganherd train --resume {folder.path}" in told
+    with Heartbeat(folder.path / "ranks", 0, 1) as heart:
+        heart.note("processing")
+        while not (folder.path / "ranks" / "rank-000.json").exists():
+            time.sleep(0.01)
+        assert status.describe(folder.path)["state"] == "running"
+
+
+def test_a_run_that_torchrun_starts_again_is_said_to_be_restarting(tmp_path: Path) -> None:
+    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    folder = RunFolder(tmp_path / "run")
+    folder.write_info(state="restarting")
+    told = status.text(status.describe(folder.path))
+    assert ": restarting (a rank was lost, and torchrun starts all of them again), step 3" in told
+    assert "resume it with" not in told
+    os.utime(folder.info_path, (1000, 1000))  # nothing came of it
+    assert status.describe(folder.path)["state"] == "interrupted"
 
 
 def test_alarms_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

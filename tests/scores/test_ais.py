@@ -265,28 +265,30 @@ def test_a_members_generator_is_its_decoder_in_unit_pixels(prior: str) -> None:
 
 def test_the_score_of_a_mixture(digits: object) -> None:
     from ganherd.scores.ais_mixture import measure
-    from ganherd.scores.material import Material
+    from ganherd.scores.material import Annealing, Material
 
     mixture = _mixture("uniform")
-    found = measure(Material(mixture, digits, 10), settings=Settings(temperatures=60, chains=4), points=3)  # type: ignore[arg-type]
+    asked = Annealing(points=3, variance=0.05, temperatures=60, chains=4)
+    found = measure(Material(mixture, digits, 10, annealing=asked))  # type: ignore[arg-type]
     each = np.array([found["per_member"]["0"], found["per_member"]["1"]])
     assert min(each) - 2 < found["value"] < max(each) + 1e-6
     assert found["samples"] == 3 and found["kde"] < found["value"] + 1 and found["gap"] > -1
-    assert "σ² 0.025" in found["network"] and "60 temperatures" in found["network"]
+    assert "σ² 0.05" in found["network"] and "60 temperatures, 4 chains" in found["network"]
+    assert (found["variance"], found["temperatures"], found["chains"]) == (0.05, 60, 4)
 
 
 def test_the_score_of_classes_and_neighbourhoods(digits: Any) -> None:
     from ganherd.scores.ais_mixture import measure
-    from ganherd.scores.material import Material, Neighbourhood
+    from ganherd.scores.material import Annealing, Material, Neighbourhood
 
-    few: Any = {"settings": Settings(temperatures=30, chains=2), "points": 4}
+    few: Any = {"annealing": Annealing(points=4, temperatures=30, chains=2)}
     cells = [Neighbourhood([0]), Neighbourhood([0, 1], [1.0, 3.0])]
-    found = measure(Material(_mixture("normal"), digits, 10, per="neighbourhood", neighbourhoods=cells), **few)
+    found = measure(Material(_mixture("normal"), digits, 10, per="neighbourhood", neighbourhoods=cells, **few))
     assert found["per_neighbourhood"]["0"] == pytest.approx(found["per_member"]["0"])
     both = sorted(found["per_member"].values())
     assert both[0] - 2 < found["per_neighbourhood"]["1"] < both[1] + 1e-6
     assert found["per_neighbourhood_samples"] == {"0": 4, "1": 4} and "4 images are few" in found["warning"]
-    by_class = measure(Material(_mixture("normal"), digits, 10, per="class"), **few)
+    by_class = measure(Material(_mixture("normal"), digits, 10, per="class", **few))
     counts = by_class["per_class_samples"]
     mean = sum(by_class["per_class"][name] * n for name, n in counts.items()) / 4
     assert sum(counts.values()) == 4 and mean == pytest.approx(by_class["value"]) == pytest.approx(found["value"])

@@ -15,13 +15,16 @@ import torch
 import yaml
 
 import ganherd
+import little
 from ganherd import nets
 from ganherd.data.source import load as load_data
 from ganherd.errors import UserError
+from ganherd.recipe import Data
 from ganherd.run.folder import RunFolder
-from ganherd.scores import gam, score, score_runs
+from ganherd.scores import gam, gam_table, score, score_runs
 from ganherd.scores.gam import Player, called_real, gam2, helps, met_matrix, threshold
-from ganherd.scores.gam_runs import contest, load_judges
+from ganherd.scores.gam_judges import load_judges
+from ganherd.scores.gam_runs import contest
 
 
 def paper() -> list[Player]:
@@ -110,7 +113,7 @@ def test_the_battle_of_two_needs_judges_that_are_alike() -> None:
 def test_a_judge_that_says_the_same_of_all_is_named() -> None:
     players = [Player("a", 0), Player("b", 0), Player("c", 0)]
     verdict = gam2(np.array([[1.0, 1.0, 1.0], [0.3, 0.3, 0.4], [0.0, 0.0, 0.0]]), np.eye(3, dtype=bool))
-    text = gam.table(players, verdict, np.array([0.0, 0.2, 1.0]), 10_000, 500)
+    text = gam_table.table(players, verdict, np.array([0.0, 0.2, 1.0]), 10_000, 500)
     assert "the judge of member 0 of a calls everything real, and praises all" in text
     assert "the judge of member 0 of c calls everything fake" in text
     assert "of member 0 of b" not in text.split("the best by avg")[0]
@@ -293,3 +296,59 @@ def test_runs_that_cannot_be_compared_are_refused(runs: dict[str, Path], tmp_pat
         contest([runs["plain"], runs["plain"]])
     with pytest.raises(UserError, match="no run folder"):
         contest([tmp_path / "nothing"])
+
+
+# -- judges with batch norm -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def normed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two DCGANs whose discriminators have batch norm, trained until they know real from fake."""
+    digits = load_data(Data(source="digits"))
+    folder = tmp_path_factory.mktemp("normed")
+    large = np.pad(np.kron(digits.x, np.ones((1, 1, 3, 3), np.uint8)), ((0, 0), (0, 0), (2, 2), (2, 2)))  # 28 pixels
+    np.savez(folder / "large.npz", x=large, y=digits.y)
+    recipe = _recipe("non-saturating", 1, source=str(folder / "large.npz"))
+    net = {"name": "dcgan5", "width": 4}
+    recipe["nets"] = {"latent": 16, "generator": net, "discriminator": net}
+    recipe["optim"] = {"lr_g": 1e-3, "lr_d": 1e-3, "beta1": 0.5}
+    recipe["train"] = {"batch": 32, "budget": "80steps"}
+    recipe["run"] |= {"checkpoint_every": 0, "watch": {"every": 0}}
+    with pytest.MonkeyPatch.context() as patch:
+        little.be_brief(patch)
+        ganherd.train(recipe, run=folder / "run", quiet=True)
+    return folder / "run"
+
+
+def test_trained_judges_with_batch_norm_know_real_from_fake(normed: Path) -> None:
+    found = contest([normed], samples=500)
+    assert (found.real_errors < 0.5).all() and (np.diag(found.verdict.errors) < 0.9).all()
+    assert "batch norm by the statistics of what they look at" in str(found)
+    assert "batch norm" in found.entry("run")["judges_mode"]
+
+
+def test_running_statistics_do_not_decide(normed: Path) -> None:
+    """They follow both real and fake batches, of weights that moved; those of a net that was swapped are another's."""
+    data = load_data(RunFolder.open(normed).recipe.data)
+    judges = load_judges(normed, data.shape, len(data.labels))
+    before = judges.logits(0, data.x_test, data.y_test)
+    for name, value in judges.buffers.items():
+        if "running" in name:
+            value.add_(5.0)
+    kept = {name: value.clone() for name, value in judges.buffers.items()}
+    assert np.array_equal(judges.logits(0, data.x_test, data.y_test), before)
+    assert all(torch.equal(value, kept[name]) for name, value in judges.buffers.items())  # looking changes nothing
+    with pytest.raises(UserError, match="two samples at least"):
+        judges.logits(0, data.x_test[:1], data.y_test[:1])
+
+
+@pytest.mark.data("mnist")
+@pytest.mark.long
+def test_judges_of_mnist_know_real_from_fake(tmp_path: Path) -> None:
+    """After 400 steps their running statistics have them call every real image fake."""
+    little_nets = [f"nets.{net}.width=16" for net in ("generator", "discriminator")]
+    plain = ["engine.device=cpu", "run.sample_every=0", "run.watch.every=0"]
+    settings = ["herd.members=2", "train.batch=50", "train.budget=400steps", *little_nets, *plain]
+    ganherd.train("mnist-gan-d", settings, run=tmp_path / "run", quiet=True)
+    found = contest([tmp_path / "run"], samples=2000)
+    assert (found.real_errors < 0.5).all() and (np.diag(found.verdict.errors) < 0.9).all()

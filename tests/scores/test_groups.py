@@ -60,9 +60,9 @@ def test_a_neighbourhood_is_the_mixture_of_its_members_by_hand(digits: Any, repl
     fake, drawn = material.member_features, material.by_member
     assert np.bincount(drawn.member).tolist() == [EACH] * 10
     rows = {m: np.flatnonzero(drawn.member == m) for m in range(10)}
-    wanted = [
-        (np.concatenate([rows[0], rows[1]]), [0, 1]),
-        (np.concatenate([rows[4], rows[5][: round(EACH / 3)]]), [4, 5]),
+    wanted = [  # of each as many as the one of a single member has
+        (np.concatenate([rows[0][: EACH // 2], rows[1][: EACH // 2]]), [0, 1]),
+        (np.concatenate([rows[4][: 3 * EACH // 4], rows[5][: EACH // 4]]), [4, 5]),
         (rows[7], [7]),
     ]
     for number, (index, classes) in enumerate(wanted):
@@ -70,6 +70,15 @@ def test_a_neighbourhood_is_the_mixture_of_its_members_by_hand(digits: Any, repl
         real = moments(reference.real.x[torch.from_numpy(np.flatnonzero(np.isin(digits.y, classes)))])
         assert found["fid"]["per_neighbourhood"][str(number)] == pytest.approx(float(distance(own, real)), rel=1e-6)
         assert found["fid"]["per_neighbourhood_samples"][str(number)] == len(index)
+
+
+def test_neighbourhoods_of_unlike_weights_are_compared_on_equally_many_samples(digits: Any, replay: Replay) -> None:
+    weights = [[0.87, 0.1, 0.03], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0], [0.29, 0.3, 0.41]]
+    cells = [Neighbourhood([m, m + 1, m + 2], own) for m, own in enumerate(weights)]
+    found = score(replay(digits), digits, ["fid", "kid"], 300, per="neighbourhood", neighbourhoods=cells)
+    for name in ("fid", "kid"):
+        assert set(found[name]["per_neighbourhood_samples"].values()) == {int(EACH / 0.87)}
+        assert found[name]["fewest"] == int(EACH / 0.87)
 
 
 @pytest.mark.parametrize(

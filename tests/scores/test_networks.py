@@ -137,6 +137,8 @@ def test_weights_of_another_net_are_refused(tmp_path: Path, digits: Any) -> None
     mnist = dataclasses.replace(digits, x=np.zeros((9, 1, 28, 28), np.uint8))
     with pytest.raises(LeftOut, match="28 × 28"):
         networks.find("lipizzaner-mnist", digits)
+    with pytest.raises(UserError, match="there is no file gone.npz"):  # also where the data would not fit
+        networks.find("gone.npz", digits)
     good = {name: p.detach().numpy() for name, p in lipizzaner_net.LipizzanerNet().named_parameters()}
     np.savez(tmp_path / "good.npz", **good)
     assert networks.find(str(tmp_path / "good.npz"), mnist).name == "lipizzaner-mnist"

@@ -98,6 +98,35 @@ def test_the_histogram_is_measured_against_the_mixtures_own_weights(digits: Any,
     assert score(everything_zero, digits, ["histogram"], samples=200)["histogram"]["value"] > 0.85
 
 
+def test_tvd_is_a_name_of_the_histogram(digits: Any, replay: Replay) -> None:
+    found = score(replay(digits), digits, ["TVD"], samples=100)
+    assert list(found) == ["histogram"] and found["histogram"]["value"] <= 1
+
+
+@pytest.mark.parametrize(("kind", "decides"), [("classes", True), ("others", False), ("none", False), ("like", False)])
+def test_the_histogram_is_that_of_the_network_asked_for_where_it_tells_the_classes(
+    digits: Any, replay: Replay, kind: str, decides: bool
+) -> None:
+    """One that sees the same class everywhere: ten logits decide; eleven, none or those of an Inception do not."""
+    from torch import Tensor, nn
+    from torch.nn import functional as F
+
+    from ganherd.scores.networks import Network
+    from ganherd.scores.reference import Reference
+
+    class AllTheSame(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+            three = F.one_hot(x.new_full((len(x),), 3).long(), 11 if kind == "others" else 10).float()
+            return x.flatten(1).float(), None if kind == "none" else three
+
+    reference = Reference(digits, "mine")
+    reference.__dict__["network"] = Network("mine", AllTheSame(), "none", None, as_inception=kind == "like")
+    entry = score(replay(digits), digits, ["histogram"], samples=300, reference=reference)["histogram"]
+    assert (entry["network"] == "mine") == decides == (entry["per_class"]["3"] == 1.0) == (entry["value"] > 0.8)
+    by_member = score(replay(digits), digits, ["histogram"], samples=300, reference=reference, per="member")
+    assert (by_member["histogram"]["per_member"]["4"] == 1.0) == decides
+
+
 def test_unlabelled_data_leaves_out_what_needs_labels_and_says_why(digits: Any, replay: Replay) -> None:
     bare = dataclasses.replace(digits, labels=(), y=np.full_like(digits.y, -1), y_test=np.full_like(digits.y_test, -1))
     mixture = dataclasses.replace(replay(digits), dataset=bare, label_of=np.full(10, -1))

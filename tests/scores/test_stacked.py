@@ -48,7 +48,9 @@ def test_a_mixture_is_read_from_as_many_samples_as_the_setting_has(stacked: Data
     mixture = dataclasses.replace(replay(labelled), label_of=np.array([-1, -1]), weights=np.array([0.5, 0.5]))
     found = measure(Material(mixture, stacked, 20, per="member"), samples=500)
     assert found["samples"] == 500 and "warning" not in found and mixture.calls[0] == (500, None)
-    assert set(found["per_member"]) == {"0", "1"} and found["per_member_samples"] == {"0": 20, "1": 20}
+    assert found["per_member_samples"] == {"0": 500, "1": 500} and mixture.calls[1:] == [(500, None)] * 2  # not 20
+    assert set(found["per_member_kl"]) == {"0", "1"} and all(kl > 0 for kl in found["per_member_kl"].values())
+    assert found["mean_member"] == np.mean(list(found["per_member"].values())) and found["best_member"] in (0, 1)
 
 
 def test_a_file_is_scored(stacked: Dataset, tmp_path: Path) -> None:

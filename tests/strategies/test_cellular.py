@@ -14,11 +14,12 @@ import torch
 from ganherd import mixture, recipe_file
 from ganherd.errors import UserError
 from ganherd.herd import streams
+from ganherd.herd.engine import Plan, make_engine
 from ganherd.herd.state import bases
 from ganherd.herd.streams import Streams
 from ganherd.run import finish
 from ganherd.run.assemble import assemble
-from ganherd.run.meetings import make_strategy
+from ganherd.run.meetings import make_strategy, never_due
 from ganherd.scores import frechet
 from ganherd.scores.moments import moments
 from ganherd.strategies.fitness import Side
@@ -102,6 +103,39 @@ def test_a_loss_is_drawn_at_every_batch(tmp_path: Path) -> None:
         drawn.append(assembly.herd.state["set.loss"].tolist())
     counts = np.array(drawn).sum(0)  # of the second loss
     assert ((counts > 8) & (counts < 32)).all() and len({tuple(column) for column in np.array(drawn).T.tolist()}) == 4
+
+
+def test_every_iteration_tells_how_often_each_loss_was_drawn(tmp_path: Path) -> None:
+    """As the steps really drew them; a name that is listed twice is one."""
+    losses = [MUSTANGS[0], MUSTANGS[1], MUSTANGS[0]]
+    recipe = settings(tmp_path, grid=[2, 2], mutation={"losses": losses})
+    assembly, strategy, engine = made(recipe)
+    for iteration in range(2):
+        list(strategy.open(iteration * SPAN))
+        drawn = []
+        for step in range(iteration * SPAN, (iteration + 1) * SPAN):
+            engine.advance(step, step + 1, assembly.herd.no_sums())
+            drawn.append(assembly.herd.state["set.loss"].clone())
+            if step == SPAN + 1:  # a repair gives a member other draws from here on
+                strategy.trained(0.0, step + 1)
+                assembly.herd.state["set.life"][2] += 1
+                engine = make_engine(assembly.herd, Plan("fused", 4, 1, "cpu"))
+        facts = dict(strategy.close((iteration + 1) * SPAN))["replacement"]
+        second = (torch.stack(drawn) == 1).sum(0).tolist()
+        assert facts[f"drawn_{MUSTANGS[1]}"] == second
+        assert facts[f"drawn_{MUSTANGS[0]}"] == [SPAN - count for count in second]
+
+
+def test_every_iteration_tells_rates_and_losses_of_the_cells(tmp_path: Path) -> None:
+    for each in ("iteration", "creation"):
+        recipe = settings(tmp_path, grid=[2, 2], mutation={"losses": MUSTANGS, "loss_each": each})
+        assembly, _, events = train(recipe)
+        state, facts = assembly.herd.state, [facts for name, facts in events if name == "replacement"][-1]
+        assert facts["lr_g"] == pytest.approx(state["set.lr_g"].tolist())
+        assert facts["lr_d"] == pytest.approx(state["set.lr_d"].tolist())
+        assert facts["loss"] == [MUSTANGS[number] for number in state["set.loss"].tolist()]
+    _, _, events = train(settings(tmp_path, grid=[2, 2], selection=False))
+    assert all("lr_g" in facts and "loss" not in facts for name, facts in events if name == "evaluation")
 
 
 def test_a_loss_of_creation_stays_with_its_generator(tmp_path: Path) -> None:
@@ -189,8 +223,9 @@ def test_a_member_that_is_not_finite_is_nobodys_opponent(tmp_path: Path) -> None
 # -- mixtures -----------------------------------------------------------------------------------------------------------------
 
 
-def test_weights_evolve_from_iteration_to_iteration(tmp_path: Path) -> None:
-    recipe = settings(tmp_path, grid=[3, 3], mixing={"samples": 30, "generations": 20, "sigma": 0.1})
+@pytest.mark.parametrize("score", ["fid", "kid"])
+def test_weights_evolve_from_iteration_to_iteration(tmp_path: Path, score: str) -> None:
+    recipe = settings(tmp_path, grid=[3, 3], mixing={"samples": 30, "generations": 20, "sigma": 0.1, "score": score})
     _, strategy, events = train(recipe)
     found = [facts for name, facts in events if name == "mixture"]
     assert len(found) == ITERATIONS
@@ -201,6 +236,9 @@ def test_weights_evolve_from_iteration_to_iteration(tmp_path: Path) -> None:
     weights = strategy.state["meet.weights"]
     torch.testing.assert_close(weights.sum(1), torch.ones(9, dtype=torch.float64))
     assert (weights >= 0).all() and not torch.allclose(weights, torch.full_like(weights, 0.2))
+    ended = strategy.neighbourhoods(SPAN * ITERATIONS)
+    best = min(ended.all, key=lambda one: getattr(one, score))
+    assert (ended.by, ended.best) == (score, [best.cell]) and (best.kid is not None) == (score == "kid")
 
 
 def test_equal_weights_score_as_the_pooled_samples_do(tmp_path: Path) -> None:
@@ -303,6 +341,15 @@ def test_neighbourhoods_change_on_schedule(tmp_path: Path) -> None:
             assert [facts["g"] for name, facts in events if name == "tournament"][1] == list(range(9))
 
 
+def test_a_change_after_the_end_is_told(tmp_path: Path) -> None:
+    change = [{"at": at, "topology": "ring"} for at in (1, 2, 3, 7)]
+    recipe = recipe_file.load(settings(tmp_path, grid=[2, 2], rewire=change))
+    for steps, late in ((4 * SPAN, "7"), (3 * SPAN + 1, "7"), (3 * SPAN, "3, 7")):
+        (told,) = never_due(recipe, {"iteration": SPAN}, steps)
+        assert f"rewire at {late} is never reached" in told
+    assert never_due(recipe, {"iteration": SPAN}, 8 * SPAN) == []
+
+
 def test_a_function_of_the_users_own_may_choose_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_wiring.py").write_text(
         "def line(iteration, cells):\n    return [[(cell + iteration) % cells] for cell in range(cells)]\n"
@@ -335,6 +382,14 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ({"staleness": 3}, "staleness has no effect with strategy.cellular.exchange sync"),
         ({"exchange": "async", "rewire": [{"at": 2, "topology": "ring"}]}, "ranks are not at the same one"),
         ({"topology": "graph"}, "give both or neither"),
+        ({"topology": "graph", "graph": [[1], [2]]}, "cell 1 lists 2, and its cells are numbered from 0 to 1"),
+        ({"neighbours": 2}, "neighbours 2 has no effect on the topology torus: it is for ring"),
+        ({"rewire": [{"at": 1, "topology": "full", "neighbours": 3}]}, "3 has no effect on the topology full"),
+        ({"selection": False, "tournament": 3}, "tournament has no effect with strategy.cellular.selection false"),
+        ({"selection": False, "population": 2, "replacements": 2}, "replacements has no effect with"),
+        ({"mutation": {"loss_each": "iteration"}}, "loss_each has no effect where no losses are drawn"),
+        ({"grid": [0, 3]}, "must be rows and columns, two whole numbers of at least 1, as .3, 3., not .0, 3."),
+        ({"grid": [3]}, "must be rows and columns"),
         ({"mixing": {"keep": "best", "when": "end"}}, "needs a score of every iteration"),
         ({"mixing": {"keep": "best"}, "rewire": [{"at": 1, "topology": "ring"}]}, "the same neighbourhoods"),
     ],

@@ -137,6 +137,8 @@ def test_at_their_own_pace_members_meet_when_two_are_ready() -> None:
     [
         ("strategy.gap.pace=[1, 0.5]", "lists 2 speeds, but the herd has 4 members"),
         ("strategy.gap.stay=[4]", "names slot 4, but 4 members have the slots 0 to 3"),
+        ("strategy.gap.stay=[0, 1, 2]", "leaves 1 of 4 members to swap, and a swap takes two"),
+        ("strategy.gap.stay=[0, 1, 2, 3]", "leaves 0 of 4 members"),
         ("herd.members=1", "gap needs at least two members"),
         ("data.partition=by-class", "each knows another class"),
     ],

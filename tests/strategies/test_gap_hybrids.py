@@ -12,11 +12,12 @@ import torch
 import ganherd
 import little
 from ganherd import recipe_file
+from ganherd.errors import UserError
 from ganherd.herd.engine import Engine, Plan
 from ganherd.run.assemble import Assembly, assemble
 from ganherd.run.folder import RunFolder
 from ganherd.run.meetings import make_strategy
-from ganherd.scores import gam
+from ganherd.scores import gam, gam_table
 from ganherd.scores.gam import Player, met_matrix
 from ganherd.scores.of_runs import score_runs
 
@@ -82,8 +83,26 @@ def test_a_hybrid_recipe_has_the_settings_of_both_kinds(name: str) -> None:
     for key in ("lr_g", "lr_d", "beta1"):
         own = [getattr(one.optim, key) for one in (d, g)]
         assert getattr(recipe.optim, key) == [own[0], own[0], own[1], own[1]]
-    assert (recipe.members, recipe.optim.grad_clip, recipe.strategy.gap) == (4, 5, d.strategy.gap)
+    assert (recipe.members, recipe.strategy.gap) == (4, d.strategy.gap)
     assert recipe.train == d.train == g.train
+
+
+def test_all_arms_on_the_same_data_clip_gradients_alike() -> None:
+    """The authors' code clips both nets at 5, and at 7 on LSUN."""
+    clips: dict[str, set[Any]] = {"mnist": set(), "cifar10": set(), "lsun": set()}
+    for name, _ in recipe_file.names():
+        data = name.split("-")[0]
+        if data in clips and ("-gap-" in name or "-gan-" in name):
+            clips[data].add(recipe_file.load(name).optim.grad_clip)
+    assert clips == {"mnist": {5}, "cifar10": {5}, "lsun": {7}}
+
+
+def test_fine_tuning_without_its_runs_says_what_trains_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError, match="`ganherd train mnist-gan-d --set herd.members=2 --run runs/mnist-gan-d` makes it"
+    ):
+        ganherd.train("mnist-gap-f4", quiet=True)
 
 
 def swapped(assembly: Assembly, meetings: int) -> list[tuple[int, int]]:
@@ -151,6 +170,16 @@ def test_gam2_of_a_run_of_two_kinds_is_a_table_of_each(mnist: dict[str, Path]) -
     assert "mnist-gap-c4 (gran)" in found.contest and "against mnist-gap-c4 (gran) (avg)" in found.contest
     assert "mnist-gap-c4 (dcgan5)" in found.contest and "within a kind" in found.contest
     assert "against mnist-gan-d (dcgan5) (worst)" in found.contest
+    assert "*" not in str(found)  # none is the better one across kinds
+    held = found.facts()["gam2"]
+    assert held["table"] == found.contest and [(row["kind"], row["run"]) for row in held["rows"]] == [
+        (kind, name) for kind in KINDS.values() for name in names if name[-2:-1] == "c" or _kind(name) == kind
+    ]
+    for row in held["rows"]:
+        values = found.runs[str(mnist[row["run"]])]["gam2"]["per_member"].values()
+        assert min(values) <= row["avg"]["least"] <= row["avg"]["largest"] <= max(values)
+        first = row["run"] in ("mnist-gan-d",) or (row["kind"], row["run"]) == ("gran", "mnist-gap-c4")
+        assert ("words" in row) != first
 
 
 def _kind(name: str) -> str:
@@ -167,5 +196,5 @@ def test_a_kind_that_no_other_run_has_is_not_judged(mnist: dict[str, Path]) -> N
 def test_without_kinds_nothing_changes() -> None:
     players = [Player("a", 0), Player("b", 0)]
     verdict = gam.gam2(np.array([[0.1, 0.4], [0.3, 0.2]]), met_matrix(players, True, [False, False]))
-    text = gam.table(players, verdict, np.zeros(2), 10_000, 10)
+    text = gam_table.table(players, verdict, np.zeros(2), 10_000, 10)
     assert "the best by avg is member 0 of b" in text and "(" not in text.splitlines()[1]

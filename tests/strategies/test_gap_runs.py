@@ -162,6 +162,10 @@ def test_the_cost_of_a_swap_is_measured(
     for row in (weights, everything):
         epoch = row["steps_per_epoch"] * row["step_microseconds"]
         assert row["share_of_epoch"] == pytest.approx(2 * row["microseconds"] / epoch)
-    assert little.command(*words) == 0
-    assert "share of an epoch" in capsys.readouterr().out
+        assert row["below_1_percent"] == (row["share_of_epoch"] < 0.01)
+    assert little.command(*words, "-o", str(tmp_path / "kept" / "swaps.json")) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "share of an epoch  below 1 %" in out[0] and all(line.endswith(("yes", " no")) for line in out[1:3])
+    kept = json.loads((tmp_path / "kept" / "swaps.json").read_text())
+    assert len(kept["rows"]) == 2 and kept["command"].startswith("ganherd bench exchange") and kept["torch"]
     assert little.command("bench", "exchange", "--members", "1") == 2

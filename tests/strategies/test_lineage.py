@@ -12,7 +12,7 @@ import torch
 
 from ganherd.pictures import svg
 from ganherd.strategies import lineage_picture
-from ganherd.strategies.lineage import lineage, of_metrics
+from ganherd.strategies.lineage import drawn_losses, lineage, of_records
 from ganherd.strategies.topology import torus
 from promises.test_cellular import ITERATIONS, SPAN, made, settings, train
 
@@ -48,7 +48,8 @@ def test_replicas_and_populations_by_hand() -> None:
     assert first.source.tolist() == [[0, 1]]  # the trained one in place 1 was a copy of 0; 3 is old
     assert second.source.tolist() == [[0, 0]]  # 5 is old and of cell 0; place 6 had a copy of 4
     assert first.fitness.tolist() == [[0, 2]] and second.fitness.tolist() == [[4, 6]]
-    assert of_metrics([{"step": 1, "lr_g": list(range(8))}, {"step": 2}], "lr_g", 2, 2, 1) == [[4, 6]]
+    assert of_records([{"step": 1, "lr_g": list(range(8))}, {"step": 2}], "lr_g", 2, 2, 1) == [[4, 6]]
+    assert drawn_losses([{"drawn_a": list(range(8))}, {"step": 2}], 2, 2, 1)["a"].tolist() == [[9, 13]]
 
 
 @pytest.mark.parametrize("case", [{}, {"population": 2}])

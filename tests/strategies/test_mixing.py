@@ -13,8 +13,10 @@ from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.scores.frechet import distance
 from ganherd.scores.histogram import class_histogram, total_variation
+from ganherd.scores.kid import discrepancy
 from ganherd.scores.moments import Moments, moments
 from ganherd.strategies import topology
+from ganherd.strategies.kernel_score import KernelScore, RealSide
 from ganherd.strategies.mixing import FrechetScore, VariationScore, entries, evolve, spread, summarise, uniform
 
 
@@ -95,6 +97,41 @@ def test_variation_is_that_of_the_pooled_classes() -> None:
         table = torch.tensor([members])
         wanted = total_variation(class_histogram(predicted[members].ravel(), 7), real)
         assert float(score(uniform(table), table)) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_the_kernel_distance_of_mixtures_is_that_of_their_samples_pair_by_pair() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 40, 5, generator=rng) + torch.tensor([0.0, 1.0, 3.0])[:, None, None]
+    real = torch.randn(70, 5, generator=rng)
+    score = KernelScore(x, RealSide(real, torch.device("cpu")))
+    weights, table = (
+        torch.tensor([[1.0, 0.0], [0.25, 0.75], [0.5, 0.5]]).double(),
+        torch.tensor([[0, 1], [2, 0], [1, 2]]),
+    )
+    found = score(weights, table)
+
+    def kernel(a: Tensor, b: Tensor, same: bool = False) -> float:
+        each = [
+            ((float(p @ q) / 5) + 1) ** 3 for i, p in enumerate(a) for j, q in enumerate(b) if not (same and i == j)
+        ]
+        return sum(each) / len(each)
+
+    for value, own, of in zip(found.tolist(), weights.tolist(), table.tolist(), strict=True):
+        among = sum(own[i] * own[j] * kernel(x[of[i]], x[of[j]], i == j) for i in range(2) for j in range(2))
+        to_data = sum(own[i] * kernel(x[of[i]], real) for i in range(2))
+        assert value == pytest.approx(among - 2 * to_data + kernel(real, real, True), rel=1e-5)
+    alone = float(discrepancy(x[0, :40].double(), real[:40].double()))
+    assert float(KernelScore(x, RealSide(real[:40], torch.device("cpu")))(weights[:1], table[:1])[0]) == pytest.approx(
+        alone, rel=1e-5
+    )
+
+
+def test_a_broken_generator_is_infinitely_far_by_kernels_too() -> None:
+    x = torch.randn(3, 20, 4)
+    x[1, 3] = torch.nan
+    score = KernelScore(x, RealSide(torch.randn(30, 4), torch.device("cpu")))
+    found = score(torch.tensor([[0.5, 0.5], [1.0, 0.0]]).double(), torch.tensor([[0, 1], [0, 1]]))
+    assert torch.isinf(found[0]) and torch.isfinite(found[1])
 
 
 def test_a_broken_generator_is_infinitely_far_and_harms_no_other() -> None:

@@ -53,7 +53,7 @@ class Work:
     members: int  # of a rank
     compute: float  # seconds of the steps between two exchanges
     net_bytes: int  # of a discriminator that is swapped
-    cell_bytes: int  # of a cell, as its neighbours fetch it
+    cell_bytes: int  # of a cell, as its neighbours fetch it: its nets, and what is known of their samples
 
 
 def exchange(strategy: str, ranks: int, work: Work, line: Line) -> tuple[float, float]:

@@ -143,7 +143,7 @@ def run(
             list(strategy.open(number * batches))
             left = clock()
             engine.advance(number * batches, (number + 1) * batches, sums)
-            strategy.trained(clock() - left)
+            strategy.trained(clock() - left, (number + 1) * batches)
             list(strategy.close((number + 1) * batches))
         synchronize(herd.device)
         total = clock() - began

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -13,6 +17,7 @@ from ganherd.errors import UserError
 
 Row = dict[str, Any]
 EVERY = 0.5  # epochs from one swap to the next: two swaps an epoch, where the paper's DCGANs varied least
+LITTLE = 0.01  # of an epoch: what swaps may cost
 TRAVELS = ("weights", "all")
 ON_GPU, ON_CPU = (4, 16, 64), (4, 16)  # members
 _SWAPS = 5  # at least, after two that warm up
@@ -113,6 +118,7 @@ def _rows(
                     "steps_per_epoch": assembly.steps_per_epoch,
                     "every_epochs": EVERY,
                     "share_of_epoch": one / EVERY / epoch,
+                    "below_1_percent": one / EVERY / epoch < LITTLE,
                 }
             )
         return rows
@@ -120,20 +126,41 @@ def _rows(
         torch.set_num_threads(threads)
 
 
+def save(rows: Sequence[Row], path: Path) -> None:
+    """The rows as JSON, with the command, the device and torch's version."""
+    import torch
+
+    gpu = any(row["device"].startswith("cuda") for row in rows)
+    facts = {
+        "command": " ".join(["ganherd", *sys.argv[1:]]),
+        "device": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "rows": list(rows),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(facts, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"-o {path} cannot be written: {error.strerror}.") from error
+
+
 def table(rows: Sequence[Row]) -> str:
     """The rows for people, and what the last column means.
 
     >>> print(table([]).splitlines()[0])
-    case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  share of an epoch
+    case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  share of an epoch  below 1 %
     """
     from ganherd.run.progress import size
 
-    lines = ["case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  share of an epoch"]
+    lines = [
+        "case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  share of an epoch  below 1 %"
+    ]
     for row in rows:
         share = f"{100 * row['share_of_epoch']:.3f} %"
         lines.append(
             f"{row['case']:<8}  {row['members']:>7}  {row['travels']:<7}  {size(row['bytes']):>8}  "
-            f"{row['microseconds']:>10,.0f}  {row['step_microseconds']:>10,.0f}  {row['steps_per_epoch']:>14,.0f}  {share:>17}"
+            f"{row['microseconds']:>10,.0f}  {row['step_microseconds']:>10,.0f}  {row['steps_per_epoch']:>14,.0f}  {share:>17}  "
+            f"{'yes' if row['below_1_percent'] else 'no':>9}"
         )
     lines.append(
         f"Swaps of discriminators every {EVERY:g} epochs, medians; a step is one of all members; an epoch goes through "

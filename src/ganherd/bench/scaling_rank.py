@@ -34,6 +34,7 @@ from ganherd.strategies.topology import torus
 Row = dict[str, Any]
 _MESSAGES = tuple(2**power for power in range(10, 24))  # bytes, up to 8 MiB
 _TRIES = 7
+_FEATURES = 64  # of the small classifier that looks at mixtures
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,9 @@ def _exchanges(
     # as many rows as the rank has cells: their numbers do not matter, and blocks may be of other sizes than shares
     rows = [n % herd.size for n in range(len(cells[comm.rank]))]
     nets = {name: value[rows] for name, value in nets.items()}
+    # and what mixtures are scored by: of its samples' features a mean and a covariance
+    nets["mean"] = torch.zeros(len(rows), _FEATURES, dtype=torch.float64, device=herd.device)
+    nets["cov"] = torch.zeros(len(rows), _FEATURES, _FEATURES, dtype=torch.float64, device=herd.device)
     critics = {name: herd.state[name] for name in travelling(herd.state, "d", "weights")}
     near = [sorted({m for cell in own for m in topology.members(cell)}) for own in cells]
     everyone = [list(range(blocks.size))] * len(cells)

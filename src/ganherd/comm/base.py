@@ -77,6 +77,7 @@ class Communicator(ABC):
     waits_since: float | None = None  # time.monotonic() since when this rank waits for others; for its heartbeat
     successor: Communicator | None = None  # of those that are left, where this one lost ranks and the run goes on
     goes_on = False  # whether those that are left when a rank is lost can go on: see `survivors`
+    hears_of_loss = True  # whether they live long enough to say so; else the launcher ends all at once
     _broken: tuple[type[Exception], ...] = ()  # what the engine raises where a peer is gone
 
     # -- members ------------------------------------------------------------------------------------------------------
@@ -194,6 +195,15 @@ class Communicator(ABC):
     def after_loss(self, resume: str) -> str:
         """What becomes of the job when a rank is lost, as a sentence; `resume`: the command that goes on with the run."""
         return f"Go on with: {resume}"
+
+    def is_teller(self) -> bool:
+        """Whether it is this rank, of those that were left by a loss, that says so: the first that asks, where that is known."""
+        return True
+
+    @property
+    def restarts_left(self) -> int:
+        """How often the launcher will start all ranks again, where one is lost."""
+        return 0
 
     # -- how it ends --------------------------------------------------------------------------------------------------
 

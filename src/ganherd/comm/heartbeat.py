@@ -8,7 +8,7 @@ import platform
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -39,6 +39,8 @@ class Beat:
     cores: int = 0  # of its host, that it may use
     memory: int = 0  # bytes
     gpus: str = ""
+    ganherd: str = ""  # its version
+    torch: str = ""
     members: tuple[int, ...] = ()
     step: int = 0
     rate: float = 0.0  # member-steps per second of this rank
@@ -92,6 +94,7 @@ class Heartbeat:
         """`folder`: the run's `ranks/`. `comm`: whose traffic and waiting is told."""
         self.folder, self.comm, self.period = folder, comm, period
         self._beat = Beat(rank, size, "inactive", platform.node(), os.getpid(), members=tuple(members), period=period)
+        self.listener: Callable[[float], None] | None = None  # is called after every beat, with the period
         self._wake, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -133,6 +136,11 @@ class Heartbeat:
                 self._write()
             if over:
                 return
+            if self.listener is not None:
+                with suppress(
+                    OSError, UserError, ValueError
+                ):  # nor does what it finds, or a file that is closed by now
+                    self.listener(self.period)
             self._wake.wait(self.period)
 
     def _write(self) -> None:

@@ -8,15 +8,20 @@ from ganherd import host
 
 
 def machine() -> dict[str, int | str]:
-    """Cores that this process may use, bytes of memory, and GPUs in words; what cannot be found out is 0, or empty.
+    """Cores that this process may use, bytes of memory, GPUs in words, versions; what cannot be found out is 0, or empty.
 
     >>> sorted(machine())
-    ['cores', 'gpus', 'memory']
+    ['cores', 'ganherd', 'gpus', 'memory', 'torch']
     """
     import torch
 
+    from ganherd.comm.agree import versions
+
     found = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    own = versions()
     return {
+        "ganherd": own["ganherd"],
+        "torch": own["torch"],
         "cores": host.cores(),
         "memory": host.memory(),
         "gpus": in_words([torch.cuda.get_device_name(gpu) for gpu in found]),

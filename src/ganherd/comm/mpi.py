@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd.comm.again import ULFM
 from ganherd.comm.base import Communicator, RankLost, Survivors
 from ganherd.comm.pending import Work
 from ganherd.errors import UserError
@@ -20,7 +21,6 @@ from ganherd.errors import UserError
 _MESSAGE = 1  # the tag of members' rows
 _NEVER = 2  # a tag that no message has
 _APART = 3  # the tag of rows that ranks send when they like
-_ULFM = "OMPI_MCA_mpi_ft_enable"  # is 1 under Open MPI's mpiexec --with-ft ulfm
 _NAP = 5e-5, 1e-2  # seconds, at least and at most, between two looks whether a message has come
 
 
@@ -43,7 +43,7 @@ class Mpi(Communicator):
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         # what the MPI standard (4.1) has for the question whether it can read a GPU's memory
         self._on_gpus = "cuda" in (self._comm.Get_info().Get("mpi_memory_alloc_kinds") or "")
-        self.goes_on = os.environ.get(_ULFM) == "1"
+        self.goes_on = self.hears_of_loss = os.environ.get(ULFM) == "1"
         self._whole = whole
         self._begun: set[_Requests] = (
             set()
@@ -231,7 +231,7 @@ def _load() -> Any:
         if tuple(map(int, mpi4py.__version__.split(".")[:2])) < (4, 1):
             raise UserError(f"mpi4py {mpi4py.__version__} is too old for ganherd: pip install -U 'ganherd[mpi]'.")
         # MPI_Finalize may wait for ever for ranks that are lost; under ULFM a process may end without it
-        mpi4py.rc.finalize = os.environ.get(_ULFM) != "1"
+        mpi4py.rc.finalize = os.environ.get(ULFM) != "1"
         from mpi4py import MPI
     except ModuleNotFoundError as error:
         raise UserError(

@@ -34,7 +34,8 @@ class Torch(Communicator):
 
     def __init__(self, group: Any = None, gpus: Any = None) -> None:
         """`group`: a process group that talks over gloo; none: all ranks of the job, as the environment describes it."""
-        self._group, self._watch = _join(os.environ) if group is None else (group, None)
+        joined: tuple[Any, Watch | None, Any] = _join(os.environ) if group is None else (group, None, None)
+        self._group, self._watch, self._store = joined
         self._everyone = dist.get_process_group_ranks(self._group)  # by their number in the whole job
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._gpus = self._join_gpus() if group is None else gpus
@@ -60,13 +61,24 @@ class Torch(Communicator):
                 dist.destroy_process_group(group)
 
     def after_loss(self, resume: str) -> str:
-        left = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - int(
-            os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        )
-        if left > 0:
+        if (left := self.restarts_left) > 0:
             return f"torchrun starts all ranks again, {left} time{'s' * (left != 1)} at most."
         more = " (torchrun --max-restarts 3 does so by itself)" if "TORCHELASTIC_RUN_ID" in os.environ else ""
         return f"The job ends; go on with: {resume}{more}"
+
+    @property
+    def restarts_left(self) -> int:
+        most, made = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+        return max(0, int(most) - int(made))
+
+    def is_teller(self) -> bool:
+        """By the store, which the process that started the ranks holds; where it is gone too, each rank tells."""
+        if self._store is None:
+            return True
+        try:
+            return bool(self._store.add("told", 1) == 1)
+        except RuntimeError:
+            return True
 
     def _lost(self, error: Exception) -> RankLost:
         """gloo's reason, less its source file and its advice."""
@@ -160,14 +172,14 @@ class _Works:
             self._error = error
 
 
-def _join(environ: Mapping[str, str]) -> tuple[Any, Watch | None]:
-    """A group of all ranks over gloo, and who notices where one of them falls silent."""
+def _join(environ: Mapping[str, str]) -> tuple[Any, Watch | None, Any]:
+    """A group of all ranks over gloo, who notices where one of them falls silent, and the store of this attempt."""
     if not dist.is_available():
         raise UserError(
             "this PyTorch is built without torch.distributed: take another build, or start ganherd with mpiexec."
         )
     if dist.is_initialized():  # by the program that ganherd is a part of
-        return dist.new_group(backend="gloo", timeout=_FOREVER), None
+        return dist.new_group(backend="gloo", timeout=_FOREVER), None, None
     try:
         rank, size, port = (int(environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
         host = environ["MASTER_ADDR"]
@@ -185,10 +197,9 @@ def _join(environ: Mapping[str, str]) -> tuple[Any, Watch | None]:
     try:
         first = store(serves)
         name = meet(first, rank, size, _PATIENCE.total_seconds())
-        dist.init_process_group(
-            "gloo", store=dist.PrefixStore(name, first), rank=rank, world_size=size, timeout=_FOREVER
-        )
+        own = dist.PrefixStore(name, first)
+        dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=_FOREVER)
     except (dist.DistError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"rank {rank} of {size} did not find the others at {host}:{port} ({reason}).") from error
-    return dist.group.WORLD, Watch(store, name, rank, size, after) if after and size > 1 else None
+    return dist.group.WORLD, Watch(store, name, rank, size, after) if after and size > 1 else None, own

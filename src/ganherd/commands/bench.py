@@ -77,6 +77,7 @@ def bench_exchange(
     precision: Annotated[
         str | None, typer.Option(help="float32, tf32, bf16; default: bf16 on a GPU, else float32.")
     ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--save", "--output", help="Keep the rows as .json.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -85,6 +86,8 @@ def bench_exchange(
 
     asked = exchange.Asked(_names(net), _numbers(sizes), seconds, device, precision)
     rows = exchange.measure(asked, (lambda text: None) if quiet else say)
+    if output is not None:
+        exchange.save(rows, output)
     print(json.dumps({"rows": rows}) if as_json else exchange.table(rows))
 
 

@@ -14,6 +14,7 @@ from ganherd.commands.options import Json, Quiet, Trust, print_json, printable, 
 class By(StrEnum):
     fid = "fid"
     tvd = "tvd"
+    kid = "kid"
 
 
 class Search(StrEnum):
@@ -25,7 +26,7 @@ class Search(StrEnum):
 def ensemble(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     size: Annotated[int, typer.Option(min=1, help="At most so many generators.")] = 5,
-    by: Annotated[By, typer.Option(help="What is searched for: the least FID, or TVD of the classes.")] = By.fid,
+    by: Annotated[By, typer.Option(help="What is searched for: the least FID, KID, or TVD of the classes.")] = By.fid,
     search: Annotated[
         Search, typer.Option(help="How; neighbourhoods: the weights of each of a grid's.")
     ] = Search.greedy,

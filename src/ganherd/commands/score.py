@@ -38,8 +38,22 @@ def score(
     per: Annotated[str | None, typer.Option(help="Also of each: class, member, or neighbourhood of a grid.")] = None,
     samples: Annotated[
         int | None,
-        typer.Option("-n", min=1, help="Samples for each score; default: 1,000; 10,000 for Inception on a GPU."),
+        typer.Option(
+            "-n",
+            min=1,
+            help="Samples for each score; default: 1,000; 10,000 for Inception on a GPU. Of AIS alone: images.",
+        ),
     ] = None,
+    ais_points: Annotated[
+        int | None, typer.Option(min=1, help="Held-out images for AIS; default: 16, on a GPU 100.")
+    ] = None,
+    ais_variance: Annotated[
+        float | None, typer.Option(min=1e-9, help="σ² of AIS, for pixels in [0, 1]; default: 0.025.")
+    ] = None,
+    ais_temperatures: Annotated[
+        int | None, typer.Option(min=1, help="Of AIS; default: 1,000. More bring its bounds together.")
+    ] = None,
+    ais_chains: Annotated[int | None, typer.Option(min=1, help="Of AIS, for each image; default: 16.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write them to this file too, as JSON.")] = None,
     trust_code: Trust = False,
@@ -50,6 +64,9 @@ def score(
     from ganherd import scores
 
     names = metrics.split(",") if metrics else None
+    annealing = scores.Annealing(ais_points, ais_variance, ais_temperatures, ais_chains)
+    if annealing != scores.Annealing() and "ais" not in scores.known_metrics(names, "score"):
+        raise UserError("--ais-points and its like say how AIS is measured: add it, as --metrics ais.")
     settings: Any = {"network": network, "head": head, "per": per, "progress": None if quiet else say}
     if (real is None) != (fake is None) or (real is None) != bool(runs):
         raise UserError("name runs to score, or give both --real and --fake.")
@@ -58,7 +75,7 @@ def score(
             {fake: scores.score_sets(real, fake, names, samples, seed, trust_code, **settings)}, real
         )
     else:
-        scored = scores.score_runs(runs or [], names, samples, seed, trust_code, **settings)
+        scored = scores.score_runs(runs or [], names, samples, seed, trust_code, annealing=annealing, **settings)
     if output:
         scored.write(output)
     if as_json:

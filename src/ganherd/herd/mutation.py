@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +44,20 @@ def draw_losses_(state: State, draws: Streams, losses: int) -> None:
 def drawn_losses(uniform: Tensor, losses: int) -> Tensor:
     """[N] a number below `losses` for each member, all equally probable."""
     return (uniform * losses).long().clamp(max=losses - 1)
+
+
+def redrawn_losses(base: np.ndarray, steps: range, losses: int, device: torch.device) -> Tensor:
+    """int64 [steps, n] what `draw_losses_` gave the members with these keys [n] at each of the steps: draws can be repeated.
+
+    >>> state = {"set.loss": torch.zeros(3, dtype=torch.int64)}
+    >>> draw_losses_(state, Streams(np.arange(3), 5), 2)
+    >>> redrawn_losses(np.arange(3), range(4, 6), 2, torch.device("cpu"))[1].equal(state["set.loss"])
+    True
+    """
+    at = streams.keys(np.tile(base, len(steps)), np.repeat(np.array(steps, np.int64), len(base)), streams.MUTATE_LOSS)
+    keys = torch.from_numpy(at).to(device) if device.type == "cuda" else at
+    u = streams.draw(keys, (), "uniform", torch.float64)
+    return drawn_losses(u, losses).view(len(steps), len(base))
 
 
 def smoothed(since: Tensor, length: int) -> tuple[Tensor, Tensor]:

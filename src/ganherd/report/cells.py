@@ -100,17 +100,21 @@ def _genes(story: Story, settings: Cellular) -> Safe:
         ("fitness of the generators", g.fitness, g.iterations),
         ("… of the discriminators", d.fitness, d.iterations),
     ]
-    span = _span(story, g)
     for name, kind in (("lr_g", "generators"), ("lr_d", "discriminators")):
-        rates = np.array(lineage.of_metrics(story.metrics, name, n, p), np.float64)
-        if len(rates):
-            maps.append((f"learning rates of the {kind}", rates, _at(story, name, span)))
+        rates = np.array(lineage.of_records(story.events, name, n, p), np.float64)
+        if len(rates) and np.ptp(rates) > 0:  # where they never change there is nothing to see
+            maps.append((f"learning rates of the {kind}", rates, _at(story, name)))
     for i, (title, values, at) in enumerate(maps):
         drawn = lineage_picture.draw_map(values, at, "", log="fitness" in title)
         parts += [tag("h3", title), figure(drawn, f"map{i}", "wide")]
-    if chosen := lineage.of_metrics(story.metrics, "loss", n, p):
-        drawn = lineage_picture.draw_choices(chosen, _at(story, "loss", span))
+    if chosen := lineage.of_records(story.events, "loss", n, p):
+        drawn = lineage_picture.draw_choices(chosen, _at(story, "loss"))
         parts += [tag("h3", "losses of the generators"), figure(drawn, "losses-drawn", "wide")]
+    if counts := lineage.drawn_losses(story.events, n, p):
+        about = "Drawn anew for every batch. The line is the whole grid, a dot one cell."
+        drawn = lineage_picture.draw_shares(counts, g.iterations[-len(next(iter(counts.values()))) :])
+        parts += [tag("h3", "losses of the generators"), tag("p", about, cls="caption")]
+        parts.append(figure(drawn, "losses-drawn", "wide"))
     return join(parts)
 
 
@@ -128,15 +132,9 @@ def _told(story: Story, found: lineage.Lineage, settings: Cellular) -> str:
     )
 
 
-def _span(story: Story, found: lineage.Lineage) -> float:
-    """Steps of an iteration."""
-    ends = [e["step"] for e in story.events if e.get("event") in ("replacement", "evaluation")]
-    return float(ends[-1]) / (int(found.iterations[-1]) + 1)
-
-
-def _at(story: Story, name: str, span: float) -> np.ndarray:
-    """[records] the iteration in which each record with that name was written."""
-    return np.array([max(0, round(line["step"] / span) - 1) for line in story.metrics if line.get(name)], np.int64)
+def _at(story: Story, name: str) -> np.ndarray:
+    """[events] the iterations whose events have that name."""
+    return np.array([int(event["iteration"]) for event in story.events if event.get(name)], np.int64)
 
 
 def _neighbourhoods(story: Story) -> Safe:
@@ -147,6 +145,7 @@ def _neighbourhoods(story: Story) -> Safe:
     worst = float("inf")
     own.sort(key=lambda one: worst if (value := getattr(one, story.grid.by)) is None else value)  # type: ignore[union-attr]
     rows = []
+    with_kid = any(one.kid is not None for one in own)
     for one in own[:_MOST_LINES]:
         best = one.cell == story.grid.best[0]
         name = join([one.cell, " ", tag("span", "the result", cls="pill good")]) if best else one.cell
@@ -155,16 +154,16 @@ def _neighbourhoods(story: Story) -> Safe:
             for member, weight in zip(one.members, one.weights, strict=True)
             if weight > 0.005
         )
-        rows.append([name, number(one.fid), number(one.tvd), mixed])
+        rows.append([name, number(one.fid), number(one.tvd), *([number(one.kid, 5)] if with_kid else []), mixed])
     seen = f"{number(story.grid.samples)} samples of each generator, seen by {story.grid.network}"
     text = f"Chosen by {story.grid.by}, on {seen}." + (" Of the first replica." if story.replicas > 1 else "")
-    head = ("cell", "FID", "TVD", "members and their weights")
+    head = ("cell", "FID", "TVD", *(["KID"] if with_kid else []), "members and their weights")
     more = len(own) - len(rows)
     return join(
         [
             tag("h3", "Mixtures of the neighbourhoods"),
             tag("p", text, cls="caption"),
-            table(head, rows, right=(1, 2)),
+            table(head, rows, right=(1, 2, 3) if with_kid else (1, 2)),
             tag("p", f"{more:,} more in mixture.json.", cls="small") if more > 0 else "",
         ]
     )
@@ -174,7 +173,9 @@ def _profile(story: Story) -> Safe:
     spent = profile.total(story.metrics)
     if not spent:
         return Safe("")
-    ends = sum(e.get("event") in ("replacement", "evaluation") for e in story.events)
+    ends, about = _iterations(story), ""
+    if ends:
+        about = f"Over {ends:,.4g} iterations, up to step {number(story.metrics[-1]['step'])}; on the right the mean of one."
     whole = sum(spent.values()) or 1.0
     rows = [
         [name, _ABOUT.get(name, ""), duration(s), percent(s / whole), _brief(s / ends) if ends else "–"]
@@ -182,7 +183,17 @@ def _profile(story: Story) -> Safe:
     ]
     rows.append([tag("b", "all"), "", duration(whole), percent(1.0), _brief(whole / ends) if ends else "–"])
     head = ("routine", "what it is", "time", "share", "an iteration")
-    return join([tag("h3", "Where the time went"), table(head, rows, right=(2, 3, 4))])
+    caption = tag("p", about, cls="caption") if about else ""
+    return join([tag("h3", "Where the time went"), caption, table(head, rows, right=(2, 3, 4))])
+
+
+def _iterations(story: Story) -> float:
+    """How many iterations the records cover, which are written at steps of their own; 0 where none is over."""
+    ends = [e for e in story.events if e.get("event") in ("replacement", "evaluation")]
+    if not ends:
+        return 0.0
+    span = ends[-1]["step"] / (ends[-1]["iteration"] + 1)
+    return float(story.metrics[-1]["step"] / span)
 
 
 def _brief(seconds: float) -> str:

@@ -75,10 +75,12 @@ def classes(story: Story) -> Safe:
         figures.append(figure(drawn, "classes", _width(seen)))
     if not figures:
         return Safe("")
+    of_classes = any(m.label for m in story.members) or set(spread) & set(story.labels)
     about = "Diversity: 1 is as varied as the data; far below it, a member repeats itself."
-    return tag(
-        "section", tag("h2", "Class by class"), tag("p", about, cls="caption"), tag("div", join(figures), cls="bars")
-    )
+    if not of_classes:
+        about = "No member stands for a class: how varied their samples are together, and the classes that are seen in them."
+    title = "Class by class" if of_classes else "Variety and classes of the samples"
+    return tag("section", tag("h2", title), tag("p", about, cls="caption"), tag("div", join(figures), cls="bars"))
 
 
 def _width(bars: Mapping[str, object]) -> str:

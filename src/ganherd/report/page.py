@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -75,7 +76,9 @@ def summary(story: Story) -> str:
     if seeds > 1:
         text += f" with {count(seeds, 'seed')},"
     loss = _dig(story.recipe, "loss", "name")
-    if isinstance(loss, str):
+    if drawn := _drawn_losses(story):
+        text += f" trained with losses that are drawn from {drawn},"
+    elif isinstance(loss, str):
         text += f" trained with the {loss} loss"
     else:
         text += " trained"
@@ -92,6 +95,18 @@ def summary(story: Story) -> str:
             f"{number(accuracy.get('samples'))} samples as the label that was asked for"
         )
     return text + "."
+
+
+def _drawn_losses(story: Story) -> str:
+    """The losses of a grid whose generators draw theirs, with how much more often than others; nothing for other runs."""
+    if _dig(story.recipe, "strategy", "name") != "cellular":
+        return ""
+    mutation = _dig(story.recipe, "strategy", "cellular", "mutation") or {}
+    each = Counter(mutation.get("losses") or [])
+    named = [f"{name} ({n} of {each.total()})" if len(set(each.values())) > 1 else name for name, n in each.items()]
+    known = " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)
+    when = {"batch": "for every batch", "iteration": "in every iteration", "creation": "at the start"}
+    return f"{known} {when.get(str(mutation.get('loss_each')), '')}".rstrip() if known else ""
 
 
 def _settings(story: Story) -> Safe:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ganherd import pictures
+from ganherd.data.keyed import shuffle
 from ganherd.report.gather import PER_ROW, Story
 from ganherd.report.parts import Safe, figure, image, join, number, tag
 
@@ -44,7 +45,11 @@ def samples(story: Story) -> Safe:
         other = beside[i] if i < len(beside) else None
         cells += [tag("div", name, cls="name"), _strip(images, f"generated {name}", widest)]
         cells.append(_strip(other, f"real {name}", widest) if other is not None and len(other) else tag("div"))
-    shown = f" {len(rows)} of {len(story.labels)} classes are shown." if len(rows) < len(story.labels) else ""
+    shown = ""
+    if _are_classes(story):
+        shown = f" {len(rows)} of {len(story.labels)} classes are shown." if len(rows) < len(story.labels) else ""
+    elif rows[0][0]:
+        shown = " A row for each member that made some of them; beside it, any of the real data."
     stacked = tag("span", " Above generated, below real.", cls="stacked") if beside else ""
     return tag("section", head, tag("p", where + shown, stacked, cls="caption"), tag("div", join(cells), cls="compare"))
 
@@ -77,18 +82,23 @@ def maps(story: Story) -> Safe:
     return tag("section", tag("h2", "Maps"), tag("p", where, cls="caption"), tag("div", join(cards), cls="maps"))
 
 
+def _are_classes(story: Story) -> bool:
+    """Whether the rows of generated images are classes; otherwise members, or nothing."""
+    return bool(story.labels) and story.generated_y is not None and bool((story.generated_y >= 0).any())
+
+
 def _real_rows(story: Story, rows: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
-    """Real images for each row: of the same class where rows are classes, else any."""
+    """Real images for each row: of the same class where rows are classes, else any, as they come."""
     real, y = story.real, story.real_y
     if real is None or real.ndim != 4:
         return []
-    by_name = {name: real[y == k] for k, name in enumerate(story.labels)} if y is not None else {}
-    widest = max(len(images) for _, images in rows)
-    out = []
-    for i, (name, _) in enumerate(rows):
-        pool = by_name[name] if name in by_name else real[i * widest : (i + 1) * widest]
-        out.append(pool[:widest])
-    return out
+    if _are_classes(story) and y is not None:
+        widest = max(len(images) for _, images in rows)
+        by_name = {name: real[y == k] for k, name in enumerate(story.labels)}
+        return [by_name[name][:widest] for name, _ in rows]
+    real = real[shuffle(len(real), "real rows of a report")]  # they are gathered class by class
+    ends = np.cumsum([len(images) for _, images in rows])
+    return [real[end - len(images) : end] for end, (_, images) in zip(ends, rows, strict=True)]
 
 
 def _real_alone(story: Story) -> Safe:

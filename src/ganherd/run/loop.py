@@ -117,7 +117,7 @@ class Trainer:
             left = time.monotonic()
             self.step = self.engine.advance(self.step, self.next_stop(), self.tally.sums, self.enough(stop), self.tick)
             took = time.monotonic() - left
-            self.strategy.trained(took)
+            self.strategy.trained(took, self.step)
             if self.is_over() and self.step < self.last:
                 self.end()
             if self.cadence.every is None and self.is_together:

@@ -24,6 +24,24 @@ def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[st
     return spans(recipe.strategy.share, "every") if recipe.strategy.share.layers else {}
 
 
+def never_due(recipe: Recipe, spans: dict[str, int], steps: int) -> list[str]:
+    """What the recipe plans for after the end of a run of so many steps, a sentence for each."""
+    if recipe.strategy.name != "cellular":
+        return []
+    iterations = -(-steps // max(1, spans["iteration"]))
+    late = sorted({change.at for change in recipe.strategy.cellular.rewire if change.at >= iterations})
+    told = "strategy.cellular.rewire at {} is never reached: the run has {} iterations, counted from 0"
+    return [told.format(", ".join(map(str, late)), f"{iterations:,}")] if late else []
+
+
+def refuse_impossible(assembly: Assembly) -> None:
+    """What the strategy needs and cannot have, before anything is written."""
+    if assembly.recipe.strategy.name == "cellular":
+        from ganherd.strategies import preflight
+
+        preflight.refuse_impossible(assembly.recipe.strategy.cellular, assembly.dataset, assembly.trusted)
+
+
 def make_strategy(assembly: Assembly, spans: dict[str, int]) -> Strategy:
     """Who meets whom in this run; `spans` as `plan_meetings` made them, or as the run recorded them."""
     settings, herd = assembly.recipe.strategy, assembly.herd

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +39,14 @@ class Source:
     facts: mixture_file.Facts
 
     @classmethod
-    def open(cls, path: str) -> Source:
+    def open(cls, path: str, members: int = 1) -> Source:
+        """`members`: how many are asked of it; what would train it is told, where its name says the recipe."""
+        name = Path(path).name
+        if not Path(path).exists() and name in dict(recipe_file.names()):
+            more = f" --set herd.members={members}" if members > 1 else ""
+            raise UserError(
+                f"there is no run {path} to start from: `ganherd train {name}{more} --run {path}` makes it."
+            )
         folder = RunFolder.open(path)
         state = str(folder.info.get("state"))
         if state != "finished":
@@ -80,7 +88,10 @@ def resolved(recipe: Recipe) -> Recipe:
     """The recipe with the nets of the members that it starts from; as it is, where it starts from none."""
     herd = recipe.herd
     if isinstance(herd.members, list):
-        sources = {origin.run: Source.open(origin.run) for origin in herd.members}
+        needed = {
+            path: max(o.member for o in herd.members if o.run == path) + 1 for path in (o.run for o in herd.members)
+        }
+        sources = {path: Source.open(path, members) for path, members in needed.items()}
         for origin in herd.members:
             sources[origin.run].check(origin.member, origin.replica)
         found = _nets([(sources[origin.run], origin.member) for origin in herd.members])

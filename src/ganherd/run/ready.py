@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ganherd.comm import silence
 from ganherd.comm.base import Communicator
 from ganherd.comm.heartbeat import Heartbeat
 from ganherd.comm.machine import machine
@@ -16,13 +17,16 @@ from ganherd.errors import UserError
 from ganherd.herd import autotune
 from ganherd.herd.engine import Plan, place
 from ganherd.recipe import Engine, Recipe
-from ganherd.run import finish
+from ganherd.run import finish, meetings, spares
 from ganherd.run.assemble import Assembly, put_together
 from ganherd.run.cut import Cut, cut
 from ganherd.run.folder import RunFolder
 from ganherd.run.ranks import Ranks, cores, together
-from ganherd.run.rescue import Rescue
+from ganherd.run.rescue import Rescue, announced
 from ganherd.run.stop import StopRequest
+
+if TYPE_CHECKING:
+    from ganherd.run.loop import Trainer
 
 
 def ready(
@@ -52,6 +56,7 @@ def ready(
             return None
         made_of = put_together(made, ranks, trust_code, begins)
         finish.member_weights(made_of.recipe, made_of)  # better said now than after the training
+        meetings.refuse_impossible(made_of)
         return made_of
 
     made = together(job, accepted)
@@ -103,11 +108,12 @@ def shared(ranks: Ranks, folder: RunFolder, rescue: Rescue) -> RunFolder:
     """The first rank's folder, as every rank sees it; spares hear of it too."""
     if ranks.is_alone:
         return folder
-    told = ranks.job.broadcast(str(folder.path.absolute()).encode() if ranks.is_first else None)
-    rescue.path = folder.path if ranks.is_first else Path(told.decode())
+    if ranks.is_first:
+        spares.forget(folder.path)
+    told = rescue.found(ranks.job.broadcast(announced(folder) if ranks.is_first else None))
 
     def seen() -> RunFolder:
-        there = folder if ranks.is_first else RunFolder(told.decode())
+        there = folder if ranks.is_first else RunFolder(told)
         if not there.info_path.is_file():
             raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
         return there
@@ -115,16 +121,23 @@ def shared(ranks: Ranks, folder: RunFolder, rescue: Rescue) -> RunFolder:
     return together(ranks.everyone, seen)
 
 
-def beating(ranks: Ranks, path: Path) -> Heartbeat:
-    """This rank's signs of life, in the folder of the run."""
+def beating(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbeat:
+    """This rank's signs of life, in the folder of the run; the first one, which has a trainer, tells who else gives none."""
     heart = Heartbeat(path / "ranks", ranks.job.rank, ranks.job.size, ranks.own, ranks.comm or ranks.job)
     heart.note("processing" if ranks.own else None, **machine())
+    if trainer is not None and ranks.is_first:
+
+        def tell(event: str, facts: dict[str, Any]) -> None:
+            trainer.event(event, **facts)
+            trainer.progress.say(silence.in_words(event, facts))
+
+        heart.listener = silence.Silence(path / "ranks", ranks.job.rank, ranks.job.size, tell).look
     return heart
 
 
 def stand_by(ranks: Ranks, rescue: Rescue) -> Path:
     """A spare waits until the others have come to an end, and says so; the path of the run."""
-    rescue.path = path = Path(ranks.job.broadcast(None).decode())
-    with StopRequest(), beating(ranks, path):
+    path = rescue.found(ranks.job.broadcast(None))
+    with StopRequest(), spares.passing_on(path), beating(ranks, path):
         ranks.wait()
     return path

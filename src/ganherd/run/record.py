@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,16 @@ class Lines:
         """`keep`: how many bytes belong to the checkpoint that is resumed; what came after it will be written again."""
         # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
         self._handle = path.open("ab", buffering=0)
+        self._one = threading.Lock()  # the thread that misses a rank tells it while the loop waits, or does not
         if keep is not None:
             self._handle.truncate(keep)
             self._handle.seek(0, os.SEEK_END)
 
     def write(self, line: dict[str, Any]) -> None:
         rest = memoryview(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
-        while rest:  # a disk that is nearly full takes a part
-            rest = rest[self._handle.write(rest) :]
+        with self._one:
+            while rest:  # a disk that is nearly full takes a part
+                rest = rest[self._handle.write(rest) :]
 
     def settle(self) -> int:
         """Puts everything on the disk and says how many bytes that is."""

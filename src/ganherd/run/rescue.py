@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from ganherd.comm import heartbeat
+from ganherd.comm.again import with_launcher
 from ganherd.comm.base import Communicator, RankLost
 from ganherd.comm.buddies import Buddies
 from ganherd.errors import Interrupted, UserError
@@ -37,6 +40,8 @@ class Rescue:
     def __init__(self, job: Communicator) -> None:
         self.job = job  # of those that are left by now
         self.path: Path | None = None  # of the run, once it is founded
+        self.named = ""  # the same, as the first rank was told it
+        self.reached: int | None = None  # the step that ranks had come to before torchrun started them again
         self.done: Run | None = None  # what the first rank has made, when all is made
         self.asked = ""  # the signal that this rank was asked to stop by
         self.step = 0  # that this rank had come to when it heard of the last loss
@@ -58,12 +63,36 @@ class Rescue:
                 return done
             except RankLost as error:
                 if not self.job.goes_on:
-                    again = RunFolder(self.path).again if self.path else "the same command"
-                    raise Interrupted(f"{error}. {self.job.after_loss(again)}") from error
+                    raise self.ended(error) from error
             while True:
                 with suppress(RankLost):  # another one, meanwhile
                     work = self._regrouped(begin, resume, None if path is None else Path(path))
                     break
+
+    def again(self) -> str:
+        """The command that goes on with the run on ranks as there are now; the same on all of them."""
+        if not (name := self.named or self.path):
+            return "the same command"
+        return with_launcher(RunFolder(name).again, self.job.name, self.job.size)
+
+    def found(self, told: bytes) -> Path:
+        """Where the run lies, as `announced` by the first rank."""
+        path, self.named = json.loads(told)
+        self.path = Path(path)
+        return self.path
+
+    def ended(self, error: RankLost, more: str = "") -> Interrupted | SystemExit:
+        """How this rank ends where the job cannot go on without a lost one: one of those that are left says it."""
+        with suppress(ValueError):  # torchrun asks who is left to end: not before this is said
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if not self.job.is_teller():
+            return SystemExit(75)
+        if self.named:  # it is this job's
+            with suppress(OSError, UserError):
+                folder, state = RunFolder(str(self.path)), "restarting" if self.job.restarts_left else "interrupted"
+                if folder.info.get("state") == "running":  # and not finished but for its report
+                    folder.write_info(state=state)
+        return Interrupted(f"{error}{more}. {self.job.after_loss(self.again())}")
 
     def _regrouped(
         self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: Path | None
@@ -94,7 +123,7 @@ class Rescue:
 
     def _stop(self, asked: str, found: Path | None) -> NoReturn:
         """A rank that ends since it was asked to is no reason to go on."""
-        again = f"resume it with: {RunFolder(found).again}" if found else "nothing had begun"
+        again = f"resume it with: {self.again()}" if found else "nothing had begun"
         if self.job.rank:
             raise SystemExit(75)
         if found:
@@ -150,9 +179,31 @@ class Rescue:
             trainer.event("lost", **loss, homes=homes, source=source, repeated=repeated)
             hosts = loss["hosts"] or ["?"] * len(loss["ranks"])
             names = " and ".join(f"rank {r} on {host}" for r, host in zip(loss["ranks"], hosts, strict=True))
-            moved = f"; members {', '.join(map(str, members))} go on elsewhere" if members else ""
+            moved = f"; {_moved(members)} elsewhere" if members else ""
             trainer.progress.say(f"lost {names}{moved}; all go on from step {trainer.step:,} ({source}).")
         self._losses = []
+        if self.reached is not None:
+            number, repeated = restarts(os.environ), max(0, self.reached - trainer.step)
+            trainer.event("restart", launcher="torchrun", number=number, source=source, repeated=repeated)
+            trainer.progress.say(
+                f"torchrun has started all ranks again (restart {number}); they go on from step {trainer.step:,} ({source}), "
+                f"{repeated:,} step{'s' * (repeated != 1)} of before {'is' if repeated == 1 else 'are'} repeated."
+            )
+            self.reached = None
+
+
+def announced(folder: RunFolder) -> bytes:
+    """What the first rank tells the others of the run's folder: hosts may have other working folders, people read the name."""
+    return json.dumps([str(folder.path.absolute()), str(folder.path)]).encode()
+
+
+def _moved(members: Sequence[int]) -> str:
+    """
+    >>> _moved([3]), _moved([0, 1])
+    ('member 3 goes on', 'members 0, 1 go on')
+    """
+    one = len(members) == 1
+    return f"member{'' if one else 's'} {', '.join(map(str, members))} {'goes' if one else 'go'} on"
 
 
 def _is_newest(step: int, facts: Mapping[str, Any], folder: RunFolder) -> bool:
@@ -183,9 +234,26 @@ def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
     return f"torchrun {name if name not in ('', 'none') else f'{os.getppid()} on {platform.node()}'}"
 
 
+def restarts(environ: Mapping[str, str]) -> int:
+    """How often torchrun has started this process's group again."""
+    return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def reached(folder: RunFolder) -> int | None:
+    """The step to which ranks had come that torchrun has started again, by their last signs of life; else none.
+
+    Asked by the first rank, before any rank of now gives one.
+    """
+    if not restarts(os.environ):
+        return None
+    with suppress(UserError):
+        return max([0, *(beat.step for beat in heartbeat.read(folder.path / "ranks"))])
+    return 0
+
+
 def begun(run: Path | None, environ: Mapping[str, str]) -> Path | None:
     """The run that an earlier attempt of this torchrun began, and that is to be gone on with; asked by the first rank."""
-    if environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+    if not restarts(environ):
         return None
     if run is not None:
         return run if (run / "run.json").is_file() else None

@@ -17,7 +17,9 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
+from typing import Any
 
+from ganherd.comm.again import RANKS
 from ganherd.host import cores
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -40,7 +42,9 @@ def spawn(ranks: int, words: Sequence[str]) -> int:
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(port := _free_port()),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # where they meet lives here, and outlives any of them
+        RANKS: str(ranks),
     }
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))  # libraries look when they are loaded
     forks = sys.platform == "linux"  # elsewhere the system's own libraries may not survive it
@@ -68,6 +72,7 @@ def spawn(ranks: int, words: Sequence[str]) -> int:
         for number in _SIGNALS:
             signal.signal(number, tell)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        _store = _meeting_place(port)  # its thread must not be there when ranks are forked
         return _watch(processes)
     finally:
         tell(signal.SIGKILL)
@@ -109,8 +114,12 @@ def _watch(processes: Sequence[BaseProcess]) -> int:
         if failed and time.monotonic() - since > _PATIENCE:
             break
         time.sleep(0.05)
+    if not failed:  # all have ended since the last look
+        _explain(processes)
     codes = [failed, *(process.exitcode or 0 for process in processes)]
     found = next((code for code in codes if code), 0)
+    if found < 0 and 75 in codes:  # one was killed, and the others say how to go on
+        return 75
     return found if found >= 0 else 128 - found  # as a shell says that a signal ended it
 
 
@@ -120,6 +129,13 @@ def _explain(processes: Sequence[BaseProcess]) -> None:
         for number, why in _WHY.items():
             if process.exitcode == -number:
                 print(f"ganherd: rank {rank} was ended by {number.name}{why}.", file=sys.stderr, flush=True)
+
+
+def _meeting_place(port: int) -> Any:
+    """The store in which the ranks find each other."""
+    from torch.distributed import TCPStore
+
+    return TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
 
 
 def _free_port() -> int:

@@ -16,7 +16,7 @@ from ganherd.errors import Interrupted, UserError
 from ganherd.herd.engine import Plan
 from ganherd.herd.state import take_
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint, trackers
+from ganherd.run import checkpoint, spares, trackers
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget, plan_budget
 from ganherd.run.conclude import Run, conclude, conclude_part
@@ -38,11 +38,11 @@ from ganherd.run.identity import (
 )
 from ganherd.run.length import extended, measure
 from ganherd.run.loop import RunFailed, Trainer
-from ganherd.run.meetings import make_strategy, plan_meetings
+from ganherd.run.meetings import make_strategy, never_due, plan_meetings
 from ganherd.run.progress import Progress, duration
 from ganherd.run.ranks import together
 from ganherd.run.ready import beating, planned, ready, settle_in, shared, stand_by
-from ganherd.run.rescue import Rescue
+from ganherd.run.rescue import Rescue, reached
 from ganherd.run.stop import StopRequest
 
 
@@ -100,6 +100,8 @@ def _begin(
     own = settle_in(assembly, plan)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, own, whole))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
+    for note in never_due(recipe, meetings, budget.steps):
+        say(f"note: {note}")
     facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
     with ExitStack() as held:
@@ -161,6 +163,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
 
         folder, recipe, wanted = together(job, opened)
         info = folder.info
+        rescue.reached = reached(folder) if job.rank == 0 else None
         begins = not checkpoint.steps(folder.checkpoints)
         part, before = recorded_part(info, folder), info.get("ranks")
         ranks, assembly = ready(
@@ -204,7 +207,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         try:
             ranks.every(lambda: go_on() if ranks.is_first else None)
         except OSError as error:
-            ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; resume it with: {folder.again}"))
+            ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; resume it with: {rescue.again()}"))
         folder = shared(ranks, folder, rescue)
         return _train(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
 
@@ -233,7 +236,7 @@ def _train(
     ranks = assembly.ranks
     names = [assembly.name_of(member) for member in range(assembly.size)]
     progress = Progress(names, quiet or not ranks.is_first)
-    again = f"resume it with: {folder.again}"
+    again = f"resume it with: {rescue.again() if rescue.path else folder.again}"
     trained, stop, trainer = False, StopRequest(), None
     with ExitStack() as closing:
         closing.callback(progress.close)
@@ -246,15 +249,17 @@ def _train(
             trainer.rescue = rescue
             over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
             if not ranks.is_alone:
-                trainer.heart = closing.enter_context(beating(ranks, folder.path))
+                trainer.heart = closing.enter_context(beating(ranks, folder.path, trainer))
             progress.say(
                 f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
                 f"{plan.describe(assembly.herd.size)}"
             )
+            if not ranks.job.hears_of_loss:  # the launcher would end all at once
+                progress.say(f"should a rank be killed, the job ends; go on with: {rescue.again()}")
             rescue.tell(trainer, source)
             trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
             progress.start(budget.steps)
-            with stop:
+            with stop, spares.listening(ranks, folder.path, stop):
                 trainer.train(stop)
                 trained = True
                 progress.close()
@@ -272,9 +277,7 @@ def _train(
             if ranks.job.goes_on:  # those that are left meet again in `Rescue.through`
                 rescue.step, rescue.asked = trainer.step if trainer else 0, stop.name
                 raise
-            if ranks.is_first:
-                _leave(folder, "interrupted")
-            raise Interrupted(f"{error}; the last checkpoint is whole. {ranks.job.after_loss(folder.again)}") from error
+            raise rescue.ended(error, "; the last checkpoint is whole") from error
         except KeyboardInterrupt:
             if not ranks.is_first:  # which was asked as well, or misses this one: it tells
                 raise SystemExit(75) from None
@@ -283,6 +286,9 @@ def _train(
             raise Interrupted(f"stopped {what}; {again}") from None
         except RunFailed:
             _leave(folder, "failed")
+            raise
+        except UserError:  # as of a function of the user's own: mended, the run goes on
+            _leave(folder, "interrupted")
             raise
         except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
             _leave(folder, "interrupted")

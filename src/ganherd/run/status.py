@@ -18,6 +18,13 @@ from ganherd.strategies import profile, staleness
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _SHOWN = 10  # of them, the last
 _MISSED = ("late", "lost")
+_STATES = {  # those that are not told by their name
+    "restarting": "restarting (a rank was lost, and torchrun starts all of them again)",
+    "unknown": "running or killed, which is not known (this file system has no locks)",
+}
+_ENDED = {"killed": "", "interrupted": "", "unknown": "if no process trains it any more, "}
+_RESTART = 600.0  # seconds that torchrun, and ranks that find each other, may take
+_QUIET = 60.0  # seconds without a word that mean nothing where no lock can be asked for
 _SLOW = 1.5  # times as long as the middle one of the others takes for a step: the others wait for it
 
 
@@ -41,9 +48,7 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
     saved = saved_steps(folder.checkpoints)  # a stop between two records is saved, but not recorded
     step, steps = max([int(last.get("step", 0)), *saved]), int(info["budget"]["steps"])
     state = str(info["state"])
-    alive = _is_locked(folder)
-    if state == "running" and not alive:
-        state = "killed"  # its process is gone and had no time to say so
+    state = _state(folder, state, metrics)
     rate = float(last.get("rate", 0.0))
     members = int(info["members"])
     return {
@@ -80,6 +85,7 @@ def _ranks(folder: RunFolder, now: float) -> list[dict[str, Any]]:
             "cores": beat.cores,
             "memory": beat.memory,
             "gpus": beat.gpus,
+            "versions": {"ganherd": beat.ganherd, "torch": beat.torch},
             "members": list(beat.members),
             "step": beat.step,
             "rate": beat.rate,
@@ -137,7 +143,7 @@ def text(facts: dict[str, Any]) -> str:
         return "\n".join([*lines, *(text(part) for part in facts["parts"]), f"left: {left}"])
     left = f", {duration(facts['seconds_left'])} left" if facts["seconds_left"] is not None else ""
     lines = [
-        f"{facts['run']}: {facts['state']}, step {facts['step']:,} of {facts['steps']:,}{left}",
+        f"{facts['run']}: {_STATES.get(facts['state'], facts['state'])}, step {facts['step']:,} of {facts['steps']:,}{left}",
         f"{facts['members']} members on {facts['host']} ({facts['engine']['name']}), {facts['rate']:,.0f} member-steps/s"
         + (f", last record {duration(facts['heartbeat'])} ago" if facts["heartbeat"] is not None else ""),
     ]
@@ -162,8 +168,8 @@ def text(facts: dict[str, Any]) -> str:
         names = [f"{alarm.get('name', '')} ({words(alarm_of(alarm))})" for alarm in facts["ill"]]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         lines.append(f"not well now: {', '.join(names[:5])}{more}")
-    if facts["state"] in ("killed", "interrupted"):
-        lines.append(f"resume it with: {RunFolder(facts['run']).again}")
+    if facts["state"] in _ENDED:
+        lines.append(f"{_ENDED[facts['state']]}resume it with: {RunFolder(facts['run']).again}")
     return "\n".join(lines)
 
 
@@ -223,13 +229,41 @@ def _told(alarm: dict[str, Any]) -> str:
     return f"{what} ({alarm['policy']})" if alarm["event"] == "repair" and alarm.get("policy") else what
 
 
-def _is_locked(folder: RunFolder) -> bool:
-    """Whether a process holds the run's lock now."""
+def _state(folder: RunFolder, said: str, metrics: list[dict[str, Any]]) -> str:
+    """What is to be made of the state that run.json has: its process may be gone, and had no time to say so."""
+    if said not in ("running", "restarting"):
+        return said
+    now, locked = time.time(), _is_locked(folder)
+    if said == "restarting":
+        return said if locked or now - folder.info_path.stat().st_mtime < _RESTART else "interrupted"
+    if locked is None:
+        return said if _is_heard(folder, metrics, now) else "unknown"
+    return said if locked else "killed"
+
+
+def _is_heard(folder: RunFolder, metrics: list[dict[str, Any]], now: float) -> bool:
+    """Whether any rank gave a sign of life, or a record was written, as lately as they usually are."""
+    if any(
+        beat.state != "finished" and beat.health(now) not in _MISSED for beat in heartbeat.read(folder.path / "ranks")
+    ):
+        return True
+    told = [float(line.get("seconds", 0.0)) for line in metrics[-2:]]
+    usual = max(_QUIET, 3 * (told[-1] - told[0])) if told else _QUIET
+    written = [
+        path.stat().st_mtime for path in (folder.metrics_path, folder.events_path, folder.info_path) if path.exists()
+    ]
+    return now - max(written, default=0.0) <= usual
+
+
+def _is_locked(folder: RunFolder) -> bool | None:
+    """Whether a process holds the run's lock now; None: that cannot be found out."""
     try:
         with (folder.path / ".lock").open("r") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # a file system without locks, or a file that may not be opened
+        return None
     return False

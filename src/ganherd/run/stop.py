@@ -12,7 +12,8 @@ class StopRequest:
     """While it is entered, SIGINT, SIGTERM and SIGUSR1 ask for a stop; a second SIGINT stops at once."""
 
     def __init__(self) -> None:
-        self.name = ""
+        self.name = ""  # may be set by others, too, who were asked in its place
+        self._noted = False  # whether a signal came here
         self._at_once = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -37,7 +38,7 @@ class StopRequest:
             raise KeyboardInterrupt
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        again = self.asked and number == signal.SIGINT
+        again, self._noted = self._noted and number == signal.SIGINT, True
         self.name = signal.Signals(number).name
         if self._at_once or again:
             raise KeyboardInterrupt

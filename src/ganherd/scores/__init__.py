@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.scores.clock import Progress
 from ganherd.scores.groups import of_grid, refuse_impossible
-from ganherd.scores.material import LeftOut, Material, Neighbourhood
+from ganherd.scores.material import Annealing, LeftOut, Material, Neighbourhood
 from ganherd.scores.of_run import score_run
 from ganherd.scores.of_runs import Scored, score_runs
 from ganherd.scores.of_sets import score_sets
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
+    "Annealing",
     "Metric",
     "Neighbourhood",
     "Scored",
@@ -48,18 +49,20 @@ def score(
     reference: Reference | None = None,
     per: str | None = None,
     neighbourhoods: Sequence[Neighbourhood] | None = None,
+    annealing: Annealing = Annealing(),
 ) -> dict[str, dict[str, Any]]:
     """Every metric by name: {"value", "samples", "network", "seed", "replica", …}; `skipped`: what was not, and why.
 
     Without names: what `ganherd train` measures at its end. `reference` (real features and their network) is by
     default the cheap one: the data's own classifier, or pixels. `per`: "class", "member" or "neighbourhood", values for
-    each beside; `neighbourhoods` lists the members of each, where they are not those of the mixture's grid.
+    each beside; `neighbourhoods` lists the members of each, where they are not those of the mixture's grid; `annealing`: what
+    AIS is made with.
     """
     names = known_metrics(metrics, "train", dataset)
     mixture = _on_best_device(mixture)
     if per == "neighbourhood":
         neighbourhoods = neighbourhoods or of_grid(mixture, replica)
-    material = Material(mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods)
+    material = Material(mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing)
     refuse_impossible(per, material)
     out: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
@@ -92,6 +95,7 @@ def score_seeds(
     reference: Reference | None = None,
     per: str | None = None,
     neighbourhoods: Sequence[Neighbourhood] | None = None,
+    annealing: Annealing = Annealing(),
 ) -> dict[str, dict[str, Any]]:
     """The scores of every replica: with several, the value is their mean, and what each seed has stands beside it."""
     if reference is None:
@@ -99,7 +103,7 @@ def score_seeds(
 
         reference = Reference(dataset, progress=progress)  # one for all replicas
     mixture = _on_best_device(mixture)
-    settings: Any = {"reference": reference, "per": per, "neighbourhoods": neighbourhoods}
+    settings: Any = {"reference": reference, "per": per, "neighbourhoods": neighbourhoods, "annealing": annealing}
     each = []
     for r in range(mixture.replicas):
         if progress and mixture.replicas > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,9 +23,7 @@ FEW = 16  # images
 WIDE = 10.0  # nats of gap from which an estimate is warned of
 
 
-def measure(
-    material: Material, variance: float = VARIANCE, settings: ais.Settings | None = None, points: int | None = None
-) -> dict[str, Any]:
+def measure(material: Material) -> dict[str, Any]:
     """log p(x) of the mixture in nats, mean over held-out images; what it was made with stands beside it."""
     mixture, data = material.mixture, material.dataset
     if not data.is_image:
@@ -34,8 +33,12 @@ def measure(
     if not len(data.x_test):
         raise LeftOut("the log-likelihood is that of held-out images, and there are none")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = settings or ais.Settings(seed=material.seed)
-    count = min(points or POINTS[device], len(data.x_test))
+    asked = material.annealing
+    variance, usual = asked.variance or VARIANCE, ais.Settings(seed=material.seed)
+    settings = replace(
+        usual, temperatures=asked.temperatures or usual.temperatures, chains=asked.chains or usual.chains
+    )
+    count = min(asked.points or POINTS[device], len(data.x_test))
     rows = np.random.default_rng([material.seed, 0xA15]).permutation(len(data.x_test))[:count]
     x = torch.from_numpy(ais.dequantised(data.x_test[rows], material.seed)).to(device)
     per_member, gaps, baseline = [], [], []
@@ -72,7 +75,7 @@ def measure(
         low, high = mean - 1.96 * error, mean + 1.96 * error
         out["interval"] = {"low": low, "high": high, "level": 0.95, "how": "normal, over the images"}
     if gap > WIDE:
-        out["warning"] = f"the bounds on simulated images are {gap:.1f} nats apart: take more temperatures"
+        out["warning"] = f"the bounds on simulated images are {gap:.1f} nats apart: take more with --ais-temperatures"
     elif count < FEW:
         out["warning"] = f"{count} images are few: the interval is wide"
     return out | _in_groups(material, np.stack(per_member), log_p, data.y_test[rows])

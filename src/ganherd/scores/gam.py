@@ -176,67 +176,6 @@ def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
     return out
 
 
-def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int, held_out: int) -> str:
-    """GAM-II by run, the least and the largest over its members, and below it what its judges are worth."""
-    kinds = list(dict.fromkeys(player.kind for player in players))
-    groups = [(k, g) for k in kinds for g in dict.fromkeys(player.group for player in players if player.kind == k)]
-    lines = [("run", "generators", "judged by", "avg", "worst", "its judges' error on real")]
-    for kind, group in groups:
-        rows = [i for i, player in enumerate(players) if (player.kind, player.group) == (kind, group)]
-        judges = sorted(set(verdict.judges[rows].tolist()))
-        lines.append(
-            (
-                _named(group, kind),
-                str(len(rows)),
-                " to ".join(str(n) for n in (judges if len(judges) < 3 else (judges[0], judges[-1]))),
-                _span(verdict.average[rows]),
-                _span(verdict.worst[rows]),
-                _span(real_errors[rows]),
-            )
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(6)]
-    text = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-    text.append(
-        f"least to largest over the generators; {samples:,} samples of each and {held_out:,} held-out real ones, "
-        "judges in evaluation mode; larger is better"
-    )
-    weak: dict[tuple[str, str], list[Player]] = {}
-    for player, why in zip(players, weak_judges(real_errors, verdict), strict=True):
-        if why:
-            weak.setdefault((player.group, why), []).append(player)
-    for (group, why), those in weak.items():
-        is_ = "is " if why.startswith("no ") else ""
-        if len(those) > 3:
-            text.append(f"each of {len(those)} judges of {group} {is_}{why}")
-        else:
-            text += [f"the judge of {player.name} {is_}{why}" for player in those]
-    for kind in kinds:
-        own = [group for k, group in groups if k == kind]
-        for group in own[1:]:
-            first, other = (np.array([(p.kind, p.group) == (kind, g) for p in players]) for g in (own[0], group))
-            for word, values in (("avg", verdict.average), ("worst", verdict.worst)):
-                words = helps(values[other], values[first])
-                text.append(f"{_named(group, kind)} {words} against {_named(own[0], kind)} ({word})")
-    if len(kinds) > 1:
-        text.append("generators of each kind are judged by the discriminators of that kind: compare them within a kind")
-    elif verdict.winner is not None:
-        best = players[verdict.winner]
-        text.append(f"the best by avg is {best.name} ({verdict.average[verdict.winner]:.3f})")
-    return "\n".join(text)
-
-
-def _named(group: str, kind: str) -> str:
-    return f"{group} ({kind})" if kind else group
-
-
-def _span(values: np.ndarray) -> str:
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return "–"
-    low, high = f"{known.min():.3f}", f"{known.max():.3f}"
-    return low if low == high else f"{low} to {high}"
-
-
 def standings(errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player]) -> dict[str, dict[str, Any]]:
     """GAM by run: every generator battles those of the other runs that stand for the same class, or for none."""
     out: dict[str, dict[str, Any]] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
@@ -288,6 +227,7 @@ def entry(
         "per_member_samples": dict.fromkeys(names, samples),
         "worst": _numbers(verdict.worst[rows]),
         "judges": verdict.judges[rows].tolist(),
+        "kinds": sorted({players[i].kind for i in rows} - {""}),  # of generators, where the runs have several
         "real_errors": _numbers(real_errors[rows]),
         "best_member": best.member if best else None,
         "best_replica": best.herd if best else None,

@@ -1,4 +1,4 @@
-"""GAM-II of runs: discriminators from their last whole checkpoints judge the generators of their mixtures.
+"""GAM-II of runs: their discriminators judge the generators of the others' mixtures.
 
 Nothing of a run is executed: recipes and checkpoints are data, and nets that are not ganherd's are built only if trusted.
 """
@@ -11,53 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.func import functional_call
 
 from ganherd import mixture as mixtures
 from ganherd.data import source
 from ganherd.errors import UserError
-from ganherd.herd.play import logits_of
-from ganherd.herd.state import Blueprint, buffers_of, takes_label
-from ganherd.run import checkpoint
 from ganherd.run.folder import RunFolder
-from ganherd.scores import gam
+from ganherd.scores import gam, gam_table
 from ganherd.scores.clock import Clock, Progress
 from ganherd.scores.features import best_device
+from ganherd.scores.gam_judges import Judges, load_judges
 from ganherd.scores.material import LeftOut, Material
 
 if TYPE_CHECKING:
     from ganherd.recipe import Recipe
 
-_BLOCK = 1000  # pictures that a judge looks at together; in evaluation mode none sees its neighbours
-
-
-@dataclass(frozen=True)
-class Judges:
-    """The discriminators of one run, in evaluation mode."""
-
-    module: nn.Module
-    params: dict[str, Tensor]  # [N, …]
-    buffers: dict[str, Tensor]  # [N, …]
-    losses: list[str]  # [N] what each was trained with
-    offset: float
-    scale: float
-    step: int
-
-    def logits(self, member: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """float64 [n] of pictures in the data's own units."""
-        state = {name: value[member] for part in (self.params, self.buffers) for name, value in part.items()}
-        like = next(iter(self.params.values()))
-        out = []
-        with torch.no_grad():
-            for i in range(0, len(x), _BLOCK):
-                part = torch.from_numpy(np.ascontiguousarray(x[i : i + _BLOCK])).to(like)
-                given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
-                if takes_label(self.module):
-                    given += (torch.from_numpy(y[i : i + _BLOCK]).to(like.device),)
-                out.append(logits_of(functional_call(self.module, state, given)).reshape(-1).double().cpu())
-        return np.asarray(torch.cat(out).numpy())
+MODE = "evaluation mode"
+NORMED = f"{MODE}, batch norm by the statistics of what they look at, real data or the samples of one generator alone"
 
 
 @dataclass(frozen=True)
@@ -72,14 +41,24 @@ class Contest:
     held_out: int
     seed: int
     judged_by: str  # in words
+    mode: str = MODE  # of the judges
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = gam.table(self.players, self.verdict, self.real_errors, self.samples, self.held_out)
+        text = gam_table.table(self.players, self.verdict, self.real_errors, self.samples, self.held_out)
         rules = ", ".join(dict.fromkeys(words for _, words in self.thresholds))
         return "\n".join(
-            [text, f"judged by {self.judged_by}; called real above: {rules}; seed {self.seed}", *self.notes]
+            [
+                text,
+                f"judged by {self.judged_by}; called real above: {rules}; seed {self.seed}",
+                f"judges in {self.mode}",
+                *self.notes,
+            ]
         )
+
+    def summary(self) -> list[dict[str, Any]]:
+        """The rows of its table: by kind and run."""
+        return gam_table.summary(self.players, self.verdict, self.real_errors)
 
     @property
     def groups(self) -> list[str]:
@@ -102,6 +81,7 @@ class Contest:
             "thresholds": [self.thresholds[i][0] for i in rows],
             "threshold_rule": ", ".join(dict.fromkeys(self.thresholds[i][1] for i in rows)),
             "judged_by": self.judged_by,
+            "judges_mode": self.mode,
             **self._warning(f"{len(weak)} of its {asked.sum()} judges decide nothing ({weak[0]})" if weak else ""),
         }
 
@@ -123,35 +103,6 @@ class Contest:
         if not words and self.samples < gam.SAMPLES:
             words = f"of {self.samples:,} samples an error rate is known to ± {0.5 / self.samples**0.5:.3f}; take {gam.SAMPLES:,}"
         return {"warning": words} if words else {}
-
-
-def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_code: bool = False) -> Judges:
-    """The discriminators of a run's newest whole checkpoint."""
-    from ganherd.run.assemble import makers
-
-    folder = RunFolder.open(run)
-    recipe = folder.recipe
-    try:
-        d = makers(recipe, shape, classes, trust_code)[1]()
-    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"the discriminator that {folder.path} names cannot be built: {why}.") from error
-    net = Blueprint(d)
-    found, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # the generators are not asked for
-    del damaged  # an older whole one judges as well; its step is told
-    size = len(found.state["d.params"])
-    offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
-    device = best_device()
-    params = net.views(found.state["d.params"])
-    return Judges(
-        d.to(device, found.state["d.params"].dtype).eval(),
-        {name: value.to(device) for name, value in params.items()},
-        {name: value.to(device) for name, value in buffers_of(found.state, "d").items()},
-        _losses(recipe, size),
-        offset,
-        scale,
-        found.step,
-    )
 
 
 def contest(
@@ -214,11 +165,6 @@ def contest(
     for name, judge, herd in zip(names, judges, made, strict=True):
         if judge.step != herd.step:
             notes.append(f"{name}: judges of step {judge.step:,}, generators of step {herd.step:,}")
-        if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in judge.module.modules()):
-            notes.append(
-                f"{name}: its judges have batch norm, which was trained on real and fake batches apart; in evaluation mode "
-                "it uses the running statistics of both, so look at their error on real data"
-            )
     if samples < gam.SAMPLES:
         notes.append(
             f"with {samples:,} samples an error rate is known to ± {0.5 / samples**0.5:.3f}; take {gam.SAMPLES:,}"
@@ -226,7 +172,8 @@ def contest(
     if any(one.digest != data[0].digest for one in data[1:]):
         notes.append(f"the runs' data differ in content; real errors are on the held-out rows of {names[0]}")
     words = "the discriminators of the other runs" if other_runs else "the discriminators that a generator did not meet"
-    return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, tuple(notes))
+    mode = NORMED if any(judge.normed for judge in judges) else MODE
+    return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, mode, tuple(notes))
 
 
 def alone(material: Material) -> dict[str, Any]:
@@ -256,15 +203,3 @@ def _names(runs: Sequence[str | Path]) -> list[str]:
     """The folders' names, or their paths where two have the same name."""
     short = [Path(run).resolve().name for run in runs]
     return short if len(set(short)) == len(short) else [str(run) for run in runs]
-
-
-def _losses(recipe: Recipe, size: int) -> list[str]:
-    chosen = recipe.loss.name
-    each = list(chosen) if isinstance(chosen, list) else [chosen]
-    return [each[i % len(each)] for i in range(size)]
-
-
-def _units(recipe: Recipe) -> tuple[float, float]:
-    """Points are scaled by the training data, which the recipe names."""
-    found = source.load(recipe.data)
-    return found.offset, found.scale

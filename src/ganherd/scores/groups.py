@@ -79,18 +79,38 @@ def rows_by_member(material: Material, drawn: Drawn) -> list[Rows]:
 
 
 def rows_by_neighbourhood(material: Material, drawn: Drawn) -> list[Rows]:
-    """Every neighbourhood as the mixture of its members, by their weights; as many samples as that allows."""
+    """Every neighbourhood as the mixture of its members, by their weights; of all equally many samples, since a distance
+    depends on their number: as many as the one has whose scarcest member makes the fewest."""
     label_of = np.asarray(material.mixture.label_of)
+    there = {m: np.flatnonzero(drawn.member == m) for m in range(len(label_of))}
+    each = [(one.members, _shares(one)) for one in material.neighbourhoods or ()]
+    fits = [min(int(len(there[m]) / w + 1e-9) for m, w in zip(own, ws, strict=True) if w > 0) for own, ws in each]
+    total = min((count for count in fits if count), default=0)
     out = []
-    for number, one in enumerate(material.neighbourhoods or ()):
-        weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
-        weights = weights / weights.sum()
-        own = [np.flatnonzero(drawn.member == m) for m in one.members]
-        # so many that the member with the scarcest samples has just enough
-        total = min(int(len(rows) / w + 1e-9) for rows, w in zip(own, weights, strict=True) if w > 0)
-        parts = [rows[: round(w * total)] for rows, w in zip(own, weights, strict=True)]
-        out.append(Rows(str(number), np.sort(np.concatenate(parts)), _classes(label_of[list(one.members)].tolist())))
+    for number, (members, weights) in enumerate(each):
+        counts = _counts(weights, total)
+        parts = [there[m][:count] for m, count in zip(members, counts.tolist(), strict=True)]
+        out.append(Rows(str(number), np.sort(np.concatenate(parts)), _classes(label_of[list(members)].tolist())))
     return out
+
+
+def _counts(weights: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers by these weights that add up to the total: the largest remainders are rounded up.
+
+    >>> _counts(np.array([0.5, 0.3, 0.2]), 7).tolist()
+    [4, 2, 1]
+    """
+    exact = weights * total + 1e-9
+    counts = np.floor(exact).astype(np.int64)
+    more = np.argsort(counts - exact, kind="stable")[: total - counts.sum()]
+    counts[more] += 1
+    return counts
+
+
+def _shares(one: Neighbourhood) -> np.ndarray:
+    """float64 [members], sums to 1."""
+    weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
+    return np.asarray(weights / weights.sum())
 
 
 def _classes(labels: list[int]) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ class Judge:
 def _judge(material: Material) -> Judge:
     """The network that was asked for, where it tells the classes of this data; the data's own classifier otherwise."""
     asked = material.against
-    if asked is not None and asked.wanted is not None and not asked.network.as_inception:
+    if asked is not None and asked.wanted not in (None, "classifier") and not asked.network.as_inception:
         seen = material.features.logits
         if seen is not None and seen.shape[1] == len(material.dataset.labels):
 

@@ -45,6 +45,16 @@ class Neighbourhood:
 
 
 @dataclass(frozen=True)
+class Annealing:
+    """What AIS is made with where it is asked for otherwise; None: as it is by itself."""
+
+    points: int | None = None  # held-out images
+    variance: float | None = None  # of the decoder, for pixels in [0, 1]
+    temperatures: int | None = None
+    chains: int | None = None  # for each image
+
+
+@dataclass(frozen=True)
 class Material:
     mixture: Mixture
     dataset: Dataset
@@ -55,6 +65,7 @@ class Material:
     against: Reference | None = None  # the real features; None: those of the network that is cheap everywhere
     per: str | None = None  # "class", "member" or "neighbourhood": scores of each besides
     neighbourhoods: Sequence[Neighbourhood] | None = None
+    annealing: Annealing = Annealing()
 
     def __post_init__(self) -> None:
         if self.samples < 1:

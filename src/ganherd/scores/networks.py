@@ -146,7 +146,8 @@ def script_of(wanted: str) -> tuple[Path, str] | None:
 def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset) -> Network:
     from ganherd.scores import inception
 
-    if not dataset.is_image or dataset.shape[0] not in (1, 3):
+    # a file that is not there is the first thing to say
+    if (not dataset.is_image or dataset.shape[0] not in (1, 3)) and (path is None or path.is_file()):
         raise LeftOut("the network inception looks at grey or RGB images, and this is other data")
     module, name, digest = inception.load(path, head, stated)
     resizing = inception.RESIZING + (", grey repeated to RGB" if dataset.shape[0] == 1 else "")
@@ -157,7 +158,7 @@ def _inception(path: Path | None, stated: str, head: Path | None, dataset: Datas
 def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
     from ganherd.scores import lipizzaner_net
 
-    if tuple(dataset.shape) != (1, 28, 28):
+    if tuple(dataset.shape) != (1, 28, 28) and (path is None or path.is_file()):
         raise LeftOut("the network lipizzaner-mnist looks at grey images of 28 × 28, and this is other data")
     module, digest = lipizzaner_net.load(path)
     return Network("lipizzaner-mnist", module, lipizzaner_net.RESIZING, digest)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.scores.clock import Progress
-from ganherd.scores.material import LeftOut
+from ganherd.scores.material import Annealing, LeftOut
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
@@ -27,12 +28,14 @@ def score_run(
     network: str | None = None,
     head: str | Path | None = None,
     per: str | None = None,
+    annealing: Annealing = Annealing(),
 ) -> dict[str, dict[str, Any]]:
     """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
 
     `network`: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, any TorchScript as
     `FILE.pt#sha256=…`, or your own `package.module:Class`; `head`: a classifier for inception; `per`: "class", "member" or
-    "neighbourhood", of a grid's cells.
+    "neighbourhood", of a grid's cells; `annealing`: what AIS is made with, `samples` being its images where it is the
+    only metric.
     """
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder
@@ -45,9 +48,11 @@ def score_run(
     made = mixture.load(run, trust_code)  # first: what must not be read is told before any data is
     data = load(folder.recipe.data)
     names = known_metrics(metrics, "score", data)
+    if names == ["ais"] and annealing.points is None:
+        annealing = replace(annealing, points=samples)
     samples = samples or default_samples(data, network)
     reference = reference_for(data, network, samples, head, trust_code, progress)
-    found = score_seeds(made, data, names, samples, seed, progress, reference=reference, per=per)
+    found = score_seeds(made, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing)
     keep(run, found, names)
     if metrics is None:  # all that is usual: its pictures too
         from ganherd.scores import gallery

@@ -23,6 +23,7 @@ class Scored:
     runs: Mapping[str, dict[str, dict[str, Any]]]
     real: str = ""  # what a set was scored against, where that is not a run's own data
     contest: str = ""  # the table of GAM-II
+    contested: Sequence[dict[str, Any]] = ()  # its rows, by kind and run
     per: str | None = None  # whose scores stand beside: of each class or member
 
     def __str__(self) -> str:
@@ -33,10 +34,11 @@ class Scored:
         return f"{text}\n\n{self.contest}" if self.contest else text
 
     def facts(self) -> dict[str, Any]:
-        """As `--json` prints them: `scores`, or with several runs those of each under `runs`."""
+        """As `--json` prints them: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
+        held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         if len(self.runs) == 1:
-            return {"scores": next(iter(self.runs.values()))}
-        return {"runs": {run: {"scores": found} for run, found in self.runs.items()}}
+            return {"scores": next(iter(self.runs.values())), **held}
+        return {"runs": {run: {"scores": found} for run, found in self.runs.items()}, **held}
 
     def write(self, path: Path) -> None:
         """The same as a file, with the names of what was compared."""
@@ -74,7 +76,8 @@ def score_runs(
         if progress and len(runs) > 1 and others != []:
             progress(f"{run} ({number + 1} of {len(runs)})")
         if others != []:
-            found[str(run)] |= score_run(run, others, samples, seed, trust_code, progress, **settings)
+            own = None if contests and others == ["ais"] else samples  # which are the contest's, and not AIS's images
+            found[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
     if not contests:
         return Scored(found, per=settings.get("per"))
     if "gam" in contests and len(runs) < 2:
@@ -89,7 +92,9 @@ def score_runs(
         found[str(run)] |= entries
         if "gam2" in entries:
             _mark(run, entries["gam2"])
-    return Scored(found, contest=f"GAM-II\n{held}" if "gam2" in contests else "", per=settings.get("per"))
+    if "gam2" not in contests:
+        return Scored(found, per=settings.get("per"))
+    return Scored(found, contest=f"GAM-II\n{held}", contested=held.summary(), per=settings.get("per"))
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:

@@ -48,6 +48,7 @@ def late(where: str) -> Callable[[Material], dict[str, Any]]:
 
 
 SHARE = (0.0, 1.0)  # bounds of it
+NO_LESS_THAN_0 = (0.0, math.inf)  # bounds of a distance
 
 METRICS: dict[str, Metric] = {
     "label_accuracy": Metric(
@@ -77,12 +78,14 @@ METRICS: dict[str, Metric] = {
         late("frechet:measure_fid"),
         "Fréchet distance between Gaussians fitted to the features of samples and data",
         best=0.0,
+        bounds=NO_LESS_THAN_0,
         when="train",
     ),
     "ifid": Metric(
         late("frechet:measure_ifid"),
         "mean over the classes of the Fréchet distance within each: the FID of per-class herds",
         best=0.0,
+        bounds=NO_LESS_THAN_0,
         needs_classes=True,
         needs_asking=True,
         when="score",
@@ -100,7 +103,11 @@ METRICS: dict[str, Metric] = {
         late("prdc:measure_recall"), "data that lies where samples are: variety", best=1.0, bounds=SHARE, when="score"
     ),
     "density": Metric(
-        late("prdc:measure_density"), "how many data neighbourhoods hold a sample, by their number", best=1.0, when="score"
+        late("prdc:measure_density"),
+        "how many data neighbourhoods hold a sample, by their number",
+        best=1.0,
+        bounds=NO_LESS_THAN_0,
+        when="score",
     ),
     "coverage": Metric(
         late("prdc:measure_coverage"), "data that has a sample in its neighbourhood", best=1.0, bounds=SHARE, when="score"
@@ -159,7 +166,11 @@ METRICS: dict[str, Metric] = {
     ),
 }  # fmt: skip
 
-GROUPS = {"prdc": ("precision", "recall", "density", "coverage"), "gam_ii": ("gam2",)}  # names that stand for others
+GROUPS = {  # names that stand for others
+    "prdc": ("precision", "recall", "density", "coverage"),
+    "tvd": ("histogram",),
+    "gam_ii": ("gam2",),
+}
 ORDER = {"train": 0, "score": 1, "asked": 2}
 
 

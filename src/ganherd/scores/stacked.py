@@ -5,6 +5,7 @@ The setting of VEEGAN and PacGAN: 26,000 samples; a mode is captured by one of t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from ganherd.errors import UserError
 from ganherd.scores import intervals
+from ganherd.scores.clock import timed
 from ganherd.scores.modes import reverse_kl
 
 if TYPE_CHECKING:
@@ -60,8 +62,8 @@ def _triple(x: np.ndarray, classify: Classify) -> np.ndarray:
 
 
 def measure(material: Material, samples: int = SAMPLES) -> dict[str, Any]:
-    """Of a run as many samples as the setting has, of a set all that it holds."""
-    from ganherd.scores.groups import in_groups, wanted_rows
+    """Of a run as many samples as the setting has, and as many of each member where that is asked for; of a set all that it
+    holds."""
     from ganherd.scores.material import LeftOut
 
     if len(material.dataset.shape) != 3 or material.dataset.shape[0] != 3:
@@ -86,11 +88,31 @@ def measure(material: Material, samples: int = SAMPLES) -> dict[str, Any]:
     }
     if found.samples < samples:
         out["warning"] = f"the setting has {samples:,} samples; {found.samples:,} show fewer modes by chance alone"
-    if material.per in ("member", "neighbourhood"):
-        drawn, rows = wanted_rows(material)
-        each = {one.name: stacked_coverage(drawn.x[one.index], judge.predict) for one in rows}
-        counts = {name: one.samples for name, one in each.items()}
-        out |= in_groups(material.per, {name: one.captured for name, one in each.items()}, counts)
+    return out | (_each(material, judge, samples) if material.per in ("member", "neighbourhood") else {})
+
+
+def _each(material: Material, judge: Classifier, samples: int) -> dict[str, Any]:
+    """Modes and KL of every member or neighbourhood, from as many samples of its own: fewer would show fewer by chance."""
+    from ganherd.scores.groups import in_groups
+
+    per, members = str(material.per), len(material.mixture.label_of)
+    weights = np.eye(members)
+    if per == "neighbourhood":
+        cells = material.neighbourhoods or ()
+        weights = np.zeros((len(cells), members))
+        for row, cell in zip(weights, cells, strict=True):
+            row[list(cell.members)] = 1.0 if cell.weights is None else np.asarray(cell.weights)
+    found = {}
+    for number, own in enumerate(timed(list(weights), material.progress, f"modes of each {per}")):
+        alone = dataclasses.replace(material.mixture, weights=own / own.sum())
+        x = alone.sample(samples, seed=material.seed, replica=material.replica).x
+        found[str(number)] = stacked_coverage(x, judge.predict)
+    out = in_groups(per, {k: one.captured for k, one in found.items()}, {k: one.samples for k, one in found.items()})
+    out[f"per_{per}_kl"] = {k: one.kl for k, one in found.items()}
+    if per == "member":
+        best = max(found, key=lambda k: (found[k].captured, -found[k].kl))
+        out |= {"mean_member": float(np.mean([one.captured for one in found.values()])), "best_member": int(best)}
+        out["mean_member_kl"] = float(np.mean([one.kl for one in found.values()]))
     return out
 
 

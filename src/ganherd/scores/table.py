@@ -76,6 +76,9 @@ def _marks(entries: Sequence[Mapping[str, Any] | None], best: float) -> list[str
     known = [entry for entry in entries if entry is not None and isinstance(entry.get("value"), (int, float))]
     if len(known) < 2 or math.isnan(best):
         return [""] * len(entries)
+    kinds = [tuple(entry.get("kinds", ())) for entry in known]
+    if len(set(kinds)) > 1 or max(map(len, kinds)) > 1:  # each kind of generator has judges of its own
+        return [""] * len(entries)
     with_what = ("network", "head", "samples", "real", "real_samples")
     if len({tuple(entry.get(key) for key in with_what) for entry in known}) > 1:
         return ["?" if entry in known else "" for entry in entries]

@@ -59,8 +59,8 @@ class Strategy:
     def push(self) -> None:
         """Called after every step; moves on what is under way."""
 
-    def trained(self, seconds: float) -> None:
-        """Is told how long the engine took, each time that it was asked to go on."""
+    def trained(self, seconds: float, step: int) -> None:
+        """Is told how long the engine took, each time that it was asked to go on, and the step that it came to."""
 
     def neighbourhoods(self, step: int) -> Neighbourhoods | None:
         """The mixtures that it made of the members, at the end of a run; none: they all are one."""

@@ -49,7 +49,8 @@ class Wiring:
     real: np.ndarray  # bool [C, S]: not filling
     members: np.ndarray  # int64 [n, S] rows of `wanted`: the same for each member, itself first
     own: np.ndarray  # int64 [n] rows of `wanted`: the rank's members themselves
-    near: np.ndarray  # int64 [C, s]: the cells of each neighbourhood, by their number among those of all replicas
+    near: np.ndarray  # int64 [C, s] columns of `cells` of this rank: the cells of each neighbourhood, its own first
+    cells: tuple[tuple[int, ...], ...]  # of each rank, ascending: all cells that its own meet, in all replicas
 
 
 def wire(topology: Topology, population: int, replicas: int, placement: Placement, rank: int) -> Wiring:
@@ -58,6 +59,7 @@ def wire(topology: Topology, population: int, replicas: int, placement: Placemen
     own = np.array(placement.ranks[rank], np.int64)
     first = own[::population]
     known = np.array(wanted[rank], np.int64)
+    cells = tuple(tuple(sorted({member // population for member in each})) for each in wanted)
 
     def rows(members: np.ndarray) -> np.ndarray:
         return np.searchsorted(known, members)
@@ -69,7 +71,8 @@ def wire(topology: Topology, population: int, replicas: int, placement: Placemen
         everyone.mask[first],
         rows(everyone.table[own]),
         rows(own),
-        replicated(topology, replicas).table[first // population],
+        np.searchsorted(np.array(cells[rank], np.int64), replicated(topology, replicas).table[first // population]),
+        cells,
     )
 
 

@@ -83,7 +83,7 @@ class Cellular(Strategy):
             self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
         )
         self.herd.rivals = self.opponents.rivals
-        mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement)
+        mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement, self.traffic)
         keeper = Keeper(self.herd, self.cells.own // members, widest) if settings.mixing.keep == "best" else None
         self.mixtures = Mixtures(mixer, self.cells, self.wiring, widest, keeper)
         # of each member's generator and discriminator, [n, 2]: their fitness, and the members that they are copies of
@@ -93,6 +93,7 @@ class Cellular(Strategy):
             "meet.fitness": self.fitness,
             "meet.won": self.won,
             **self.mixtures.state,
+            **self.mutations.state,
             **self.gathered.remembered,
         }
 
@@ -104,6 +105,7 @@ class Cellular(Strategy):
     def resume(self, step: int) -> None:
         iteration, into = divmod(step, self.span)
         self._mixed = iteration
+        self.mutations.resume(step)
         self.wiring = self._wired(iteration if into else max(0, iteration - 1))
         if into:
             self.gathered.fetch(self.wiring)
@@ -191,9 +193,9 @@ class Cellular(Strategy):
                 with self.profile.of("gather"):
                     self.gathered.begin(kind, wiring, iteration + 1)
         self._forget_gathered()
-        self.untold.note(
-            step, "replacement" if self.settings.selection else "evaluation", {"iteration": iteration}, facts
-        )
+        facts |= self.mutations.taken(step)
+        event = "replacement" if self.settings.selection else "evaluation"
+        self.untold.note(step, event, {"iteration": iteration}, facts, words=self.mutations.names)
         if not self.apart:
             yield from self._told(step)
 
@@ -276,8 +278,9 @@ class Cellular(Strategy):
         for name in self.gathered.remembered:
             self.state.pop(name, None)
 
-    def trained(self, seconds: float) -> None:
+    def trained(self, seconds: float, step: int) -> None:
         self.profile.updated(seconds)
+        self.mutations.count(step)
 
     def measured(self) -> dict[str, Any]:
         """Seconds of each routine, and the settings that mutate, for each member."""

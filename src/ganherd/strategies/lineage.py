@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 Events = Sequence[Mapping[str, Any]]
+DRAWN = "drawn_"  # before a loss's name in events: how often it was drawn in an iteration
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,25 @@ def lineage(events: Events, kind: str, cells: int, population: int = 1, replica:
     return Lineage(**{name: v if name == "iterations" else v.reshape(-1, cells) for name, v in made.items()})
 
 
-def of_metrics(metrics: Events, name: str, cells: int, population: int = 1, replica: int = 0) -> list[list[Any]]:
-    """[records][C] what the records say of the first individual of every cell; records without it are left out."""
+def of_records(lines: Events, name: str, cells: int, population: int = 1, replica: int = 0) -> list[list[Any]]:
+    """[records][C] what events or metrics say of the first individual of every cell; those without it are left out."""
     first = replica * cells * population
-    return [line[name][first : first + cells * population : population] for line in metrics if line.get(name)]
+    return [line[name][first : first + cells * population : population] for line in lines if line.get(name)]
+
+
+def drawn_losses(events: Events, cells: int, population: int = 1, replica: int = 0) -> dict[str, np.ndarray]:
+    """Where losses are drawn for every batch, of each loss how often every cell's generators drew it: int64 [T, C].
+
+    >>> drawn_losses([{"event": "evaluation", "iteration": 0, "drawn_hinge": [3, 1], "drawn_minimax": [7, 9]}], 2)
+    {'hinge': array([[3, 1]]), 'minimax': array([[7, 9]])}
+    """
+    named = dict.fromkeys(name for event in events for name in event if name.startswith(DRAWN))
+    n, first = cells * population, replica * cells * population
+    found = {name: [event[name][first : first + n] for event in events if event.get(name)] for name in named}
+    return {
+        name.removeprefix(DRAWN): np.array(rows, np.int64).reshape(-1, cells, population).sum(2)
+        for name, rows in found.items()
+    }
 
 
 def _number(value: Any) -> float:

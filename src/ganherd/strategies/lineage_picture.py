@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN = 6  # iterations side by side
 MOST = 400  # columns of a map
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 DARK = "#1c2028"  # within a cell, which stays bright where a dark page changes INK
 
 
@@ -80,16 +81,26 @@ def draw_founders(found: Lineage) -> Figure:
 def draw_map(values: np.ndarray, at: np.ndarray, label: str, *, log: bool = False) -> Figure:
     """A number of every cell over the iterations [T, C], pale to blue; what is no number is left open."""
     from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
     columns = _thin(len(values))
     shown = np.ma.masked_invalid(values[columns].T)
     low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 1.0)
+    if 0 < (most := max(abs(low), abs(high))) < 0.01:  # as learning rates: short numbers, and one power for all of them
+        power = int(np.floor(np.log10(most)))
+        shown, low, high = shown / 10.0**power, low / 10.0**power, high / 10.0**power
+        label = f"{label} × 10{str(power).translate(_RAISED)}".strip()
     log = log and low > 0 and high > 3 * low
     high = high if high > low else low + (abs(low) or 1.0) * 1e-3
     figure, axes = _map_figure(values.shape[1])
     scale = LinearSegmentedColormap.from_list("pale", ["#eef4ff", GENERATED, "#10204a"])
     drawn = _map(axes, shown, at[columns], cmap=scale, norm=(LogNorm if log else Normalize)(low, high))
+    figure.get_layout_engine().set(rect=(0, 0, 0.975, 1))  # type: ignore[union-attr, call-arg]  # the page's font may be wider
     bar = figure.colorbar(drawn, ax=axes, pad=0.01, aspect=12)
+    if not log:
+        bar.formatter = ScalarFormatter(useOffset=False)
+        bar.locator = MaxNLocator(nbins=5)
+        bar.update_ticks()
     bar.set_label(label, color=INK, fontsize=8)
     bar.outline.set_visible(False)  # type: ignore[operator]
     bar.ax.tick_params(colors=INK, labelsize=7, length=2, which="both")
@@ -110,6 +121,29 @@ def draw_choices(chosen: Sequence[Sequence[str]], at: np.ndarray) -> Figure:
     axes.legend(
         handles=keys, frameon=False, labelcolor=INK, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1)
     )
+    return figure
+
+
+def draw_shares(drawn: Mapping[str, np.ndarray], at: np.ndarray) -> Figure:
+    """Of each name how large its share was in every iteration, from counts [T, C]: of all cells a line, of each a dot."""
+    figure, (axes,) = new_figure(9.2, 2.4)
+    columns = _thin(len(at))
+    every = np.sum(list(drawn.values()), 0)[columns]  # [T, C]
+    for (name, counts), tone in zip(drawn.items(), colours(len(drawn)), strict=True):
+        own, x = counts[columns], at[columns] + 1
+        each = own / np.maximum(every, 1)
+        axes.plot(
+            np.repeat(x, each.shape[1]), each.reshape(-1), ".", ms=4, color=tone, alpha=0.5, mew=0, rasterized=True
+        )
+        told = f"{name}, {counts.sum():,} times"
+        axes.plot(
+            x, own.sum(1) / np.maximum(every.sum(1), 1), "o-" if len(x) == 1 else "-", lw=2, color=tone, label=told
+        )
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("iteration", color=INK, fontsize=9)
+    axes.set_ylabel("share of the batches", color=INK, fontsize=9)
+    axes.locator_params(axis="x", nbins=10, integer=True)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
     return figure
 
 

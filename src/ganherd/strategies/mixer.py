@@ -22,8 +22,11 @@ from ganherd.scores.material import LeftOut
 from ganherd.scores.moments import Moments
 from ganherd.scores.networks import Network
 from ganherd.scores.reference import Reference
-from ganherd.strategies.cells import Cells
+from ganherd.strategies.cells import Cells, Wiring
+from ganherd.strategies.kernel_score import KernelScore, RealSide
 from ganherd.strategies.mixing import Evolved, FrechetScore, Score, Summary, VariationScore, evolve, summarise
+from ganherd.strategies.preflight import no_classes
+from ganherd.strategies.traffic import Traffic
 
 _REAL = 10_000  # real images that a heavy network looks at where there is no GPU
 _SMALL = 256  # features up to which a mixture's score is quickest on a CPU
@@ -33,10 +36,17 @@ class Mixer:
     """Features are computed once for each generator; every mixture of any weights is then scored from their moments."""
 
     def __init__(
-        self, assembly: Assembly, settings: Mixing, cells: Cells, comm: Communicator, placement: Placement
+        self,
+        assembly: Assembly,
+        settings: Mixing,
+        cells: Cells,
+        comm: Communicator,
+        placement: Placement,
+        traffic: Traffic | None = None,
     ) -> None:
+        """`traffic`: where what comes from other ranks is counted."""
         self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
-        self._comm, self._placement = comm, placement
+        self._comm, self._placement, self._traffic = comm, placement, traffic or Traffic()
         wanted = None if settings.network == "auto" else settings.network
         self._reference = Reference(assembly.dataset, wanted, _REAL, trust_code=assembly.trusted)
         self._play = EitherWay(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
@@ -58,13 +68,16 @@ class Mixer:
         moments, seen = self._reference.summary
         self._reference.forget()
         if seen is None and self.settings.score == "tvd":
-            raise UserError(
-                f"strategy.cellular.mixing.score tvd needs a network that tells classes, and {self.network.name} does not: "
-                "set it to fid, or give another mixing.network."
-            )
+            raise no_classes(self.network)
         where = self._where(len(moments.mean))
         shares = None if seen is None else seen.double() / seen.sum()
         return Moments(moments.mean.to(where), moments.cov.to(where)), shares
+
+    @cached_property
+    def _real_side(self) -> RealSide:
+        seen = self._reference.real.x
+        self._reference.forget()
+        return RealSide(seen, self._where(seen.shape[1]))
 
     def look_at_data(self) -> None:
         """Now, rather than when the first mixture is scored: what a benchmark keeps apart."""
@@ -76,10 +89,10 @@ class Mixer:
     # -- what is known of the generators ----------------------------------------------------------------------------
 
     @torch.no_grad()
-    def summary(self, iteration: int, state: State | None = None) -> Summary:
-        """Of the first generator of every cell of the whole herd, on noise that belongs to cell and iteration.
+    def summary(self, wiring: Wiring, iteration: int, state: State | None = None) -> Summary:
+        """Of the first generator of every cell that this rank's cells meet, on noise that belongs to cell and iteration.
 
-        `state`: other generators than those of now.
+        Rows are those of `Wiring.near`. `state`: other generators than those of now.
         """
         give_back()  # what evaluations took
         features: list[Tensor] = []
@@ -101,14 +114,20 @@ class Mixer:
         found = summarise(features, predicted or None, 0 if shares is None else len(shares))
         assert found.mean is not None and found.cov is not None and found.samples is not None
         where = self._where(found.mean.shape[1])
-        mean, cov, samples = (self.all_cells(part).to(where) for part in (found.mean, found.cov, found.samples))
-        return Summary(mean, cov, samples, None if found.classes is None else self.all_cells(found.classes))
+        parts = {"mean": found.mean.to(where), "cov": found.cov.to(where), "samples": found.samples.to(where)}
+        parts |= {} if found.classes is None else {"classes": found.classes.to(where)}
+        parts |= {"features": torch.stack(features).to(where)} if self.settings.score == "kid" else {}
+        known = self._known(parts, wiring)
+        classes = known.get("classes")
+        moments = known["mean"], known["cov"], known["samples"]
+        return Summary(*moments, None if classes is None else classes.cpu(), known.get("features"))
 
     def scores(self, summary: Summary) -> dict[str, Score]:
-        """How mixtures of these generators are scored: fid, and tvd where the network tells classes."""
+        """How mixtures of these generators are scored: fid, tvd where the network tells classes, kid where it is asked for."""
         real, shares = self._real
         found: dict[str, Score] = {"fid": FrechetScore(summary, real)}
-        return found if shares is None else {**found, "tvd": VariationScore(summary, shares)}
+        found |= {} if shares is None else {"tvd": VariationScore(summary, shares)}
+        return found if summary.features is None else {**found, "kid": KernelScore(summary.features, self._real_side)}
 
     def evolved(self, weights: Tensor, table: Tensor, score: Score, iteration: int, generations: int) -> Evolved:
         """The weights of this rank's neighbourhoods after so many steps of the ES."""
@@ -162,6 +181,15 @@ class Mixer:
         features = torch.cat([seen.float() for seen, _ in each])
         logits = None if each[0][1] is None else torch.cat([said.float() for _, said in each])
         return features, logits
+
+    def _known(self, parts: State, wiring: Wiring) -> State:
+        """What is known of this rank's cells -> of all that they meet: neighbours' come from their ranks, and no others."""
+        if self._comm.size == 1:
+            return parts
+        p, ranks = self._cells.population, self._placement.ranks
+        homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks))
+        cells = len(wiring.topology)
+        return self._traffic.begin(self._comm, homes, cells, parts, wiring.cells).wait()
 
     def all_cells(self, values: Tensor) -> Tensor:
         """Numbers of this rank's cells -> those of all cells."""

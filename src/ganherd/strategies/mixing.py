@@ -34,6 +34,7 @@ class Summary:
     cov: Tensor | None = None  # float64 [G, F, F], of the samples at hand: divided by n
     samples: Tensor | None = None  # float64 [G], n of each
     classes: Tensor | None = None  # float64 [G, K], sums to 1
+    features: Tensor | None = None  # float32 [G, n, F], where a kernel has to compare them
 
 
 def summarise(

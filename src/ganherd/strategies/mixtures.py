@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.state import State
-from ganherd.mixture_file import Neighbourhood, Neighbourhoods
+from ganherd.mixture_file import SCORES, Neighbourhood, Neighbourhoods
 from ganherd.strategies import mixing
 from ganherd.strategies.cells import Cells, Wiring
 from ganherd.strategies.keeper import Keeper
@@ -35,7 +35,7 @@ class Mixtures:
 
     def evolve(self, wiring: Wiring, iteration: int, generations: int, summary: Summary | None = None) -> np.ndarray:
         """Steps of the ES with the generators as they are now; (score before, after) of all cells [C, 2]."""
-        summary = summary or self.mixer.summary(iteration)
+        summary = summary or self.mixer.summary(wiring, iteration)
         score = self.mixer.scores(summary)[self.mixer.settings.score]
         near = torch.from_numpy(wiring.near)
         found = self.mixer.evolved(self._sound(near, summary), near, score, iteration, generations)
@@ -48,26 +48,26 @@ class Mixtures:
         return told.numpy()
 
     def neighbourhoods(self, wiring: Wiring, iteration: int) -> Neighbourhoods:
-        """Of every cell of every replica, as it is at the end of a run; the best by the recipe's score, ties by the other."""
+        """Of every cell of every replica, as it is at the end of a run; the best by the recipe's score, ties by the others."""
         settings, near = self.mixer.settings, torch.from_numpy(wiring.near)
         kept = self.keeper if self.keeper and iteration else None  # before the first iteration nothing is
-        summary = self.mixer.summary(iteration, kept.generators() if kept else None)
+        summary = self.mixer.summary(wiring, iteration, kept.generators() if kept else None)
         if settings.when == "end":
             self.wire(wiring)
             self.evolve(wiring, iteration, settings.generations, summary)
         weights = self._sound(near, summary, kept.weights if kept else None)
         found = {name: score(weights, near) for name, score in self.mixer.scores(summary).items()}
         unknown = torch.full((len(near),), torch.nan, dtype=torch.float64)
-        scores = [found.get(name, unknown) for name in ("fid", "tvd")]
+        scores = [found.get(name, unknown) for name in SCORES]
         everyone = self.mixer.all_cells(torch.cat([weights, torch.stack(scores, 1)], 1))
         cells, out = len(wiring.topology), []
         for number, row in enumerate(everyone.tolist()):
             replica, cell = divmod(number, cells)
             members = [self._cells.population * other for other in wiring.topology.members(cell)]
-            fid, tvd = (value if math.isfinite(value) else None for value in row[-2:])
-            own = row[: len(members)]
-            out.append(Neighbourhood(replica=replica, cell=cell, members=members, weights=own, fid=fid, tvd=tvd))
-        order = ("fid", "tvd") if settings.score == "fid" else ("tvd", "fid")
+            values = (value if math.isfinite(value) else None for value in row[-len(SCORES) :])
+            own, of_each = row[: len(members)], dict(zip(SCORES, values, strict=True))
+            out.append(Neighbourhood(replica=replica, cell=cell, members=members, weights=own, **of_each))
+        order = (settings.score, *(name for name in SCORES if name != settings.score))
 
         def badness(one: Neighbourhood) -> list[float]:
             return [math.inf if (value := getattr(one, name)) is None else value for name in order]

@@ -9,11 +9,14 @@ import torch
 
 from ganherd.comm.base import Communicator, Placement
 from ganherd.herd.engine import Herd, on_device
-from ganherd.herd.mutation import draw_losses_, wander_
-from ganherd.herd.state import bases
+from ganherd.herd.mutation import draw_losses_, redrawn_losses, wander_
+from ganherd.herd.state import State, bases
 from ganherd.herd.streams import Streams
 from ganherd.recipe_strategy import Mutation
 from ganherd.strategies.individuals import KINDS
+from ganherd.strategies.lineage import DRAWN
+
+_AT_ONCE = 1 << 18  # draws that are repeated at a time
 
 
 class Mutations:
@@ -21,6 +24,10 @@ class Mutations:
 
     def __init__(self, herd: Herd, settings: Mutation, comm: Communicator, placement: Placement) -> None:
         self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
+        by_batch = len(settings.losses) if settings.loss_each == "batch" else 0
+        # how often each loss was drawn since that was last told, [n, losses], and the step up to which that is counted
+        self.state: State = {"meet.losses": torch.zeros(herd.size, by_batch, dtype=torch.int64)} if by_batch else {}
+        self._counted = 0
 
     def at_creation(self) -> None:
         if self._settings.loss_each == "creation":
@@ -36,6 +43,39 @@ class Mutations:
                 wander_(state, kind, draws, number, *how)
         if settings.loss_each == "iteration":
             self._draw_losses(step)
+
+    def resume(self, step: int) -> None:
+        self._counted = step
+
+    def count(self, step: int) -> None:
+        """The losses of all batches up to this step. Called before a member can be repaired, which gives it other draws."""
+        counts, first, self._counted = self.state.get("meet.losses"), self._counted, step
+        if counts is None or not len(counts):
+            return
+        base, losses, most = bases(self._herd.state), counts.shape[1], max(1, _AT_ONCE // len(counts))
+        for start in range(first, step, most):
+            drawn = redrawn_losses(base, range(start, min(start + most, step)), losses, self._herd.device)  # [steps, n]
+            counts += torch.stack([(drawn == number).sum(0) for number in range(losses)], 1).cpu()
+
+    def taken(self, step: int) -> dict[str, np.ndarray]:
+        """For an event, of this rank's members: learning rates, and losses (by number) or how often each was drawn."""
+        self.count(step)
+        state, out = self._herd.state, dict[str, np.ndarray]()
+        for kind in KINDS:
+            out[f"lr_{kind}"] = np.array([float(f"{rate:.7g}") for rate in state[f"set.lr_{kind}"].tolist()])
+        counts = self.state.get("meet.losses")
+        if counts is not None:
+            for name, column in zip(self._settings.losses, counts.T.numpy(), strict=True):  # a name may be there twice
+                out[DRAWN + name] = out.get(DRAWN + name, 0) + column.copy()
+            counts.zero_()
+        elif self._settings.losses:
+            out["loss"] = state["set.loss"].cpu().numpy().copy()
+        return out
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """What numbers in events stand for."""
+        return {"loss": self._herd.rules.game.names}
 
     def measured(self) -> dict[str, Any]:
         """The settings that mutate, of all members; all ranks ask for them together."""

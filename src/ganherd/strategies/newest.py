@@ -19,6 +19,7 @@ class Newest(Gathered):
     ) -> None:
         super().__init__(herd, settings, comm, placement, traffic, members)
         self._board: Board | None = None
+        self._counted = 0  # bytes of the board that the traffic knows of
 
     def part(self, wiring: Wiring, first: int, last: int) -> None:
         """Ranks go on by themselves, until each has published version `last`; `first`: where none has published any."""
@@ -32,7 +33,7 @@ class Newest(Gathered):
         if self._known.published < iteration:  # the first iteration of this process
             self._publish(iteration)
         self.all = self._known.take(self.own, iteration)
-        self._traffic.received = self._known.bytes_received
+        self._count()
 
     def begin(self, kind: str, wiring: Wiring, iteration: int) -> None:
         if kind == KINDS[-1]:
@@ -51,7 +52,12 @@ class Newest(Gathered):
 
     def rejoin(self) -> None:
         self._known.settle()
-        self._traffic.received = self._known.bytes_received
+        self._count()
+
+    def _count(self) -> None:
+        """What has come since the last time, beside what others count."""
+        self._traffic.received += self._known.bytes_received - self._counted
+        self._counted = self._known.bytes_received
 
     @property
     def _known(self) -> Board:

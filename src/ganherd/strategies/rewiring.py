@@ -50,7 +50,10 @@ class Rewiring:
                 f"strategy.cellular.rewire_by {self._name} answered {len(lists)} lists at iteration {iteration}; "
                 f"wanted are the neighbours of each of the {self._cells} cells."
             )
-        return topology.graph(lists)
+        try:
+            return topology.graph(lists)
+        except UserError as why:
+            raise UserError(f"strategy.cellular.rewire_by {self._name} at iteration {iteration}: {why}") from why
 
     @property
     def widest(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ class _Noted:
     facts: Mapping[str, Any]  # the same on all ranks
     columns: Mapping[str, np.ndarray]  # [n] of this rank's members
     of_rank: Mapping[str, float]
+    words: Mapping[str, Sequence[str]]
 
 
 class Untold:
@@ -42,9 +43,11 @@ class Untold:
         facts: Mapping[str, Any],
         columns: Mapping[str, np.ndarray],
         of_rank: Mapping[str, float] | None = None,
+        words: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`columns`: bool, int or float of each of the rank's members; `of_rank`: a number for the rank itself."""
-        self._noted.append(_Noted(step, event, facts, columns, of_rank or {}))
+        """`columns`: bool, int or float of each of the rank's members; `of_rank`: a number for the rank itself; `words`: what
+        the numbers of a column stand for."""
+        self._noted.append(_Noted(step, event, facts, columns, of_rank or {}, words or {}))
 
     def tell(self, step: int) -> Iterator[Event]:
         """All that was noted, of all members (and ranks), as one exchange; called by all ranks together, at that step."""
@@ -62,6 +65,7 @@ class Untold:
         firsts = [members[0] for members in self._placement.ranks]
         for each, ranks in zip(noted, each_rank, strict=True):
             found = {name: next(everyones).astype(column.dtype).tolist() for name, column in each.columns.items()}
+            found |= {name: [words[i] for i in found[name]] for name, words in each.words.items() if name in found}
             found |= {name: next(everyones)[firsts].astype(column.dtype).tolist() for name, column in ranks.items()}
             at = {} if each.step == step else {"step": each.step}
             yield each.event, {**at, **each.facts, **found}

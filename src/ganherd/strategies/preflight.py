@@ -1,0 +1,64 @@
+"""What a grid needs and may not have: said in one sentence before a run begins, not after its first iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ganherd.errors import UserError
+from ganherd.recipe_strategy import Cellular, Mixing
+from ganherd.scores import networks
+from ganherd.scores.material import LeftOut
+from ganherd.scores.networks import Network
+from ganherd.strategies.rewiring import Rewiring
+
+if TYPE_CHECKING:
+    from ganherd.data.source import Dataset
+
+_KEY = "strategy.cellular.mixing"
+
+
+def refuse_impossible(settings: Cellular, dataset: Dataset, trust_code: bool = False) -> None:
+    """Looks at the neighbourhoods of the first iteration, and lets the network of the mixtures look at two samples."""
+    Rewiring(settings, trust_code).at(0)
+    _refuse_network(settings.mixing, dataset, trust_code)
+
+
+def _refuse_network(settings: Mixing, dataset: Dataset, trust_code: bool) -> None:
+    wanted = networks.cheap(dataset) if settings.network == "auto" else settings.network
+    if wanted == "classifier" and len(dataset.labels) >= 2:  # trained on these very images, when it is first needed
+        return
+    try:
+        network = networks.find(wanted, dataset, trust_code=trust_code)
+    except (LeftOut, UserError) as why:
+        raise UserError(f"{_KEY}.network {settings.network}: {str(why).rstrip('.')}.") from why
+    if not _tells_classes(network, dataset) and settings.score == "tvd":
+        raise no_classes(network)
+
+
+def no_classes(network: Network) -> UserError:
+    return UserError(
+        f"{_KEY}.score tvd needs a network that tells classes, and {network.name} does not: "
+        "set it to fid, or give another mixing.network."
+    )
+
+
+def _tells_classes(network: Network, dataset: Dataset) -> bool:
+    x = torch.from_numpy(np.array(dataset.x[:2]))
+    try:
+        with torch.inference_mode():
+            features, logits = network.module(x)
+    except Exception as error:  # whatever a network of the user's own raises
+        first = (str(error) or "no reason given").splitlines()[0].rstrip(".")
+        raise UserError(
+            f"{_KEY}.network {network.name} cannot look at images of {tuple(dataset.shape)}: "
+            f"{type(error).__name__}: {first}."
+        ) from error
+    if features.ndim != 2 or len(features) != len(x):
+        raise UserError(
+            f"{_KEY}.network {network.name} made {tuple(features.shape)} out of {len(x)} samples: "
+            "wanted are features [n, d]."
+        )
+    return logits is not None
