@@ -90,8 +90,8 @@ def _be(environment: Mapping[str, str], words: Sequence[str], line: Connection, 
     os.setsid()
     os.environ.update(environment)
     sys.argv[1:] = words
-    if environment["RANK"] != "0":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first alone says that it was interrupted before it listened
+    # the first alone says that it was interrupted before it listened; a shell may have left it deaf
+    signal.signal(signal.SIGINT, signal.default_int_handler if environment["RANK"] == "0" else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     end.close()
     threading.Thread(target=_follow, args=(line,), name="parent", daemon=True).start()
