@@ -15,6 +15,7 @@ import torch
 from ganherd import recipe_file
 from ganherd.errors import UserError
 from ganherd.herd.engine import Plan
+from ganherd.herd.state import take_
 from ganherd.herd.step import SUMS
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint
@@ -140,6 +141,14 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
             f"{folder.path} was started with another recipe, so it cannot be resumed with this one ({'; '.join(changes)}); "
             "leave the changes out, or start a new run."
         )
+
+
+def take_up(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
+    """The herd as a checkpoint holds it."""
+    check_names(assembly, resumed)
+    check_facts(resumed, assembly.size)
+    everyone = range(assembly.herd.size)
+    take_(assembly.herd.state, resumed.state, everyone, everyone)
 
 
 def check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:

@@ -14,7 +14,6 @@ from ganherd.comm.base import Communicator, RankLost
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
 from ganherd.herd.engine import Plan
-from ganherd.herd.state import take_
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, spares, trackers
 from ganherd.run.assemble import Assembly
@@ -24,8 +23,6 @@ from ganherd.run.device import set_precision
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
     check_data,
-    check_facts,
-    check_names,
     check_origins,
     facts_of,
     placed,
@@ -34,6 +31,7 @@ from ganherd.run.identity import (
     recorded_pace,
     recorded_part,
     refuse_changes,
+    take_up,
     versions,
 )
 from ganherd.run.length import extended, measure
@@ -187,7 +185,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
                 resumed, damaged = checkpoint.newest_of_all(folder.checkpoints, assembly.herd.nets, ranks, records)
                 for sentence in damaged:
                     say(f"{sentence}; the checkpoint before it is used.")
-            together(everyone, partial(_take_up, assembly, resumed))
+            together(everyone, partial(take_up, assembly, resumed))
         else:
             together(everyone, partial(check_origins, info, assembly, folder))
             say(f"{folder.path} has no checkpoint: it starts again from its first step.")
@@ -210,14 +208,6 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
             ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; resume it with: {rescue.again()}"))
         folder = shared(ranks, folder, rescue)
         return _train(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
-
-
-def _take_up(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
-    """The herd as a checkpoint holds it."""
-    check_names(assembly, resumed)
-    check_facts(resumed, assembly.size)
-    everyone = range(assembly.herd.size)
-    take_(assembly.herd.state, resumed.state, everyone, everyone)
 
 
 def _train(
