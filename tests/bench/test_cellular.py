@@ -73,7 +73,9 @@ def test_where_it_stops_fitting_is_told_and_ends_it(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("CUDA out of memory. Tried to allocate 3 GiB")
 
     monkeypatch.setattr(cellular, "run", full)
-    rows = cellular.sizes(Asked(), (8, 12), lambda text: None)
+    kept: list[int] = []
+    rows = cellular.sizes(Asked(), (8, 12), lambda text: None, lambda so_far: kept.append(len(so_far)))
+    assert kept == [1]
     assert [row["grid"] for row in rows] == [8] and "out of memory" in cellular.sizes_table(rows)
 
 

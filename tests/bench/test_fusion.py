@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,30 +84,47 @@ def test_a_row_without_a_number_is_told_and_drawn_around(tmp_path) -> None:
     assert (tmp_path / "rows.png").stat().st_size > 10_000
 
 
-def test_a_process_that_dies_costs_one_row(monkeypatch) -> None:
+@pytest.fixture
+def started(monkeypatch) -> list[list[str]]:
+    """The words of every process that was to measure; the first of them writes one row and dies."""
+    asked: list[list[str]] = []
+    real = subprocess.Popen
+
+    def start(command, **settings):
+        asked.append(command[3:])
+        lines = [json.dumps({"case": "wcgan", **row("eager", int(n), 1.0)}) for n in command[4].split(",")]
+        says = (
+            f"print({lines[0]!r}); sys.exit('noise\\nKilled')" if len(asked) == 1 else f"print({chr(10).join(lines)!r})"
+        )
+        return real([sys.executable, "-c", f"import sys; {says}"], **settings)
+
+    monkeypatch.setattr(fusion.subprocess, "Popen", start)
+    return asked
+
+
+def test_a_process_that_dies_costs_one_row(started) -> None:
     """The sizes after it are measured by another one."""
-    calls: list[str] = []
-
-    def run(words, patience):
-        calls.append(words[1])
-        lines = [json.dumps({"case": "wcgan", **row("eager", int(n), 1.0)}) for n in words[1].split(",")]
-        return ([lines[0]], "noise\nKilled") if len(calls) == 1 else (lines, "")
-
-    monkeypatch.setattr(fusion, "_run", run)
-    rows = fusion._rows("wcgan", "eager", (1, 10, 100), 0.1, "cuda", "bf16", True, lambda text: None)
-    assert calls == ["1,10,100", "100"]
+    rows = list(fusion._rows("wcgan", "eager", (1, 10, 100), 0.1, "cuda", "bf16", True, lambda text: None))
+    assert [words[1] for words in started] == ["1,10,100", "100"]
     assert [r["members"] for r in rows] == [1, 10, 100]
     assert rows[1]["error"] == "Killed" and "noise" in rows[1]["detail"] and "error" not in rows[2]
 
 
-def test_processes_are_never_more_than_ten(monkeypatch) -> None:
-    asked: list[str] = []
+def test_a_row_is_there_before_the_next_is_measured(monkeypatch) -> None:
+    says = "import time; print('{\"members\": 1}', flush=True); time.sleep(600)"
+    real = subprocess.Popen
     monkeypatch.setattr(
-        fusion, "_run", lambda words, patience: (asked.append(words[1]) or ['{"way": "processes"}'], "")
+        fusion.subprocess, "Popen", lambda _, **settings: real([sys.executable, "-c", says], **settings)
     )
-    fusion._rows("mlp", "processes", (1, 16, 256), 0.1, "cuda", "bf16", True, lambda text: None)
-    fusion._rows("mlp", "processes", (1, 4), 0.1, "cuda", "bf16", True, lambda text: None)
-    assert asked == ["10", "4"]
+    rows = fusion._rows("mlp", "eager", (1, 4), 0.1, "cuda", "bf16", True, lambda text: None)
+    assert next(rows) == {"members": 1}
+    rows.close()  # and the process ends with its reader
+
+
+def test_processes_are_never_more_than_ten(started) -> None:
+    for sizes in ((1, 16, 256), (1, 4)):
+        list(fusion._rows("mlp", "processes", sizes, 0.1, "cuda", "bf16", True, lambda text: None))
+    assert [words[1] for words in started] == ["10", "4"]
 
 
 def test_reasons_are_one_line(capsys, monkeypatch) -> None:

@@ -82,8 +82,9 @@ def measure(asked: Asked, say: Say) -> list[Row]:
     return rows
 
 
-def sizes(asked: Asked, grids: Sequence[int], say: Say) -> list[Row]:
-    """A row for each grid of so many rows and columns: wall-clock seconds of an iteration, after one that warms up."""
+def sizes(asked: Asked, grids: Sequence[int], say: Say, keep: Callable[[list[Row]], None]) -> list[Row]:
+    """A row for each grid of so many rows and columns: wall-clock seconds of an iteration, after one that warms up; `keep` gets
+    what there is after each."""
     rows: list[Row] = []
     for grid in grids:
         if grid < 1:
@@ -96,12 +97,14 @@ def sizes(asked: Asked, grids: Sequence[int], say: Say) -> list[Row]:
                 if not _is_out_of_memory(error):
                     raise
                 rows.append({"grid": grid, "cells": grid * grid, "seconds": None, "why": "out of memory"})
+                keep(rows)
                 break
         one = cost.total / cost.iterations
         each = {name: round(s / cost.iterations, 6) for name, s in cost.routines.items()}
         facts = {"batches": asked.batches, "precision": asked.precision, "engine": cost.engine, "routines": each}
         facts["memory"] = cost.memory
         rows.append({"grid": grid, "cells": cost.cells, "seconds": one, "seconds_per_cell": one / cost.cells, **facts})
+        keep(rows)
     return rows
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,9 +113,9 @@ def measure(asked: Asked, say: Callable[[str], None], keep: Callable[[Found], No
             for row in _rows(name, way, sizes, asked.seconds, str(device), precision, gpu, say):
                 found.rows.append(row)
                 _tell(row, say)
-            _compare(found)
-            if keep:
-                keep(found)
+                _compare(found)
+                if keep:
+                    keep(found)
     found.rows.sort(key=lambda row: (list(cases.CASES).index(row["case"]), row["members"]))  # stable: ways as they came
     return found
 
@@ -121,43 +123,62 @@ def measure(asked: Asked, say: Callable[[str], None], keep: Callable[[Found], No
 def _rows(
     name: str, way: str, sizes: Sequence[int], seconds: float, device: str, precision: str, gpu: bool,
     say: Callable[[str], None],
-) -> list[Row]:  # fmt: skip
-    """A row for each size. On a GPU one process measures them all, a new one takes over after a failure; on a CPU each has its own,
-    since a process cannot forget its peak of memory."""
+) -> Iterator[Row]:  # fmt: skip
+    """A row for each size, as soon as it is measured. On a GPU one process measures them all, a new one takes over after a failure;
+    on a CPU each has its own, since a process cannot forget its peak of memory."""
     if way == "processes":
         sizes = [min(AT_ONCE, max(sizes))]
-    left, rows = list(dict.fromkeys(sizes)), []
+    left = list(dict.fromkeys(sizes))
     while left:
         now = left if gpu else left[:1]
         say(f"{name}, {way}: {', '.join(map(str, now))} members…")
-        words = [name, ",".join(map(str, now)), way, str(seconds), device, precision]
-        lines, complaint = _run(words, len(now) * (_PATIENCE + 4 * seconds))
-        new = [json.loads(line) for line in lines if line.startswith("{")]
-        if len(new) < len(now) and not any("error" in row for row in new):  # it died, or took too long
-            why = complaint.strip().splitlines()
-            new.append({"case": name, "members": now[len(new)], "way": way, "error": why[-1] if why else "it died"})
-        for row in new:
-            if "error" in row and complaint:
-                row["detail"] = complaint[-2000:]
-        rows += new
-        left = left[len(new) :]
-    return rows
+        words, failed, seen = [name, ",".join(map(str, now)), way, str(seconds), device, precision], None, 0
+        with _Process(words, len(now) * (_PATIENCE + 4 * seconds)) as process:
+            for row in process.rows():
+                seen += 1
+                if "error" in row:
+                    failed = row
+                else:
+                    yield row
+        if failed is None and seen < len(now):  # it died, or took too long
+            why, seen = process.complaint.strip().splitlines(), seen + 1
+            failed = {"case": name, "members": now[seen - 1], "way": way, "error": why[-1] if why else "it died"}
+        if failed is not None:
+            yield failed | ({"detail": process.complaint[-2000:]} if process.complaint else {})
+        left = left[seen:]
 
 
-def _run(words: Sequence[str], patience: float) -> tuple[list[str], str]:
-    """The lines of one process, and what it complained about; it is stopped if it takes too long."""
-    command = [sys.executable, "-m", "ganherd.bench.one", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            out, complaint = process.communicate(timeout=patience)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, complaint = process.communicate()
-            complaint += f"\nit took longer than {patience:.0f} s"
-        except BaseException:  # an interruption: nothing goes on behind the user's back
-            process.kill()
-            raise
-    return out.splitlines(), complaint
+class _Process:
+    """One that measures, a line for each row; it is stopped if it takes too long, and never outlives its user."""
+
+    def __init__(self, words: Sequence[str], patience: float) -> None:
+        self._command, self._patience, self.complaint = (
+            [sys.executable, "-m", "ganherd.bench.one", *words],
+            patience,
+            "",
+        )
+
+    def __enter__(self) -> _Process:
+        self._said = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=self._said, text=True)
+        self._late = threading.Timer(self._patience, self._process.kill)
+        self._late.start()
+        return self
+
+    def rows(self) -> Iterator[Row]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                yield json.loads(line)
+
+    def __exit__(self, *_: object) -> None:
+        late = self._late.finished.is_set()
+        self._late.cancel()
+        self._process.kill()
+        self._process.__exit__(None, None, None)
+        self._said.seek(0)
+        self.complaint = self._said.read() + (f"\nit took longer than {self._patience:.0f} s" if late else "")
+        self._said.close()
 
 
 def _tell(row: Row, say: Callable[[str], None]) -> None:

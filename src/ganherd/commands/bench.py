@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -125,9 +126,8 @@ def bench_cellular(
         print(json.dumps({"rows": rows}) if as_json else cellular.table(rows))
         return
     asked = cellular.Asked(iterations=iterations, batches=batches, network=network, device=device, precision=precision)
-    rows = cellular.sizes(asked, _sizes(grid_sizes), tell)
-    if output is not None:
-        cellular.save(rows, output)
+    keep = (lambda so_far: None) if output is None else partial(cellular.save, path=output)
+    rows = cellular.sizes(asked, _sizes(grid_sizes), tell, keep)
     print(json.dumps({"rows": rows}) if as_json else cellular.sizes_table(rows))
 
 

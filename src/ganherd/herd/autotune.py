@@ -21,6 +21,7 @@ from ganherd.recipe import Engine as Settings
 from ganherd.recipe import parse_bytes
 
 _SECONDS = 0.4  # for each candidate
+_FEW = 64  # members, beyond which a loop on a GPU is hopeless: a step of it would take longer than all that is measured
 _WORTH = 0.8  # fewer threads are taken where they reach this part of the highest rate
 
 
@@ -43,7 +44,8 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
         threads = threads[-1:]
         whole = chunk >= herd.size and not herd.pace  # a graph holds the addresses of the whole state
         can_capture = whole and herd.feed.resident  # and its data must lie on the device
-        names = names if settings.name != "auto" else ["loop", "fused", *(["graph"] if can_capture else [])]
+        if settings.name == "auto":
+            names = [*(["loop"] if herd.size <= _FEW else []), "fused", *(["graph"] if can_capture else [])]
     plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
     if len(plans) == 1:
         return plans[0]
