@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from ganherd.herd.lower import lower
 from ganherd.herd.state import Blueprint
@@ -69,6 +70,18 @@ class Indices(nn.Module):
         return x[:, :, None][..., 0][:, -1:] * self.weight[None, 0] + self.weight[1:, ...].sum(0)
 
 
+class Maxout(nn.Module):
+    """Windows side by side, with a rest that fills none, and windows that overlap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 11), nn.Linear(5, 9)
+
+    def forward(self, x):
+        x = self.two(F.max_pool1d(self.one(x), 2))
+        return F.max_pool1d(x, 3, stride=3) + F.max_pool1d(x, 5, stride=2) + F.max_pool1d(x, kernel_size=3, padding=0)
+
+
 class Counts(nn.Module):
     """Changes a buffer in place: cannot be lowered, and must not be."""
 
@@ -89,7 +102,7 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("members", [2, 5])
-@pytest.mark.parametrize("make", [Scaled, Residual, Shapes, ByName, Indices])
+@pytest.mark.parametrize("make", [Scaled, Residual, Shapes, ByName, Indices, Maxout])
 def test_all_members_at_once_are_each_alone(make, members):
     torch.manual_seed(0)
     modules = [make().double() for _ in range(members)]

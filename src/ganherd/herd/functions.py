@@ -24,6 +24,8 @@ def is_known(node: fx.Node) -> bool:
         return not any(isinstance(value, fx.Node) for value in node.kwargs.values())
     if node.target in _ASKING:
         return True
+    if node.target is F.max_pool1d:
+        return _windows(node.args, node.kwargs) is not None
     if node.target is getattr:
         return node.args[1] == "shape"
     if node.target not in _SHAPING or node.kwargs:
@@ -45,7 +47,25 @@ def run(node: fx.Node, args: Any, kwargs: Any, draws: Draws) -> Any:
         return asked
     if (reshaped := _reshaped(node, args, kwargs)) is not None:
         return reshaped
+    if node.target is F.max_pool1d and (size := _windows(args, kwargs)):
+        return _largest(args[0], size)
     return mapped(function, args, kwargs, draws)
+
+
+def _windows(args: Any, kwargs: Any) -> int | None:
+    """The size of the windows that `max_pool1d` looks through, where these lie side by side, as a maxout unit has them."""
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+    plain = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
+    asked = plain | dict(zip(names, args[1:], strict=False)) | kwargs
+    size = asked.pop("kernel_size", None)
+    own = asked | ({"stride": None} if asked["stride"] == size else {})
+    return size if isinstance(size, int) and own == plain else None
+
+
+def _largest(x: Tensor, size: int) -> Tensor:
+    """The largest of every `size` neighbours; those at the end that fill no window are left out."""
+    count = x.shape[-1] // size
+    return x[..., : count * size].unflatten(-1, (count, size)).max(-1).values
 
 
 def _has_tensor(values: Any) -> bool:
