@@ -2,7 +2,9 @@
 
 A run: {"name", "recipe", "victim": which rank, "also": others, "step": from which on, "seconds": how long after that}. A rank that
 is killed leaves a file FOLDER/NAME.killed with the step that it was at. Ranks that were started again go on where they were. In a
-run with "refused", no rank is killed: the disk of the last one may only be read from that step on.
+run with "refused", no rank is killed: the disk of the last one may only be read from that step on. In one with "dies", ranks are
+killed at places: [[rank, place, step], …], when they come there at that step or later. Every step that an engine makes of a member
+is a line "SLOT STEP" in a file FOLDER/NAME.steps-PROCESS.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +23,58 @@ import pytest
 import little
 from ganherd import recipe_file
 from ganherd.comm.base import Communicator
+from ganherd.comm.buddies import Buddies
 from ganherd.comm.detect import connect
-from ganherd.run import checkpoint, loop, start
+from ganherd.herd import engine as engines
+from ganherd.run import apart, catch_up, checkpoint, health, loop, start
 from ganherd.run.folder import RunFolder
 from ganherd.run.ranks import job
+
+PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a function, or after it
+    "record": (loop.Trainer, "record", False),
+    "recorded": (loop.Trainer, "record", True),
+    "looked": (loop.Trainer, "look", True),
+    "healed": (health, "heal", True),
+    "checkpoint": (checkpoint, "_write_members", True),
+    "checkpoint done": (checkpoint, "save", True),
+    "copies": (Buddies, "refresh", False),
+    "copies done": (Buddies, "refresh", True),
+    "heard": (apart.Together, "heard", False),
+    "heard it": (apart.Together, "heard", True),
+    "catching up": (catch_up.Follower, "tick", False),
+    "caught up": (catch_up.Follower, "follow", True),
+    "mixture": (start, "conclude", False),
+}
+
+
+def die_at(patch: pytest.MonkeyPatch, marker: Path, place: str, step: int) -> None:
+    owner, name, after = PLACES[place]
+    function: Callable[..., Any] = getattr(owner, name)
+    tick, at = loop.Trainer.tick, [0]
+
+    def noting(trainer: loop.Trainer, now: int) -> None:
+        tick(trainer, now)
+        at[0] = now
+
+    def dying(*given: Any, **named: Any) -> Any:
+        done = function(*given, **named) if after or at[0] < step else None
+        if at[0] >= step:
+            marker.write_text(json.dumps({"step": at[0]}))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    patch.setattr(loop.Trainer, "tick", noting)
+    patch.setattr(owner, name, dying)
+
+
+def count_steps(patch: pytest.MonkeyPatch, path: Path) -> None:
+    one, file = engines.Engine._one, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def counting(engine: engines.Engine, breed: Any, state: Any, block: Any, base: Any, sums: Any, step: int) -> None:
+        one(engine, breed, state, block, base, sums, step)
+        os.write(file, "".join(f"{slot} {step}\n" for slot in state["set.slot"].tolist()).encode())
+
+    patch.setattr(engines.Engine, "_one", counting)
 
 
 class Victim:
@@ -77,6 +128,10 @@ def train(comm: Communicator, folder: Path, run: dict[str, Any]) -> None:
         victims = [victim % comm.size for victim in (run["victim"], *run.get("also", ()))] if "victim" in run else []
         if comm.rank in victims and not marker.exists():
             victim.watch(patch)
+        count_steps(patch, folder / f"{run['name']}.steps-{os.getpid()}")
+        for rank, place, step in run.get("dies", ()):
+            if comm.rank == rank:
+                die_at(patch, marker, place, step)
         if is_begun:
             start.resume(path, quiet=True, job=comm)
         else:

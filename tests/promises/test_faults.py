@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,30 @@ def repeated(folder: Path, name: str, launcher: str) -> tuple[int, int]:
     killed = json.loads((folder / f"{name}.killed").read_text())["step"]
     events = RunFolder(folder / name).events()
     told = {kind: [event for event in events if event["event"] == kind] for kind in ("lost", "restart")}
+    # at the start of this run is noticed who was killed at the very end of the one before
+    told["lost"] = [loss for loss in told["lost"] if loss["source"] != "start"]
     again = [event["step"] for event in events if event["event"] == "resume"]
     expected = {"lost": len(again) * (launcher == "ulfm"), "restart": len(again) * (launcher == "torchrun")}
     assert len(again) <= 1 and {kind: len(each) for kind, each in told.items()} == expected, (told, again)
     lost = [event["repeated"] for each in told.values() for event in each]
     return killed, max([0, *(killed - step for step in again), *lost])
+
+
+def steps_made(folder: Path, name: str) -> dict[int, Counter[int]]:
+    """Of each member, how often an engine made each of its steps, on ranks that were lost too."""
+    found: dict[int, Counter[int]] = {}
+    for path in folder.glob(f"{name}.steps-*"):
+        for line in path.read_text().splitlines():
+            member, step = map(int, line.split())
+            found.setdefault(member, Counter())[step] += 1
+    return found
+
+
+def repeated_by_those_left(folder: Path, name: str) -> int:
+    """The most steps that a member did again whose rank was not lost."""
+    losses = [event for event in RunFolder(folder / name).events() if event["event"] == "lost"]
+    lost = {member for loss in losses for member in loss["members"]}
+    return max(sum(s.values()) - len(s) for member, s in steps_made(folder, name).items() if member not in lost)
 
 
 def difference(run: Path, other: Path) -> float:
@@ -106,6 +126,7 @@ def test_twenty_random_kills(launcher: str, strategy: str, data: Path, tmp_path:
     """A random rank at a random moment. A job under ULFM starts with four ranks and loses one in each of three runs."""
     if launcher == "ulfm":
         need_ulfm()
+    goes_alone = launcher == "ulfm" and strategy == "independent"  # only the members of the lost rank go back
     draw, made = random.Random(f"{launcher} {strategy}"), recipe(data, strategy, BUDGET, buddy_every=4)
     runs: list[dict[str, Any]] = [
         {
@@ -127,8 +148,10 @@ def test_twenty_random_kills(launcher: str, strategy: str, data: Path, tmp_path:
         assert_same_herd(tmp_path / run["name"], tmp_path / "alone")
         killed, again = repeated(tmp_path, run["name"], launcher)
         assert again <= EVERY[launcher], run
-        rows.append([killed, again, difference(tmp_path / run["name"], tmp_path / "alone")])
-    at, steps, off = zip(*rows, strict=True)
+        others = repeated_by_those_left(tmp_path, run["name"]) if goes_alone else again
+        assert others == 0 or not goes_alone, run
+        rows.append([killed, again, others, difference(tmp_path / run["name"], tmp_path / "alone")])
+    at, steps, by_others, off = zip(*rows, strict=True)
     found = {
         "launcher": launcher,
         "strategy": strategy,
@@ -141,6 +164,7 @@ def test_twenty_random_kills(launcher: str, strategy: str, data: Path, tmp_path:
         "killed_at_steps": list(at),
         "interval": EVERY[launcher],
         "most_steps_repeated": max(steps),
+        **({"most_repeated_by_members_of_ranks_left": max(by_others)} if goes_alone else {}),
         "largest_difference": max(off),
     }
     known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []

@@ -43,6 +43,19 @@ STRATEGIES: dict[str, dict[str, Any]] = {
             },
         },
     },
+    # a graph of the recipe's own in the middle, and a score of which more is better
+    "rewired": {
+        "strategy": {
+            "name": "cellular",
+            "cellular": {
+                "grid": [2, 3],
+                "iteration": "4steps",
+                "fitness": {"samples": 16},
+                "rewire": [{"at": 1, "topology": "graph", "graph": [[1, 5], [2], [0, 3], [4], [0], []]}],
+                "mixing": {"when": "iteration", "samples": 64, "generations": 3, "score": "coverage"},
+            },
+        },
+    },
 }
 
 
@@ -71,6 +84,7 @@ def alone(brief: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         little.train(folder / strategy, recipe(data, strategy))
     happened = {strategy: {line["event"] for line in RunFolder(folder / strategy).events()} for strategy in STRATEGIES}
     assert "converged" in happened["resting"] and "swap" in happened["gap"] and "replacement" in happened["cellular"]
+    assert "rewire" in happened["rewired"]
     assert "repair" in happened["a neighbour's weights"] & happened["rolled back"]
     return {strategy: folder / strategy for strategy in STRATEGIES}
 
@@ -167,7 +181,7 @@ def test_the_same_herd_on_any_number_of_ranks(
 def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(data: Path, tmp_path: Path) -> None:
     """As many ranks as a 4×4 grid can have, and one more: the herd of one process; four neighbours' cells come to each."""
     made = recipe(data, "cellular", "20steps")
-    made["strategy"]["cellular"] |= {"grid": [4, 4]}
+    made["strategy"] = {"name": "cellular", "cellular": {**made["strategy"]["cellular"], "grid": [4, 4]}}
     little.train(tmp_path / "alone", made)
     code, said = launch("forked", 17, [["begin", made, str(tmp_path / "run")]])
     assert code == 0, said
@@ -196,7 +210,7 @@ def test_a_run_stopped_on_two_ranks_goes_on_on_three_and_on_one(
     for strategy, other in alone.items():
         assert_same_herd(tmp_path / strategy, other)
         written = [len(own) for own in (RunFolder(tmp_path / strategy).info["ranks"] or {}).get("members", [])]
-        expected = {"independent": [], "gap": [2, 2, 2], "cellular": [2, 2, 2]}
+        expected = {"independent": [], "gap": [2, 2, 2], "cellular": [2, 2, 2], "rewired": [2, 2, 2]}
         assert written == expected.get(strategy, [2, 2, 1])
 
 

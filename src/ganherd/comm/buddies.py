@@ -74,15 +74,11 @@ class Buddies:
         speech = b""
         if comm.rank == speaker:
             last = next(copy for copy in reversed(self._copies) if copy.step == step)
-            speech = json.dumps([last.facts, _layout(last.rows)]).encode()
-        facts, layout = json.loads(comm.collect(speech)[speaker])
+            speech = json.dumps([last.facts, layout(last.rows)]).encode()
+        facts, known = json.loads(comm.collect(speech)[speaker])
         at = [mine[step][member] for member in placement.ranks[comm.rank]]
-        rows = {
-            name: torch.stack([copy.rows[name][row] for copy, row in at])
-            if at
-            else torch.empty(0, *shape, dtype=getattr(torch, dtype))
-            for name, dtype, shape in layout
-        }
+        empty = nothing(known)
+        rows = {name: torch.stack([copy.rows[name][row] for copy, row in at]) for name in empty} if at else empty
         return Found(step, placement, tuple(m for m in members if m not in holders), tuple(facts), rows)
 
 
@@ -95,9 +91,18 @@ def _newest(said: Sequence[dict[int, list[int]]], members: Sequence[int]) -> int
     return max(set.intersection(*common), default=None) if common else None
 
 
-def _layout(rows: State) -> list[tuple[str, str, list[int]]]:
-    """What a rank needs to know of tensors of which it has no row."""
+def layout(rows: State) -> list[tuple[str, str, list[int]]]:
+    """What a rank needs to know of tensors of which it has no row, as JSON holds it."""
     return [(name, str(value.dtype).removeprefix("torch."), list(value.shape[1:])) for name, value in rows.items()]
+
+
+def nothing(known: Sequence[tuple[str, str, list[int]]]) -> State:
+    """Tensors of that layout, without a row.
+
+    >>> nothing(layout({"g.params": torch.zeros(3, 2)}))
+    {'g.params': tensor([], size=(0, 2))}
+    """
+    return {name: torch.empty(0, *shape, dtype=getattr(torch, dtype)) for name, dtype, shape in known}
 
 
 @dataclass(frozen=True)

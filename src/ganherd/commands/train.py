@@ -157,7 +157,7 @@ def _train(
         from ganherd.comm.agree import agree
 
         together(comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n"))
-        from ganherd.run.rescue import begun
+        from ganherd.run.restarts import begun
 
         if again := comm.broadcast(str(begun(run, os.environ) or "").encode() if comm.rank == 0 else None):
             resume, overrides = Path(again.decode()), []

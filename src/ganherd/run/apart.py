@@ -24,6 +24,7 @@ class Together:
         self._ranks, self._herd, self._strategy = assembly.ranks, assembly.herd, strategy
         self.until = step  # where all are together next; before, each is at a step of its own
         self._stretch = 1  # steps until they hear of each other again
+        self.ends: dict[str, int] = {}  # how many bytes the first rank had written when they heard of each other last
 
     def at(self, step: int) -> bool:
         return step >= self.until
@@ -42,13 +43,15 @@ class Together:
         resident = self._herd.state["g.params"].device.type == self._herd.device.type
         return [step + self._stretch] if resident and not self._ranks.is_alone else []
 
-    def heard(self, step: int, asked: str, seconds: float) -> str:
-        """The signal that any rank was `asked` to stop by; none: all go on. `seconds`: what a step of this rank takes."""
+    def heard(self, step: int, asked: str, seconds: float, ends: dict[str, int]) -> str:
+        """The signal that any rank was `asked` to stop by; none: all go on. `seconds`: what a step of this rank takes;
+        `ends`: of the files that it writes."""
         if self._ranks.is_alone:
             return asked
         if not self.at(step):
             return ""
-        names, each = zip(*self._ranks.told([asked, seconds]), strict=True)
+        names, each, written = zip(*self._ranks.told([asked, seconds, ends]), strict=True)
+        self.ends = written[0]
         self._stretch = min(2 * self._stretch, max(1, int(_STRETCH / max(1e-9, *each))))
         return next((str(name) for name in names if name), "")
 

@@ -20,7 +20,7 @@ from ganherd.herd.breeds import new_breeds
 from ganherd.herd.engine import Herd
 from ganherd.herd.pace import paces
 from ganherd.herd.play import logits_of
-from ganherd.herd.state import Seat, takes_label
+from ganherd.herd.state import Seat, State, takes_label
 from ganherd.herd.streams import MemberRandomness
 from ganherd.recipe import Recipe
 from ganherd.recipe_strategy import in_steps
@@ -48,6 +48,29 @@ class Assembly:
     origins: list[dict[str, Any]] = field(default_factory=list)  # [n] what the rank's members started from, if anything
     trusted: bool = False  # whether code of the user's own may be imported
     kept: list[int] = field(default_factory=list)  # members of a run that is grown: they never train in this one
+    among: int = 0  # where these are some of a herd's members, by themselves: how many it has …
+    numbers: tuple[int, ...] = ()  # … and the number there of each
+
+    def only(self, members: Sequence[int], state: State) -> Assembly:
+        """Some of this rank's members by themselves, numbered from 0 in this order, with this state [n, …]."""
+        herd, ranks = self.herd, Ranks.alone(len(members))
+        rows = [self.own.index(member) for member in members]
+        return replace(
+            self,
+            label=self.label[list(members)],
+            count=self.count[list(members)],
+            seats=[self.seats[member] for member in members],
+            herd=replace(herd, state=state, feed=herd.feed.only(rows)),
+            ranks=ranks,
+            origins=[],
+            kept=[],
+            among=self.size,
+            numbers=tuple(members),
+        )
+
+    def number_of(self, member: int) -> int:
+        """The number under which checkpoints hold it."""
+        return self.numbers[member] if self.numbers else member
 
     @property
     def size(self) -> int:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from ganherd.run.loop import Trainer
 
 SHARE = 0.02  # of the time, at most
 _AIM = 0.75 * SHARE  # leaves room for a measurement that was too kind
@@ -49,6 +55,23 @@ def choose(cost: float, step: float, records: int) -> int:
     (50, 700)
     """
     return max(1, math.ceil(cost / (_AIM * step) / records)) * records
+
+
+def find(trainer: Trainer, start: int, began: float) -> None:
+    """Chooses, once, how often a run's members are looked at, when it has trained for long enough; called by all ranks.
+
+    The last stretch of training was from the step `start` on, since `began`.
+    """
+    if trainer.herd.device.type == "cuda":
+        torch.cuda.synchronize(trainer.herd.device)
+    trainer.stopwatch.add(trainer.step - start, time.monotonic() - began)
+    if (step := trainer.ranks.decided(trainer.stopwatch.step)) is not None:
+        every = trainer.ranks.decided(choose(trainer.watch.cost(), step, trainer.settings.record_every))
+        trainer.cadence = Cadence(every, trainer.step)
+        if trainer.ranks.is_first:
+            trainer.folder.write_info(
+                watch=vars(trainer.cadence)
+            )  # before the first look: a resume makes the same ones
 
 
 class Stopwatch:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -100,6 +101,11 @@ class RunFolder:
 
     def events(self) -> list[dict[str, Any]]:
         return _lines(self.events_path)
+
+    def has_written(self, ends: Mapping[str, int]) -> bool:
+        """Whether metrics and events have as many bytes as was said of them."""
+        paths = {"metrics": self.metrics_path, "events": self.events_path}
+        return all(path.is_file() and path.stat().st_size >= ends[name] for name, path in paths.items())
 
     def latest_samples(self) -> Path | None:
         found = sorted(self.samples.glob("step-*.png"))

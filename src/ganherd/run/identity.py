@@ -26,7 +26,7 @@ from ganherd.run.cut import Cut
 from ganherd.run.folder import RunFolder
 from ganherd.run.origins import as_resolved
 from ganherd.run.ranks import Ranks
-from ganherd.run.rescue import launcher
+from ganherd.run.restarts import launcher
 
 
 def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:

@@ -11,22 +11,22 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
-
 from ganherd.comm.heartbeat import Heartbeat
 from ganherd.errors import Interrupted
 from ganherd.herd.engine import Engine, Plan, make_engine, never
 from ganherd.herd.part import Part
 from ganherd.run import apart, cadence, checkpoint, health, snapshot
 from ganherd.run.alarms import OF_ALL, Alarms
+from ganherd.run.alone import Mark
 from ganherd.run.assemble import Assembly
 from ganherd.run.behind import Behind
 from ganherd.run.budget import Budget
 from ganherd.run.cadence import Cadence
 from ganherd.run.folder import RunFolder
+from ganherd.run.meetings import never_meet
 from ganherd.run.preview import Preview
 from ganherd.run.progress import Progress
-from ganherd.run.record import Lines
+from ganherd.run.record import Lines, line_of
 from ganherd.run.repair import RunFailed
 from ganherd.run.rescue import Rescue
 from ganherd.run.rest import Rest
@@ -88,14 +88,14 @@ class Trainer:
         self.repairs: list[int] = list(facts.get("repairs", [0] * self.ranks.size))  # [N]
         self.seconds_before = float(facts.get("seconds", 0.0))
         self.over: float | None = facts.get("over")  # the deadline that ended the run here
-        paths = {"metrics": folder.metrics_path, "events": folder.events_path} if self.ranks.is_first else {}
-        self.lines = {
-            name: Lines(path, facts.get("bytes", {}).get(name, 0 if resumed is None else None))
-            for name, path in paths.items()
-        }
+        paths = {"metrics": folder.metrics_path, "events": folder.events_path} if self.writes else {}
+        ends = facts.get("bytes", {})
+        self.lines = {name: Lines(path, ends.get(name, None if resumed else 0)) for name, path in paths.items()}
         self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
         self.behind = Behind.of(self.herd.device, self.ranks.is_alone)
         self.rescue: Rescue | None = None  # where a lost rank can be outlived
+        self.mark: Mark | None = None  # … and members go back alone: the arrival at this step
+        self.arrived: bool = facts.get("arrived", False)  # what is due at this step is still to be done
         self.heart: Heartbeat | None = None  # where there are several
         self.began = time.monotonic()
 
@@ -107,8 +107,13 @@ class Trainer:
             for member in self.rest.kept:
                 self.event("kept", member=member, name=self.assembly.name_of(member))
             self.look()  # how varied fresh weights are is what a collapse is measured against
-            snapshot.save(self)  # so that a run can be resumed, and a member rolled back, from the first moment on
-        self.keep()
+            self.save()  # so that a run can be resumed, and a member rolled back, from the first moment on
+        if self.rescue and self.goes_alone:
+            self.rescue.stand(self)
+        else:
+            self.keep()
+        if self.arrived:
+            self.stop_here(stop, self.step, time.monotonic(), 0.0)
         while self.step < self.last:
             began, start = time.monotonic(), self.step
             self.together.part(self.step, self.last)
@@ -118,38 +123,9 @@ class Trainer:
             self.step = self.engine.advance(self.step, self.next_stop(), self.tally.sums, self.enough(stop), self.tick)
             took = time.monotonic() - left
             self.strategy.trained(took, self.step)
-            if self.is_over() and self.step < self.last:
-                self.end()
-            if self.cadence.every is None and self.is_together:
-                self.pace(start, began)
-            looked = self.cadence.is_due(self.step)
-            if looked:
-                self.look()
-            if self.due(self.settings.record_every):
-                self.record()
-            meets = self.strategy.meets_at(self.step)
-            noted = self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every)
-            if noted or (meets and self.is_together):
-                health.heal(self)  # before a member that turned NaN can meet another
-            if looked:
-                health.judge_look(self)
-            if self.due(self.settings.record_every):
-                health.settle(self)
-                self.tally.begin(self.step)
-            if meets:
-                self.tell(self.strategy.close(self.step, goes_on=self.step < self.last))
-            if self.strategy.apart and self.is_together:
-                self.tell(self.strategy.rejoin(self.step))
-            if self.due(self.settings.sample_every):
-                self.show()
-            if self.due(self.settings.checkpoint_every):
-                snapshot.save(self)
-            if self.due(self.kept_every):
-                self.keep()
-            if asked := self.heard(stop, took / max(1, self.step - start)):
-                self.interrupt(asked)
+            self.stop_here(stop, start, began, took)
         if self.saved != self.step:
-            snapshot.save(self)
+            self.save()
         # After the checkpoint, since a longer run would not have looked here: what follows is made again if this run is extended.
         looked = self.cadence.every == 0 or self.cadence.is_due(self.step)
         if not looked:
@@ -162,6 +138,47 @@ class Trainer:
         if not self.due(self.settings.sample_every):
             self.show()
         snapshot.settle(self)
+
+    def stop_here(self, stop: StopRequest, start: int, began: float, took: float) -> None:
+        """All that is due at a step; it was trained from `start` on, since `began`, and the engine `took` so many seconds."""
+        if self.goes_alone:
+            self.mark = Mark.of(self)
+            if self.due(self.kept_every) or start == self.step:  # members that have new homes have new copies, too
+                self.keep()
+        if self.is_over() and self.step < self.last:
+            self.end()
+        if self.cadence.every is None and self.is_together:
+            cadence.find(self, start, began)
+        self.attend()
+        if self.due(self.kept_every) and not self.goes_alone:
+            self.keep()
+        if asked := self.heard(stop, took / max(1, self.step - start)):
+            self.interrupt(asked)
+
+    def attend(self) -> None:
+        """What is due for the members, in its order: looks, the record, repairs, rest, meetings, the checkpoint."""
+        looked = self.cadence.is_due(self.step)
+        if looked:
+            self.look()
+        if self.due(self.settings.record_every):
+            self.record()
+        meets = self.strategy.meets_at(self.step)
+        noted = self.due(self.settings.record_every) or self.due(self.settings.checkpoint_every)
+        if noted or (meets and self.is_together):
+            health.heal(self)  # before a member that turned NaN can meet another
+        if looked:
+            health.judge_look(self)
+        if self.due(self.settings.record_every):
+            health.settle(self)
+            self.tally.begin(self.step)
+        if meets:
+            self.tell(self.strategy.close(self.step, goes_on=self.step < self.last))
+        if self.strategy.apart and self.is_together:
+            self.tell(self.strategy.rejoin(self.step))
+        if self.due(self.settings.sample_every):
+            self.show()
+        if self.due(self.settings.checkpoint_every):
+            self.save()
 
     def due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -202,10 +219,9 @@ class Trainer:
             self.heart.note(step_seconds=round(0.8 * before + 0.2 * seconds, 6), **vars(self.strategy.traffic))
         if stop.asked and not self.is_together and not self.will_stop:
             self.will_stop = True
-            self.progress.say(
-                f"stopping at step {self.together.until:,}, where all ranks are together; a second Ctrl-C stops at once."
-            )
-        return self.together.heard(self.step, stop.name, seconds)
+            where = f"step {self.together.until:,}, where all ranks are together"
+            self.progress.say(f"stopping at {where}; a second Ctrl-C stops at once.")
+        return self.together.heard(self.step, stop.name, seconds, self.ends)
 
     def tick(self, step: int) -> None:
         self.strategy.push()
@@ -224,19 +240,7 @@ class Trainer:
         """One line of metrics: means over the steps since the last one."""
         if self.step <= self.tally.since:
             return
-        line = {
-            "step": self.step,
-            "epoch": round(self.step / self.assembly.steps_per_epoch, 4),
-            "seconds": round(self.seconds, 3),
-            "rate": round(self.progress.rate * self.ranks.size, 1),
-            **self.tally.means(self.step),
-        }
-        looked = int(self.ranks.gather(self.watch.state["watch.at"]).max())
-        if looked > self.tally.since:  # the last look since the last record
-            line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in self.watch.scores().items()}}
-        if self.validation:
-            line |= {name: [round(v, 5) for v in each] for name, each in self.validation.look().items()}
-        line |= self.strategy.measured()
+        line = line_of(self)
         if self.ranks.is_first:
             self.lines["metrics"].write(line)
             self.progress.record(line)
@@ -248,17 +252,6 @@ class Trainer:
         self.over = self.budget.deadline
         self.budget.end_at(self.step)
 
-    def pace(self, start: int, began: float) -> None:
-        """Chooses, once, how often the members are looked at; from then on it is a matter of steps."""
-        if self.herd.device.type == "cuda":
-            torch.cuda.synchronize(self.herd.device)
-        self.stopwatch.add(self.step - start, time.monotonic() - began)
-        if (step := self.ranks.decided(self.stopwatch.step)) is not None:
-            every = self.ranks.decided(cadence.choose(self.watch.cost(), step, self.settings.record_every))
-            self.cadence = Cadence(every, self.step)
-            if self.ranks.is_first:
-                self.folder.write_info(watch=vars(self.cadence))  # before the first look: a resume makes the same ones
-
     def look(self) -> None:
         if self.cadence.every != 0:
             self.watch.look(self.step)
@@ -268,11 +261,18 @@ class Trainer:
         self.preview.look(self.step)
         self.preview.draw(self.folder.samples / f"step-{self.step:08d}.png")
 
+    def save(self) -> None:
+        snapshot.save(self)
+
     @property
     def kept_every(self) -> int:
         """Steps between copies in memory, which only ranks make that can go on without one of them."""
-        there = self.rescue is not None and self.ranks.job.goes_on and self.ranks.everyone.size > 1
-        return self.settings.buddy_every if there else 0
+        return self.settings.buddy_every if self.rescue and self.rescue.outlives(self.ranks) else 0
+
+    @property
+    def goes_alone(self) -> bool:
+        """Whether only the members of a lost rank go back, then."""
+        return self.rescue is not None and self.rescue.outlives(self.ranks) and never_meet(self.assembly.recipe)
 
     def keep(self) -> None:
         if self.rescue and self.kept_every:
@@ -280,7 +280,7 @@ class Trainer:
 
     def interrupt(self, asked: str) -> None:
         if self.saved != self.step:
-            snapshot.save(self)
+            self.save()
         snapshot.settle(self)
         self.strategy.leave()
         self.ranks.end(Interrupted(f"stopped by {asked} at step {self.step}."))
@@ -290,9 +290,19 @@ class Trainer:
             self.event(event, **facts)
 
     def event(self, event: str, /, **facts: Any) -> None:
-        """A line of events.jsonl, written by the first rank: all of them come to the same events."""
-        if self.ranks.is_first:
+        """A line of events.jsonl."""
+        if self.writes:
             self.lines["events"].write({"step": self.step, "event": event, **facts})
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes metrics and events: all of them come to the same."""
+        return self.ranks.is_first
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """How many bytes of them were written."""
+        return {name: lines.end for name, lines in self.lines.items()}
 
     def close(self) -> None:
         for lines in self.lines.values():

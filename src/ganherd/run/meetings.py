@@ -24,6 +24,17 @@ def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[st
     return spans(recipe.strategy.share, "every") if recipe.strategy.share.layers else {}
 
 
+def never_meet(recipe: Recipe) -> bool:
+    """Whether no number of a member ever depends on another member, however a run goes.
+
+    >>> never_meet(Recipe()), never_meet(Recipe.model_validate({"strategy": {"name": "gap"}, "data": {"partition": "all"}}))
+    (True, False)
+    """
+    policies = {recipe.run.repair.policy, *(policy for name, policy in recipe.run.watch if name != "every")}
+    strategy = recipe.strategy
+    return strategy.name == "independent" and not strategy.share.layers and "neighbour" not in policies
+
+
 def never_due(recipe: Recipe, spans: dict[str, int], steps: int) -> list[str]:
     """What the recipe plans for after the end of a run of so many steps, a sentence for each."""
     if recipe.strategy.name != "cellular":
@@ -39,7 +50,8 @@ def refuse_impossible(assembly: Assembly) -> None:
     if assembly.recipe.strategy.name == "cellular":
         from ganherd.strategies import preflight
 
-        preflight.refuse_impossible(assembly.recipe.strategy.cellular, assembly.dataset, assembly.trusted)
+        settings, told = assembly.recipe.strategy.cellular, assembly.herd.g.takes_label
+        preflight.refuse_impossible(settings, assembly.dataset, assembly.trusted, told)
 
 
 def make_strategy(assembly: Assembly, spans: dict[str, int]) -> Strategy:

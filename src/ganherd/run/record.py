@@ -7,7 +7,10 @@ import math
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ganherd.run.loop import Trainer
 
 COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
 
@@ -42,6 +45,23 @@ class Lines:
 
     def close(self) -> None:
         self._handle.close()
+
+
+def line_of(trainer: Trainer) -> dict[str, Any]:
+    """The numbers of all members at this step; all ranks ask for them together."""
+    line = {
+        "step": trainer.step,
+        "epoch": round(trainer.step / trainer.assembly.steps_per_epoch, 4),
+        "seconds": round(trainer.seconds, 3),
+        "rate": round(trainer.progress.rate * trainer.ranks.size, 1),
+        **trainer.tally.means(trainer.step),
+    }
+    looked = int(trainer.ranks.gather(trainer.watch.state["watch.at"]).max())
+    if looked > trainer.tally.since:  # the last look since the last record
+        line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in trainer.watch.scores().items()}}
+    if trainer.validation:
+        line |= {name: [round(v, 5) for v in each] for name, each in trainer.validation.look().items()}
+    return line | trainer.strategy.measured()
 
 
 def plain(value: Any) -> Any:

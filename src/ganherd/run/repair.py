@@ -40,6 +40,8 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
         assert source is not None
         facts = _copy(trainer, member, source)
     if row is not None:
+        if trainer.mark is not None:
+            trainer.mark.spare(row, trainer.herd.state)
         life = int(trainer.herd.state["set.life"][row]) + 1
         if policy == "rollback":
             facts = _roll_back(trainer, member, row)
@@ -69,7 +71,8 @@ def _roll_back(trainer: Trainer, member: int, row: int) -> dict[str, Any]:
     state = trainer.herd.state
     rates = [float(state[key][row]) for key in ("set.lr_g", "set.lr_d")]
     snapshot.settle(trainer)
-    good, damaged = checkpoint.newest(trainer.folder.checkpoints, trainer.blueprints, [member], trainer.last_good)
+    number = trainer.assembly.number_of(member)
+    good, damaged = checkpoint.newest(trainer.folder.checkpoints, trainer.blueprints, [number], trainer.last_good)
     for sentence in damaged:
         trainer.progress.say(f"{sentence}; the checkpoint before it is used.")
     take_(state, good.state, [row], [0])

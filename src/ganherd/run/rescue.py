@@ -2,30 +2,32 @@
 
 When a rank is lost, all others leave what they were doing, wherever that was, and come to `Rescue.through`. There they find
 each other again and resume the run, as a new job of fewer ranks would: members are placed anew over all that are left, spares
-among them, and all go back to one step. So a rescue is a resume, with copies in memory beside the checkpoints on the disk.
-Members that never meet go back together too: it costs them the steps of one interval, and keeps the records whole.
+among them. So a rescue is a resume, with copies in memory beside the checkpoints on the disk. Members that meet go back
+together, to one step; where they never do, the lost ones go back alone (`alone`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from ganherd.comm import heartbeat
 from ganherd.comm.again import with_launcher
 from ganherd.comm.base import Communicator, RankLost
 from ganherd.comm.buddies import Buddies
 from ganherd.errors import Interrupted, UserError
 from ganherd.run import checkpoint, snapshot
+from ganherd.run.alone import Alone, Back, Mark
 from ganherd.run.folder import RunFolder
+from ganherd.run.meetings import never_meet
 from ganherd.run.ranks import Ranks
+from ganherd.run.restarts import restarts
+from ganherd.run.stop import StopRequest
 
 if TYPE_CHECKING:
     from ganherd.run.conclude import Run
@@ -43,8 +45,9 @@ class Rescue:
         self.named = ""  # the same, as the first rank was told it
         self.reached: int | None = None  # the step that ranks had come to before torchrun started them again
         self.done: Run | None = None  # what the first rank has made, when all is made
-        self.asked = ""  # the signal that this rank was asked to stop by
-        self.step = 0  # that this rank had come to when it heard of the last loss
+        self.signals = StopRequest()  # which came while no loop listened, between a loss and the first step after it
+        self.trainer: Trainer | None = None  # which heard of the last loss
+        self.alone = Alone()
         self._started = tuple(range(job.size))  # of each rank, the number that it was started with
         self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
         self._losses: list[dict[str, Any]] = []  # that no event tells of yet
@@ -54,6 +57,10 @@ class Rescue:
     def through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None = None) -> Run:
         """`begin`, and after every loss `resume`, until the run ends on all ranks that are left. `path`: where a new run will
         lie; none: where `begin` says."""
+        with self.signals if self.job.goes_on else nullcontext():
+            return self._through(begin, resume, path)
+
+    def _through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None) -> Run:
         work = begin
         while True:
             try:
@@ -68,6 +75,11 @@ class Rescue:
                 with suppress(RankLost):  # another one, meanwhile
                     work = self._regrouped(begin, resume, None if path is None else Path(path))
                     break
+
+    @property
+    def asked(self) -> str:
+        """The signal that this rank was asked to stop by."""
+        return self.signals.name
 
     def again(self) -> str:
         """The command that goes on with the run on ranks as there are now; the same on all of them."""
@@ -102,15 +114,21 @@ class Rescue:
         homeless = [member for rank in left.lost if self._homes for member in self._homes[rank]]
         hosts = [self.job.hosts[rank] for rank in left.lost] if self.job.hosts else []
         ranks = [self._started[rank] for rank in left.lost]
-        self._losses.append({"ranks": ranks, "hosts": hosts, "members": sorted(homeless), "noticed": self.step})
+        step = self.trainer.step if self.trainer else 0
+        self._losses.append({"ranks": ranks, "hosts": hosts, "members": sorted(homeless), "noticed": step})
         self._started = tuple(self._started[rank] for rank in left.before)
         is_over = self.job.rank == 0 and self.done is not None
         self.job.successor = left.comm
         self.job, self._was_lost = left.comm, True
         self._homes = tuple(self._homes[rank] for rank in left.before) if self._homes else ()
-        told = self.job.collect(json.dumps([is_over, self.asked, str(self.path or ""), self.step]).encode())
-        over, asked, paths, steps = zip(*map(json.loads, told), strict=True)
+        stands = self.alone.stands(self.trainer)
+        told = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
+        said = map(json.loads, self.job.collect(json.dumps(told).encode()))
+        over, asked, paths, steps, stood, untold = zip(*said, strict=True)
+        if (speaker := self.alone.agree(stood, self.trainer)) is not None:
+            self._losses = untold[speaker]  # who knows most of the files knows what they do not tell yet
         self._losses[-1]["noticed"] = max(steps)
+        self.trainer = None  # what it had is in the hold by now, or comes from copies
         found = next((Path(each) for each in paths if each), None)
         if found is None and path is not None and (path / "run.json").is_file():
             found = path  # by the first rank, which could tell nobody
@@ -130,6 +148,11 @@ class Rescue:
             with suppress(OSError):
                 RunFolder(found).write_info(state="interrupted")
         raise Interrupted(f"stopped by {asked}, and a rank was lost; the last checkpoint is whole. {again}")
+
+    @staticmethod
+    def outlives(ranks: Ranks) -> bool:
+        """Whether these ranks can go on without one of them."""
+        return ranks.job.goes_on and ranks.everyone.size > 1
 
     # -- where members go on ------------------------------------------------------------------------------------------
 
@@ -153,6 +176,8 @@ class Rescue:
         since the copies of some died with both who had them. Called by all ranks, spares too."""
         if not self._was_lost:
             return None
+        if never_meet(folder.recipe):
+            return self.alone.returned(self.job, ranks, self._buddies, folder) if self.alone.step is not None else None
         found = self._buddies.find(self.job, range(ranks.size))
         if found.step is None or found.missing:
             return None
@@ -165,23 +190,45 @@ class Rescue:
 
     def keep(self, trainer: Trainer) -> None:
         """Copies of all members and of what all know, each rank's in its own memory and the next one's."""
-        facts = {**snapshot.facts(trainer), "saved": trainer.saved}
-        facts["bytes"] = {name: lines.end for name, lines in trainer.lines.items()}
+        facts = {**snapshot.facts(trainer), "saved": trainer.saved, "bytes": trainer.ends}
         ranks, told = trainer.ranks, facts if trainer.ranks.is_first else None
         self._buddies.refresh(ranks.everyone, ranks.placement, snapshot.state(trainer), trainer.step, told)
+
+    def caught_up(self, back: Back, repeated: int) -> None:
+        """Is told, on all ranks, that the lost members have come to the others, and how many steps they did again for it."""
+        last, known = self._losses[-1], {member for loss in self._losses for member in loss["members"]}
+        last["members"] = sorted({*last["members"], *(back.lost - known)})  # with those on their way to other homes
+        for loss in self._losses:
+            went_back = not back.lost.isdisjoint(loss["members"])
+            if went_back or "alone" not in loss:  # else they came there after a loss before this one, and stayed
+                loss |= {"source": back.source, "repeated": repeated if went_back else 0, "alone": True}
+
+    def stand(self, trainer: Trainer) -> None:
+        """All members are where they go on, and all ranks know that the losses are told: nothing of before is needed."""
+        trainer.mark = Mark.of(trainer, trainer.arrived)
+        trainer.together.ends = trainer.mark.facts["bytes"] = trainer.ranks.told(trainer.ends)[0]
+        self._settled()
+
+    def _settled(self) -> None:
+        self.alone.settled()
+        self._losses = []
 
     def tell(self, trainer: Trainer, source: str) -> None:
         """The losses since the run went on last, as events and in words; `source`: where the members' state is from."""
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:
-            members, repeated = loss["members"], max(0, loss.pop("noticed") - trainer.step)
-            homes = [home[member] for member in members]
-            trainer.event("lost", **loss, homes=homes, source=source, repeated=repeated)
+            back = {"source": source, "repeated": max(0, loss["noticed"] - trainer.step), "alone": False}
+            if trainer.arrived:  # and only the lost members went back
+                back = {name: loss[name] for name in back}
+            homes = [home[member] for member in loss["members"]]
+            trainer.event("lost", **{name: loss[name] for name in ("ranks", "hosts", "members")}, homes=homes, **back)
             hosts = loss["hosts"] or ["?"] * len(loss["ranks"])
             names = " and ".join(f"rank {r} on {host}" for r, host in zip(loss["ranks"], hosts, strict=True))
-            moved = f"; {_moved(members)} elsewhere" if members else ""
-            trainer.progress.say(f"lost {names}{moved}; all go on from step {trainer.step:,} ({source}).")
-        self._losses = []
+            moved = f"; {_moved(loss['members'])} elsewhere" if loss["members"] else ""
+            then = "the others stay at" if back["alone"] else "all go on from"
+            trainer.progress.say(f"lost {names}{moved}; {then} step {trainer.step:,} ({back['source']}).")
+        if not trainer.goes_alone:  # else all have to know of it first: see `stand`
+            self._settled()
         if self.reached is not None:
             number, repeated = restarts(os.environ), max(0, self.reached - trainer.step)
             trainer.event("restart", launcher="torchrun", number=number, source=source, repeated=repeated)
@@ -208,58 +255,10 @@ def _moved(members: Sequence[int]) -> str:
 
 def _is_newest(step: int, facts: Mapping[str, Any], folder: RunFolder) -> bool:
     """Whether no checkpoint is newer than copies of that step, and the records that they count on are there."""
-    paths = {"metrics": folder.metrics_path, "events": folder.events_path}
-    whole = all(path.is_file() and path.stat().st_size >= facts["bytes"][name] for name, path in paths.items())
-    return whole and max(checkpoint.steps(folder.checkpoints), default=0) <= step
+    return folder.has_written(facts["bytes"]) and max(checkpoint.steps(folder.checkpoints), default=0) <= step
 
 
 def _nothing_left(path: Path | None) -> Run:
     from ganherd.run.conclude import Run
 
     return Run(path or Path(), {})
-
-
-# -- torchrun, which starts all ranks again --------------------------------------------------------------------------
-
-
-def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What torchrun's restarts have in common: the name of its job, or else its process; None: it is not torchrun's.
-
-    >>> launcher({"TORCHELASTIC_RUN_ID": "7c0f"}), launcher({})
-    ('torchrun 7c0f', None)
-    """
-    name = environ.get("TORCHELASTIC_RUN_ID")
-    if name is None:
-        return None
-    return f"torchrun {name if name not in ('', 'none') else f'{os.getppid()} on {platform.node()}'}"
-
-
-def restarts(environ: Mapping[str, str]) -> int:
-    """How often torchrun has started this process's group again."""
-    return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-
-
-def reached(folder: RunFolder) -> int | None:
-    """The step to which ranks had come that torchrun has started again, by their last signs of life; else none.
-
-    Asked by the first rank, before any rank of now gives one.
-    """
-    if not restarts(os.environ):
-        return None
-    with suppress(UserError):
-        return max([0, *(beat.step for beat in heartbeat.read(folder.path / "ranks"))])
-    return 0
-
-
-def begun(run: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """The run that an earlier attempt of this torchrun began, and that is to be gone on with; asked by the first rank."""
-    if not restarts(environ):
-        return None
-    if run is not None:
-        return run if (run / "run.json").is_file() else None
-    for path in sorted(Path("runs").glob("*/run.json"), reverse=True):
-        with suppress(UserError):
-            info = RunFolder(path.parent).info
-            if info.get("launcher") == launcher(environ) and info.get("state") != "finished":
-                return path.parent
-    return None

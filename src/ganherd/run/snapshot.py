@@ -60,18 +60,28 @@ def _give_up(trainer: Trainer, step: int | None, error: OSError) -> None:
 
 def state(trainer: Trainer) -> State:
     """Everything of this rank's members [n, …] that a run goes on with."""
+    return {**trainer.herd.state, **remembered(trainer)}
+
+
+def remembered(trainer: Trainer) -> State:
+    """The same, but for the herd's own rows: what is known of its members, which changes only where the loop stops."""
     of_all = (*trainer.alarms.state.items(), *trainer.rest.state.items())
     known = {name: value[trainer.own] for name, value in of_all}
-    return {**trainer.herd.state, **trainer.watch.state, **known, **trainer.strategy.state}
+    return {**trainer.watch.state, **known, **trainer.strategy.state}
 
 
 def facts(trainer: Trainer) -> dict[str, Any]:
-    """What else it goes on with, of the whole herd."""
+    """What else it goes on with, of the whole herd; all ranks ask for it together."""
+    return {"sums": trainer.tally.everyones().tolist(), **known(trainer)}
+
+
+def known(trainer: Trainer) -> dict[str, Any]:
+    """What of it every rank knows."""
     return {
-        **trainer.tally.facts(),
+        "recorded": trainer.tally.since,
         "last_good": trainer.last_good,
         "best": trainer.best,
-        "repairs": trainer.repairs,
+        "repairs": list(trainer.repairs),
         "seconds": trainer.seconds,
         "over": trainer.over,
     }

@@ -18,6 +18,7 @@ from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, spares, trackers
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget, plan_budget
+from ganherd.run.catch_up import bring_back
 from ganherd.run.conclude import Run, conclude, conclude_part
 from ganherd.run.device import set_precision
 from ganherd.run.folder import RunFolder, next_path, write_aside
@@ -40,7 +41,8 @@ from ganherd.run.meetings import make_strategy, never_due, plan_meetings
 from ganherd.run.progress import Progress, duration
 from ganherd.run.ranks import together
 from ganherd.run.ready import beating, planned, ready, settle_in, shared, stand_by
-from ganherd.run.rescue import Rescue, reached
+from ganherd.run.rescue import Rescue
+from ganherd.run.restarts import reached
 from ganherd.run.stop import StopRequest
 
 
@@ -178,6 +180,9 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         set_precision(recipe)
         if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
             plan = planned(assembly, recipe.engine.model_copy(update={"name": plan.name}), say)
+        own = settle_in(assembly, plan)
+        if resumed is not None:
+            bring_back(rescue, assembly, own, folder, paced, resumed, say)
         source = "memory" if resumed else "start" if begins else "checkpoint"
         if not begins:
             if resumed is None:
@@ -189,7 +194,6 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         else:
             together(everyone, partial(check_origins, info, assembly, folder))
             say(f"{folder.path} has no checkpoint: it starts again from its first step.")
-        own = settle_in(assembly, plan)
         if wanted != recipe:
             budget = together(everyone, partial(extended, assembly, own, wanted, resumed))
         elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
@@ -249,6 +253,7 @@ def _train(
             rescue.tell(trainer, source)
             trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
             progress.start(budget.steps)
+            stop.name = rescue.asked
             with stop, spares.listening(ranks, folder.path, stop):
                 trainer.train(stop)
                 trained = True
@@ -265,7 +270,7 @@ def _train(
             raise Interrupted(f"{error} Nothing is lost; {again}") from None
         except RankLost as error:
             if ranks.job.goes_on:  # those that are left meet again in `Rescue.through`
-                rescue.step, rescue.asked = trainer.step if trainer else 0, stop.name
+                rescue.trainer, rescue.signals.name = trainer, rescue.asked or stop.name
                 raise
             raise rescue.ended(error, "; the last checkpoint is whole") from error
         except KeyboardInterrupt:

@@ -12,7 +12,7 @@ class StopRequest:
     """While it is entered, SIGINT, SIGTERM and SIGUSR1 ask for a stop; a second SIGINT stops at once."""
 
     def __init__(self) -> None:
-        self.name = ""  # may be set by others, too, who were asked in its place
+        self.name = ""  # of the signal that asked; may be set by others, too, who were asked in its place
         self._noted = False  # whether a signal came here
         self._at_once = False
         self._before: dict[signal.Signals, Any] = {}

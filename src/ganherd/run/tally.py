@@ -52,7 +52,3 @@ class Tally:
         """All up to this step is recorded."""
         self.since = step
         self.sums.zero_()
-
-    def facts(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-        return {"sums": self.everyones().tolist(), "recorded": self.since}

@@ -167,7 +167,7 @@ class _Fixed:
         inside = [torch.from_numpy(streams.keys(keys, streams.PREVIEW, streams.INSIDE, call)) for call in range(3)]
         self.keys = [each.to(device) for each in inside]
         # rows of the data that stand for each member's: all of them, or so many that they fit
-        most = max(256, min(2000, 200_000 // assembly.size))
+        most = max(256, min(2000, 200_000 // (assembly.among or assembly.size)))
         own = [_evenly(feed.own_rows(m), most) for m in range(members.start, members.stop)]
         self._count = torch.tensor([len(rows) for rows in own], device=device)  # [n]
         width = max(len(rows) for rows in own)
