@@ -13,20 +13,22 @@ import torch
 from torch import Tensor
 
 from ganherd.errors import UserError
+from ganherd.recipe_scores import asked_score, more_is_better
 from ganherd.scores.clock import Progress, timed
+from ganherd.scores.features import best_device
 from ganherd.scores.material import Drawn, LeftOut
 from ganherd.scores.moments import Moments
-from ganherd.strategies import ensemble
+from ganherd.strategies import aims, ensemble
+from ganherd.strategies.aims import Seen
 from ganherd.strategies.ensemble import Ensemble
-from ganherd.strategies.kernel_score import KernelScore, RealSide
 from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, summarise
+from ganherd.strategies.reweighted import Oriented
 
 if TYPE_CHECKING:
     from ganherd.mixture import Mixture
     from ganherd.scores.reference import Reference
 
 FOLDER = "mixture-ensemble"
-By = Literal["fid", "tvd", "kid"]
 Search = Literal["greedy", "evolutionary", "neighbourhoods"]
 _SMALL = 256  # features up to which a mixture's score is quickest on a CPU
 _GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as the cellular papers at the end of a run
@@ -39,7 +41,9 @@ class Chosen:
     seed: int
     members: tuple[int, ...]  # as the search picked them
     weights: tuple[float, ...]
-    before: Mapping[str, float]  # of the run's own mixture: fid, tvd where the network tells classes, kid if asked for
+    before: Mapping[
+        str, float
+    ]  # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
     after: Mapping[str, float]
     searched: tuple[float, float]  # what the search saw of both
     tried: int  # mixtures
@@ -56,7 +60,7 @@ class Found:
     """What came of a search, and where it lies."""
 
     folder: Path
-    by: By
+    by: str
     search: Search
     network: str
     samples: int  # of each generator, twice
@@ -87,7 +91,7 @@ def _told(name: str, before: float, after: float) -> str:
 def find(
     run: str | Path,
     size: int = 5,
-    by: By = "fid",
+    by: str = "fid",
     search: Search = "greedy",
     samples: int = 1000,
     seed: int = 0,
@@ -98,21 +102,23 @@ def find(
 ) -> Found:
     """Searches ensembles of at most `size` generators, in each replica its own, and writes the mixture into the run.
 
-    `neighbourhoods`: those of a grid as they are, whatever their size; their weights evolve, and the best is taken.
+    `by`: a score of `recipe_scores`, or a function of your own as package.module:function. `neighbourhoods`: those of a grid
+    as they are, whatever their size; their weights evolve, and the best is taken.
     """
     from ganherd import mixture
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder
-    from ganherd.scores.features import best_device
     from ganherd.scores.of_run import reference_for
 
     if size < 1 or samples < 2:
         raise UserError("an ensemble needs --size of at least 1, and -n of at least 2 samples of each generator.")
+    by = asked_score("--by", by)
     folder = RunFolder.open(run)
     made = mixture.load(run, trust_code)
     if (made.label_of >= 0).any():
         raise UserError("the members of this run stand for classes, which an ensemble would lose: sample it as it is.")
     data = load(folder.recipe.data)
+    aims.refuse(f"--by {by}", by, data, samples, made.takes_label, trust_code)
     reference = reference_for(data, network, samples, None, trust_code, progress)
     try:
         name = reference.network.name
@@ -121,7 +127,8 @@ def find(
     target = Path(folder.path) / FOLDER
     on_device = made.to(best_device())
     each = tuple(
-        _of_replica(on_device, r, reference, size, by, search, samples, seed, progress) for r in range(made.replicas)
+        _of_replica(on_device, r, reference, size, by, search, samples, seed, trust_code, progress)
+        for r in range(made.replicas)
     )
     weights = np.zeros((made.replicas, made.members))
     for row, one in zip(weights, each, strict=True):
@@ -139,22 +146,18 @@ def _of_replica(
     replica: int,
     reference: Reference,
     size: int,
-    by: By,
+    by: str,
     search: Search,
     samples: int,
     seed: int,
+    trust_code: bool,
     progress: Progress | None,
 ) -> Chosen:
     sets = [_drawn(made, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
     able = sorted(set(sets[0]) & set(sets[1]))  # a generator that is no number any more is nobody's partner
     if not able:
         raise UserError(f"no generator of seed {made.seeds[replica]} makes samples that are numbers: train it again.")
-    seen, fresh = (_scores(reference, [one[m] for m in able], by) for one in sets)
-    if by not in seen:
-        raise UserError(
-            f"--by tvd needs a network that tells classes, and {reference.network.name} does not: "
-            "choose --by fid, or another --network."
-        )
+    seen, fresh = (_scores(made, reference, [one[m] for m in able], by, trust_code) for one in sets)
     if progress:
         progress(f"{search} search by {by}")
     found = _searched(made, replica, able, seen[by], search, size, seed)
@@ -169,9 +172,9 @@ def _of_replica(
         made.seeds[replica],
         tuple(able[number] for number in picked),
         tuple(float(new[number]) for number in picked),
-        {name: _value(score, old) for name, score in fresh.items()},
-        {name: _value(score, new) for name, score in fresh.items()},
-        (_value(seen[by], old), _value(seen[by], new)),
+        {name: _value(name, score, old) for name, score in fresh.items()},
+        {name: _value(name, score, new) for name, score in fresh.items()},
+        (_value(by, seen[by], old), _value(by, seen[by], new)),
         found.evaluations,
     )
 
@@ -190,26 +193,30 @@ def _searched(
     return ensemble.neighbourhoods(score, len(able), [near for near in known if near], _GENERATIONS, _SIGMA, seed)
 
 
-def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progress | None) -> dict[int, np.ndarray]:
+def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progress | None) -> dict[int, Drawn]:
     """Samples of every member alone that makes any."""
-    found: dict[int, np.ndarray] = {}
+    found: dict[int, Drawn] = {}
     for member in timed(range(made.members), progress, "drawing samples of every generator"):
         try:
-            x = made.alone(member).sample(samples, seed=seed, replica=replica).x
+            drawn = made.alone(member).sample(samples, seed=seed, replica=replica)
         except UserError:  # not finite
             continue
-        if np.isfinite(x).all():
-            found[member] = x
+        if np.isfinite(drawn.x).all():
+            found[member] = Drawn(drawn.x, drawn.y, drawn.member)
     return found
 
 
-def _scores(reference: Reference, each: Sequence[np.ndarray], by: By) -> dict[str, Score]:
-    """How mixtures of these generators are scored: fid, tvd where the network tells classes, kid where it is asked for."""
-    n, together = len(each[0]), np.concatenate(each)
+def _scores(made: Mixture, reference: Reference, each: Sequence[Drawn], by: str, trust_code: bool) -> dict[str, Score]:
+    """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what is
+    searched by."""
+    n, together = len(each[0].x), np.concatenate([one.x for one in each])
     nobody = np.full(len(together), -1, np.int64)
     fake, real = reference.of(Drawn(together, nobody, nobody)), reference.real
-    where = torch.device("cpu") if fake.dimension <= _SMALL else fake.x.device
+    where = _where(fake.dimension)
     classes = 0 if real.logits is None else real.logits.shape[1]
+    if by in aims.CLASSES and not classes:
+        raise aims.no_classes(f"--by {by}", reference.network.name)
+    aims.refuse(f"--by {by}", by, reference.dataset, n, made.takes_label, trust_code, classes)
     predicted = None if fake.logits is None else fake.logits.argmax(1).cpu().split(n)
     summary = summarise([x.to(where) for x in fake.x.split(n)], predicted, classes)
     found: dict[str, Score] = {
@@ -218,11 +225,21 @@ def _scores(reference: Reference, each: Sequence[np.ndarray], by: By) -> dict[st
     if real.logits is not None:
         seen = torch.bincount(real.logits.argmax(1).cpu(), minlength=classes).double()
         found["tvd"] = VariationScore(summary, seen / seen.sum())
-    if by == "kid":  # kernels of all pairs take longer than moments
-        found["kid"] = KernelScore(torch.stack(fake.x.split(n)), RealSide(real.x, where))
+    if aim := aims.find(by, reference, n, _where, trust_code):
+        logits = [None] * len(each) if fake.logits is None else fake.logits.split(n)
+        asked = [torch.from_numpy(one.y).to(fake.x.device) if made.takes_label else None for one in each]
+        seen_by = zip(each, fake.x.split(n), logits, asked, strict=True)
+        parts = [aim.of(Seen(torch.from_numpy(one.x), x, told, y)) for one, x, told, y in seen_by]
+        stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+        found[by] = Oriented(aim.score(stacked), torch.zeros(len(each), dtype=torch.bool), more_is_better(by))
     return found
 
 
-def _value(score: Score, weights: Tensor) -> float:
+def _where(features: int) -> torch.device:
+    return torch.device("cpu") if features <= _SMALL else best_device()
+
+
+def _value(name: str, score: Score, weights: Tensor) -> float:
+    """The score itself."""
     value = float(score(weights[None], torch.arange(len(weights))[None])[0])
-    return value if math.isfinite(value) else math.nan
+    return math.nan if not math.isfinite(value) else -value if more_is_better(name) else value

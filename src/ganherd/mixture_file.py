@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ganherd.errors import UserError
 from ganherd.recipe_nets import Breed, Net, Prior
+from ganherd.recipe_scores import FIELDS
 
 JSON, TENSORS = "mixture.json", "generators.safetensors"
-SCORES = ("fid", "tvd", "kid")  # by which neighbourhoods are judged
 _Weight = Annotated[float, Field(ge=0)]
 
 
@@ -42,6 +42,7 @@ class Neighbourhood(BaseModel):
     fid: float | None = None  # none: not a number
     tvd: float | None = None  # none: the network tells no classes
     kid: float | None = None  # none: nothing was chosen by it
+    value: float | None = None  # by the score that they were judged by, where that is none of these
 
 
 class Neighbourhoods(BaseModel):
@@ -49,12 +50,16 @@ class Neighbourhoods(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
-    by: Literal["fid", "tvd", "kid"]  # what the best was chosen by
+    by: Annotated[str, Field(max_length=200)]  # what the best was chosen by: a score, or a user's function by its name
     network: str
     samples: Annotated[int, Field(ge=1)]  # of each generator
     best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the cell, in each replica
     all: Annotated[list[Neighbourhood], Field(min_length=1)]
     iteration: list[int] | None = None  # in each replica, whose generators these are, counted from 0; none: the last
+
+    def judged(self, one: Neighbourhood) -> float | None:
+        """What it has of the score that the best was chosen by."""
+        return getattr(one, self.by) if self.by in FIELDS else one.value
 
     def of(self, replica: int, cell: int) -> Neighbourhood:
         return next(one for one in self.all if (one.replica, one.cell) == (replica, cell))

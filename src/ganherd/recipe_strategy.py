@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ganherd.recipe_base import LossName, Section, parse_budget, refuse
+from ganherd.recipe_scores import known_score
+from ganherd.recipe_topology import Graph, Rewire, TopologyName, refuse_topology
 
 _OF_RUN = re.compile(r"\s*(\d*\.?\d+)\s*run\s*")
 
@@ -116,13 +118,22 @@ class Mutation(Section):
         return self
 
 
+def _score(value: str) -> str:
+    try:
+        return known_score(value)
+    except ValueError as why:
+        raise refuse("", f"strategy.cellular.mixing.score: {why}") from why
+
+
 class Mixing(Section):
     """(1+1)-ES on the weights of each neighbourhood's generators."""
 
     when: Literal["iteration", "end", "off"] = "iteration"
     generations: int = Field(1, ge=1)  # steps of the ES each time
     sigma: float = Field(0.01, gt=0)
-    score: Literal["fid", "tvd", "kid"] = "fid"  # of a mixture's samples against the data, less is better
+    # of a mixture's samples against the data: fid, tvd, kid, ifid (less is better), classifier_score, precision, density,
+    # coverage, label_accuracy, modes, stacked_modes (more is), or package.module:function of your own (less is)
+    score: Annotated[str, AfterValidator(_score)] = "fid"
     network: str = "auto"  # of features: auto takes the data's own classifier, or pixels for points
     samples: int = Field(1000, ge=2)  # of each generator
     # what the run ends with: the generators of its last iteration, or those of the iteration whose mixture scored best
@@ -138,29 +149,6 @@ class Mixing(Section):
         return self
 
 
-class Rewire(Section):
-    """Another neighbourhood from an iteration on."""
-
-    at: int = Field(ge=1)  # iteration, counted from 0
-    topology: Literal["torus", "moore", "ring", "isolated", "full"]
-    neighbours: int = Field(1, ge=1)
-
-    @model_validator(mode="after")
-    def _is_a_ring(self) -> Rewire:
-        _refuse_neighbours("strategy.cellular.rewire", self.topology, self.neighbours)
-        return self
-
-
-def _refuse_neighbours(key: str, topology: str, neighbours: int) -> None:
-    if neighbours != 1 and topology != "ring":
-        keys = key if key.endswith("rewire") else f"{key}.neighbours {key}.topology"
-        raise refuse(
-            keys,
-            f"{key}.neighbours {neighbours} has no effect on the topology {topology}: it is for ring, on each side; "
-            "leave it out",
-        )
-
-
 def _grid(value: Any) -> Any:
     whole = isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
     if not whole or len(value) != 2 or min(value) < 1:
@@ -171,11 +159,11 @@ def _grid(value: Any) -> Any:
 class Cellular(Section):
     """Cells on a graph coevolve with their neighbours."""
 
-    topology: Literal["torus", "moore", "ring", "isolated", "full", "graph"] = "torus"  # isolated: no communication
+    topology: TopologyName = "torus"
     grid: Annotated[list[int], BeforeValidator(_grid)] = [3, 3]  # rows, columns
     neighbours: int = Field(1, ge=1)  # ring: on each side
-    graph: list[list[Annotated[int, Field(ge=0)]]] = []  # topology graph: the neighbours of each cell
-    rewire: list[Rewire] = []  # neighbourhoods that change while it trains
+    graph: Graph = []  # topology graph: the neighbours of each cell
+    rewire: list[Rewire] = []  # neighbourhoods that change while it trains; any topology, a graph too
     rewire_by: str | None = (
         None  # package.module:function of your own: (iteration, cells) -> the neighbours of each cell
     )
@@ -201,24 +189,19 @@ class Cellular(Section):
     @model_validator(mode="after")
     def _fits(self) -> Cellular:
         key = "strategy.cellular"
-        if (self.topology == "graph") != bool(self.graph):
-            raise refuse(
-                f"{key}.graph {key}.topology",
-                f"{key}.graph lists the neighbours of each cell and belongs to {key}.topology graph: give both or neither",
-            )
-        _refuse_neighbours(key, self.topology, self.neighbours)
+        refuse_topology(key, self.topology, self.neighbours, self.graph)
+        for change in self.rewire:
+            if change.graph and len(change.graph) != self.cells:
+                raise refuse(
+                    f"{key}.rewire {key}.grid {key}.graph",
+                    f"{key}.rewire at {change.at}: its graph lists the neighbours of {len(change.graph)} cells, and there "
+                    f"are {self.cells}",
+                )
         for name in ("tournament", "replacements"):
             if not self.selection and getattr(self, name) != type(self).model_fields[name].default:
                 raise refuse(
                     f"{key}.{name} {key}.selection",
                     f"{key}.{name} has no effect with {key}.selection false: set that to true, or leave it out",
-                )
-        for cell, listed in enumerate(self.graph):
-            if max(listed, default=0) >= len(self.graph):
-                raise refuse(
-                    f"{key}.graph",
-                    f"{key}.graph: cell {cell} lists {max(listed)}, and its cells are numbered from 0 to "
-                    f"{len(self.graph) - 1}",
                 )
         if self.rewire and self.rewire_by:
             raise refuse(

@@ -96,6 +96,8 @@ def test_a_run_without_neighbourhoods_has_no_score_of_them(cli: Cli, run: Path) 
         ("--by", "kid", "--search", "evolutionary", "--size", 2),
         ("--by", "tvd", "--search", "evolutionary", "--size", 2),
         ("--by", "fid", "--search", "neighbourhoods"),
+        ("--by", "classifier_score"),
+        ("--by", "coverage", "--search", "neighbourhoods"),
     ],
 )
 def test_an_ensemble_is_a_mixture_like_any_other(cli: Cli, grid_run: Path, options: tuple[Any, ...]) -> None:
@@ -151,7 +153,8 @@ def test_a_generator_that_is_broken_is_nobodys_partner(grid_run: Path, monkeypat
     [
         (("--by", "tvd", "--network", "pixels"), "tells classes"),
         (("--network", "lipizzaner-mnist"), "28 × 28"),
-        (("--by", "precision"), "--by"),
+        (("--by", "recall"), "recall is no score to weigh generators by"),
+        (("--by", "ifid"), "--by ifid needs generators that take a label"),
         (("--size", 0), "--size"),
     ],
 )

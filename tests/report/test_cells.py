@@ -102,6 +102,21 @@ def test_neighbourhoods_that_changed_are_drawn_in_their_order() -> None:
     assert page.index("torus 2×2") < page.index("from iteration 2: ring 4")
 
 
+def test_a_graph_of_the_schedule_is_drawn_as_others_are() -> None:
+    wired = {"iteration": 2, "topology": "graph 4", "neighbours": [[1, 2, 3], [0], [0], []]}
+    page = cells(story(events=[*story().events, {"step": 1200, "event": "rewire", **wired}]))
+    assert "from iteration 3: graph 4" in page and "cell 0 meets 1, 2 and 3" in page
+
+
+def test_mixtures_are_in_the_order_of_the_score_that_chose_them() -> None:
+    own = [one.model_copy(update={"value": 0.2 * one.cell}) for one in grid(3).all]
+    for by, order, more in (("coverage", "3210", "more"), ("my_scores:far", "0123", "less")):
+        chosen = grid(3).model_copy(update={"by": by, "all": own, "best": [int(order[0])]})
+        page = cells(story(grid=chosen))
+        assert "".join(re.findall(r"<tr><td>(\d)", page)) == order and f">{by}</th>" in page
+        assert f"Chosen by {by}, of which {more} is better" in page and ">0.600<" in page
+
+
 def test_losses_that_are_drawn_are_shown() -> None:
     page = cells(story(events=[{**event, "loss": ["minimax", "hinge"] * 2} for event in story().events]))
     assert "losses of the generators" in page and ">minimax<" in page and ">hinge<" in page

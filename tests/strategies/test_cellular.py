@@ -341,6 +341,23 @@ def test_neighbourhoods_change_on_schedule(tmp_path: Path) -> None:
             assert [facts["g"] for name, facts in events if name == "tournament"][1] == list(range(9))
 
 
+def test_a_schedule_may_name_a_graph_and_leave_it_again(tmp_path: Path) -> None:
+    """Whoever trains on a graph from the first iteration on meets the same cells as who comes to it on schedule."""
+    star = [[1, 2, 3], [0], [0], []]
+    change = [{"at": 1, "topology": "graph", "graph": star}, {"at": 2, "topology": "torus"}]
+    _, strategy, events = train(settings(tmp_path, grid=[2, 2], rewire=change, mixing={"samples": 20}))
+    told = [(facts["iteration"], facts["neighbours"]) for name, facts in events if name == "rewire"]
+    assert told == [(1, star), (2, [[1, 2], [0, 3], [3, 0], [2, 1]])]
+    won = [facts["g"] for name, facts in events if name == "tournament"]
+    assert won[1][3] == 3 and all(winner in (cell, *star[cell]) for cell, winner in enumerate(won[1]))
+    plan, first = strategy.rewiring, made(settings(tmp_path, topology="graph", graph=star))[1].rewiring
+    assert plan.at(1) == first.at(0) and plan.widest == 4
+    assert strategy.state["meet.weights"].shape == (4, 4)
+    from_a_graph = [{"at": 1, "topology": "graph", "graph": [[1], [2], [3], [0]]}]
+    _, strategy, events = train(settings(tmp_path, topology="graph", graph=star, rewire=from_a_graph))
+    assert [facts["neighbours"] for name, facts in events if name == "rewire"] == [[[1], [2], [3], [0]]]
+
+
 def test_a_change_after_the_end_is_told(tmp_path: Path) -> None:
     change = [{"at": at, "topology": "ring"} for at in (1, 2, 3, 7)]
     recipe = recipe_file.load(settings(tmp_path, grid=[2, 2], rewire=change))
@@ -383,6 +400,24 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ({"exchange": "async", "rewire": [{"at": 2, "topology": "ring"}]}, "ranks are not at the same one"),
         ({"topology": "graph"}, "give both or neither"),
         ({"topology": "graph", "graph": [[1], [2]]}, "cell 1 lists 2, and its cells are numbered from 0 to 1"),
+        (
+            {"topology": "graph", "graph": [[1], [-1]]},
+            r"a graph lists the neighbours .* this is none: \[\[1\], \[-1\]\]",
+        ),
+        ({"rewire": [{"at": 1, "topology": "graph"}]}, "rewire.topology graph: give both or neither"),
+        ({"rewire": [{"at": 1, "topology": "full", "graph": [[0]]}]}, "rewire.topology graph: give both or neither"),
+        (
+            {"rewire": [{"at": 1, "topology": "graph", "graph": [[1], [2]]}]},
+            "rewire.graph: cell 1 lists 2, and its cells are numbered from 0 to 1",
+        ),
+        (
+            {"rewire": [{"at": 1, "topology": "graph", "graph": [[1], ["x"]]}]},
+            r"a graph lists the neighbours .* this is none: \[\[1\], \['x'\]\]",
+        ),
+        (
+            {"rewire": [{"at": 4, "topology": "graph", "graph": [[1], [0]]}]},
+            "rewire at 4: its graph lists the neighbours of 2 cells, and there are 9",
+        ),
         ({"neighbours": 2}, "neighbours 2 has no effect on the topology torus: it is for ring"),
         ({"rewire": [{"at": 1, "topology": "full", "neighbours": 3}]}, "3 has no effect on the topology full"),
         ({"selection": False, "tournament": 3}, "tournament has no effect with strategy.cellular.selection false"),

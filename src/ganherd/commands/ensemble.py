@@ -9,12 +9,7 @@ from typing import Annotated
 import typer
 
 from ganherd.commands.options import Json, Quiet, Trust, print_json, printable, say
-
-
-class By(StrEnum):
-    fid = "fid"
-    tvd = "tvd"
-    kid = "kid"
+from ganherd.recipe_scores import LESS, MORE, asked_score
 
 
 class Search(StrEnum):
@@ -26,7 +21,14 @@ class Search(StrEnum):
 def ensemble(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     size: Annotated[int, typer.Option(min=1, help="At most so many generators.")] = 5,
-    by: Annotated[By, typer.Option(help="What is searched for: the least FID, KID, or TVD of the classes.")] = By.fid,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="SCORE",
+            help=f"What is searched for: the least {', '.join(LESS)}; the most {', '.join(MORE)}; or the least of a "
+            "function of your own, package.module:function.",
+        ),
+    ] = "fid",
     search: Annotated[
         Search, typer.Option(help="How; neighbourhoods: the weights of each of a grid's.")
     ] = Search.greedy,
@@ -38,12 +40,13 @@ def ensemble(
     quiet: Quiet = False,
 ) -> None:
     """Search the whole herd for the few generators that are best together, and keep them as RUN/mixture-ensemble."""
+    by = asked_score("--by", by)  # before anything is loaded
     from ganherd import ensembles
 
     found = ensembles.find(
         run,
         size,
-        by.value,
+        by,
         search.value,
         samples,
         seed,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ganherd.recipe_scores import FIELDS, more_is_better
 from ganherd.recipe_strategy import Cellular
 from ganherd.report.gather import Story
 from ganherd.report.parts import Safe, count, duration, figure, join, number, percent, table, tag
@@ -141,11 +142,12 @@ def _neighbourhoods(story: Story) -> Safe:
     """What the mixtures of all cells are worth, the best first."""
     if story.grid is None:
         return Safe("")
-    own = [one for one in story.grid.all if one.replica == 0]
-    worst = float("inf")
-    own.sort(key=lambda one: worst if (value := getattr(one, story.grid.by)) is None else value)  # type: ignore[union-attr]
+    grid, worst = story.grid, float("inf")
+    own = [one for one in grid.all if one.replica == 0]
+    sign = -1 if more_is_better(grid.by) else 1
+    own.sort(key=lambda one: worst if (value := grid.judged(one)) is None else sign * value)
     rows = []
-    with_kid = any(one.kid is not None for one in own)
+    third = "KID" if any(one.kid is not None for one in own) else "" if grid.by in FIELDS else grid.by
     for one in own[:_MOST_LINES]:
         best = one.cell == story.grid.best[0]
         name = join([one.cell, " ", tag("span", "the result", cls="pill good")]) if best else one.cell
@@ -154,17 +156,19 @@ def _neighbourhoods(story: Story) -> Safe:
             for member, weight in zip(one.members, one.weights, strict=True)
             if weight > 0.005
         )
-        rows.append([name, number(one.fid), number(one.tvd), *([number(one.kid, 5)] if with_kid else []), mixed])
+        more = [number(one.kid, 5) if third == "KID" else number(one.value)] if third else []
+        rows.append([name, number(one.fid), number(one.tvd), *more, mixed])
     seen = f"{number(story.grid.samples)} samples of each generator, seen by {story.grid.network}"
-    text = f"Chosen by {story.grid.by}, on {seen}." + (" Of the first replica." if story.replicas > 1 else "")
-    head = ("cell", "FID", "TVD", *(["KID"] if with_kid else []), "members and their weights")
-    more = len(own) - len(rows)
+    wanted = f"{grid.by}, of which {'more' if sign < 0 else 'less'} is better"
+    text = f"Chosen by {wanted}, on {seen}." + (" Of the first replica." if story.replicas > 1 else "")
+    head = ("cell", "FID", "TVD", *([third] if third else []), "members and their weights")
+    left = len(own) - len(rows)
     return join(
         [
             tag("h3", "Mixtures of the neighbourhoods"),
             tag("p", text, cls="caption"),
-            table(head, rows, right=(1, 2, 3) if with_kid else (1, 2)),
-            tag("p", f"{more:,} more in mixture.json.", cls="small") if more > 0 else "",
+            table(head, rows, right=(1, 2, 3) if third else (1, 2)),
+            tag("p", f"{left:,} more in mixture.json.", cls="small") if left > 0 else "",
         ]
     )
 

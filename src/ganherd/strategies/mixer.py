@@ -16,24 +16,27 @@ from ganherd.herd.play import EitherWay
 from ganherd.herd.state import State, buffers_of
 from ganherd.herd.streams import Streams
 from ganherd.host import give_back
+from ganherd.recipe_scores import more_is_better
 from ganherd.recipe_strategy import Mixing
 from ganherd.run.assemble import Assembly
 from ganherd.scores.material import LeftOut
 from ganherd.scores.moments import Moments
 from ganherd.scores.networks import Network
 from ganherd.scores.reference import Reference
+from ganherd.strategies import aims
+from ganherd.strategies.aims import Aim, Seen
 from ganherd.strategies.cells import Cells, Wiring
-from ganherd.strategies.kernel_score import KernelScore, RealSide
 from ganherd.strategies.mixing import Evolved, FrechetScore, Score, Summary, VariationScore, evolve, summarise
-from ganherd.strategies.preflight import no_classes
+from ganherd.strategies.reweighted import Oriented
 from ganherd.strategies.traffic import Traffic
 
 _REAL = 10_000  # real images that a heavy network looks at where there is no GPU
 _SMALL = 256  # features up to which a mixture's score is quickest on a CPU
+_AIM = "aim."  # how names of what another score needs begin, where they travel
 
 
 class Mixer:
-    """Features are computed once for each generator; every mixture of any weights is then scored from their moments."""
+    """Features are computed once for each generator; every mixture of any weights is then scored from what is kept of them."""
 
     def __init__(
         self,
@@ -67,21 +70,34 @@ class Mixer:
         self.network  # noqa: B018 - a sentence where it is missing
         moments, seen = self._reference.summary
         self._reference.forget()
-        if seen is None and self.settings.score == "tvd":
-            raise no_classes(self.network)
+        if seen is None and self.settings.score in aims.CLASSES:
+            raise aims.no_classes(self._what, self.network.name)
         where = self._where(len(moments.mean))
         shares = None if seen is None else seen.double() / seen.sum()
         return Moments(moments.mean.to(where), moments.cov.to(where)), shares
 
     @cached_property
-    def _real_side(self) -> RealSide:
-        seen = self._reference.real.x
+    def _aim(self) -> Aim | None:
+        shares, name, data, n = self._real[1], self.settings.score, self._assembly.dataset, self.settings.samples
+        told = None if shares is None else len(shares)
+        aims.refuse(self._what, name, data, n, self._herd.g.takes_label, self._assembly.trusted, told)
+        found = aims.find(name, self._reference, n, self._where, self._assembly.trusted)
         self._reference.forget()
-        return RealSide(seen, self._where(seen.shape[1]))
+        return found
+
+    @property
+    def _what(self) -> str:
+        """As sentences begin."""
+        return f"strategy.cellular.mixing.score {self.settings.score}"
+
+    @property
+    def sign(self) -> float:
+        """-1 where more of the recipe's score is better, so that less of what is searched for is."""
+        return -1.0 if more_is_better(self.settings.score) else 1.0
 
     def look_at_data(self) -> None:
         """Now, rather than when the first mixture is scored: what a benchmark keeps apart."""
-        self._real  # noqa: B018 - kept
+        self._real, self._aim  # noqa: B018 - kept
 
     def _where(self, features: int) -> torch.device:
         return torch.device("cpu") if features <= _SMALL else self._herd.device
@@ -97,6 +113,7 @@ class Mixer:
         give_back()  # what evaluations took
         features: list[Tensor] = []
         predicted: list[Tensor] = []
+        wanted: list[dict[str, Tensor]] = []
         first, keys = self._cells.first, self._keys(iteration)
         if self._most is None:
             self._most = self._found_most()
@@ -107,8 +124,12 @@ class Mixer:
             seen, logits = self._look(x.flatten(0, 1))
             seen = torch.where(whole[:, None, None], seen.unflatten(0, x.shape[:2]), torch.nan)
             features += list(seen)
-            predicted += [] if logits is None else list(logits.argmax(1).unflatten(0, x.shape[:2]))
-            del x, seen, logits
+            told = [None] * len(x) if logits is None else list(logits.unflatten(0, x.shape[:2]))
+            predicted += [one.argmax(1) for one in told if one is not None]
+            if self._aim:
+                each = zip(x, seen, told, strict=True)
+                wanted += [self._aim.of(Seen(own, of, says, self._asked)) for own, of, says in each]
+            del x, seen, logits, told
         give_back()
         shares = self._real[1]
         found = summarise(features, predicted or None, 0 if shares is None else len(shares))
@@ -116,18 +137,27 @@ class Mixer:
         where = self._where(found.mean.shape[1])
         parts = {"mean": found.mean.to(where), "cov": found.cov.to(where), "samples": found.samples.to(where)}
         parts |= {} if found.classes is None else {"classes": found.classes.to(where)}
-        parts |= {"features": torch.stack(features).to(where)} if self.settings.score == "kid" else {}
+        parts |= (
+            {f"{_AIM}{name}": torch.stack([one[name] for one in wanted]).to(where) for name in wanted[0]}
+            if wanted
+            else {}
+        )
         known = self._known(parts, wiring)
         classes = known.get("classes")
         moments = known["mean"], known["cov"], known["samples"]
-        return Summary(*moments, None if classes is None else classes.cpu(), known.get("features"))
+        aim = {name.removeprefix(_AIM): value for name, value in known.items() if name.startswith(_AIM)}
+        return Summary(*moments, None if classes is None else classes.cpu(), aim)
 
     def scores(self, summary: Summary) -> dict[str, Score]:
-        """How mixtures of these generators are scored: fid, tvd where the network tells classes, kid where it is asked for."""
+        """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what
+        the recipe asks for; `sign` times that is the score itself."""
         real, shares = self._real
-        found: dict[str, Score] = {"fid": FrechetScore(summary, real)}
+        first = FrechetScore(summary, real)
+        found: dict[str, Score] = {"fid": first}
         found |= {} if shares is None else {"tvd": VariationScore(summary, shares)}
-        return found if summary.features is None else {**found, "kid": KernelScore(summary.features, self._real_side)}
+        if self._aim:
+            found[self.settings.score] = Oriented(self._aim.score(summary.aim), first.broken, self.sign < 0)
+        return found
 
     def evolved(self, weights: Tensor, table: Tensor, score: Score, iteration: int, generations: int) -> Evolved:
         """The weights of this rank's neighbourhoods after so many steps of the ES."""
@@ -163,11 +193,15 @@ class Mixer:
         """Noise [K, n, latent], and labels as often as the data has them, where a generator takes one."""
         herd, n = self._herd, self.settings.samples
         z = draws.prior((streams.NOISE,), (n, herd.rules.latent), herd.rules.prior, herd.state["g.params"].dtype)
-        if not herd.g.takes_label:
-            return (z,)
-        known = np.sort(self._assembly.dataset.y[self._assembly.dataset.y >= 0])
-        y = torch.from_numpy(known[np.arange(n) * len(known) // n]).to(z.device)
-        return z, y.expand(len(z), -1)
+        return (z,) if self._asked is None else (z, self._asked.expand(len(z), -1))
+
+    @cached_property
+    def _asked(self) -> Tensor | None:
+        """int64 [n] the labels of samples, as often as the data has them, where a generator takes one."""
+        if not self._herd.g.takes_label:
+            return None
+        known, n = np.sort(self._assembly.dataset.y[self._assembly.dataset.y >= 0]), self.settings.samples
+        return torch.from_numpy(known[np.arange(n) * len(known) // n]).to(self._herd.device)
 
     def _found_most(self) -> int:
         views, buffers = self._generators(np.zeros(1, np.int64), self._herd.state)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -34,7 +34,7 @@ class Summary:
     cov: Tensor | None = None  # float64 [G, F, F], of the samples at hand: divided by n
     samples: Tensor | None = None  # float64 [G], n of each
     classes: Tensor | None = None  # float64 [G, K], sums to 1
-    features: Tensor | None = None  # float32 [G, n, F], where a kernel has to compare them
+    aim: Mapping[str, Tensor] = field(default_factory=dict)  # [G, …] what another score needs, as `aims` names it
 
 
 def summarise(

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.state import State
-from ganherd.mixture_file import SCORES, Neighbourhood, Neighbourhoods
+from ganherd.mixture_file import Neighbourhood, Neighbourhoods
+from ganherd.recipe_scores import FIELDS
 from ganherd.strategies import mixing
 from ganherd.strategies.cells import Cells, Wiring
 from ganherd.strategies.keeper import Keeper
@@ -34,7 +35,7 @@ class Mixtures:
         self._keep(mixing.uniform(torch.from_numpy(wiring.near)))
 
     def evolve(self, wiring: Wiring, iteration: int, generations: int, summary: Summary | None = None) -> np.ndarray:
-        """Steps of the ES with the generators as they are now; (score before, after) of all cells [C, 2]."""
+        """Steps of the ES with the generators as they are now; (score before, after) of all cells [C, 2], as it is told."""
         summary = summary or self.mixer.summary(wiring, iteration)
         score = self.mixer.scores(summary)[self.mixer.settings.score]
         near = torch.from_numpy(wiring.near)
@@ -45,7 +46,7 @@ class Mixtures:
         if self.keeper:
             best = told[:, 1].nan_to_num(torch.inf).unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R]
             self.keeper.offer(best, self.state["meet.weights"], iteration)
-        return told.numpy()
+        return (self.mixer.sign * told).numpy()
 
     def neighbourhoods(self, wiring: Wiring, iteration: int) -> Neighbourhoods:
         """Of every cell of every replica, as it is at the end of a run; the best by the recipe's score, ties by the others."""
@@ -58,24 +59,26 @@ class Mixtures:
         weights = self._sound(near, summary, kept.weights if kept else None)
         found = {name: score(weights, near) for name, score in self.mixer.scores(summary).items()}
         unknown = torch.full((len(near),), torch.nan, dtype=torch.float64)
-        scores = [found.get(name, unknown) for name in SCORES]
+        scores = [found.get(name, unknown) for name in (*FIELDS, settings.score)]
         everyone = self.mixer.all_cells(torch.cat([weights, torch.stack(scores, 1)], 1))
         cells, out = len(wiring.topology), []
         for number, row in enumerate(everyone.tolist()):
             replica, cell = divmod(number, cells)
             members = [self._cells.population * other for other in wiring.topology.members(cell)]
-            values = (value if math.isfinite(value) else None for value in row[-len(SCORES) :])
-            own, of_each = row[: len(members)], dict(zip(SCORES, values, strict=True))
+            *values, value = (value if math.isfinite(value) else None for value in row[-len(FIELDS) - 1 :])
+            own, of_each = row[: len(members)], dict(zip(FIELDS, values, strict=True))
+            of_each["value"] = None if value is None or settings.score in FIELDS else self.mixer.sign * value
             out.append(Neighbourhood(replica=replica, cell=cell, members=members, weights=own, **of_each))
-        order = (settings.score, *(name for name in SCORES if name != settings.score))
 
         def badness(one: Neighbourhood) -> list[float]:
-            return [math.inf if (value := getattr(one, name)) is None else value for name in order]
+            judged = None if (value := grid.judged(one)) is None else self.mixer.sign * value
+            return [math.inf if value is None else value for value in (judged, one.fid, one.tvd, one.kid)]
 
-        best = [min(out[first : first + cells], key=badness).cell for first in range(0, len(out), cells)]
         name, samples = self.mixer.network.name, settings.samples
         of = self.mixer.all_cells(kept.iteration[:: self._cells.population])[::cells].tolist() if kept else None
-        return Neighbourhoods(by=settings.score, network=name, samples=samples, best=best, all=out, iteration=of)
+        grid = Neighbourhoods(by=settings.score, network=name, samples=samples, best=[0], all=out, iteration=of)
+        best = [min(out[first : first + cells], key=badness).cell for first in range(0, len(out), cells)]
+        return grid.model_copy(update={"best": best})
 
     def _sound(self, near: Tensor, summary: Summary, kept: Tensor | None = None) -> Tensor:
         """[C, s] the weights (of now, or those that were kept), less those of generators that are no numbers any more."""

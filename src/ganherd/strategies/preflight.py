@@ -12,6 +12,7 @@ from ganherd.recipe_strategy import Cellular, Mixing
 from ganherd.scores import networks
 from ganherd.scores.material import LeftOut
 from ganherd.scores.networks import Network
+from ganherd.strategies import aims
 from ganherd.strategies.rewiring import Rewiring
 
 if TYPE_CHECKING:
@@ -20,32 +21,34 @@ if TYPE_CHECKING:
 _KEY = "strategy.cellular.mixing"
 
 
-def refuse_impossible(settings: Cellular, dataset: Dataset, trust_code: bool = False) -> None:
-    """Looks at the neighbourhoods of the first iteration, and lets the network of the mixtures look at two samples."""
+def refuse_impossible(
+    settings: Cellular, dataset: Dataset, trust_code: bool = False, takes_label: bool = False
+) -> None:
+    """Looks at the neighbourhoods of the first iteration, lets the network of the mixtures look at two samples, and asks
+    whether their score can be had of such data and generators; `takes_label`: these do."""
     Rewiring(settings, trust_code).at(0)
-    _refuse_network(settings.mixing, dataset, trust_code)
+    mixing = settings.mixing
+    told = _refuse_network(mixing, dataset, trust_code)
+    aims.refuse(f"{_KEY}.score {mixing.score}", mixing.score, dataset, mixing.samples, takes_label, trust_code, told)
 
 
-def _refuse_network(settings: Mixing, dataset: Dataset, trust_code: bool) -> None:
+def _refuse_network(settings: Mixing, dataset: Dataset, trust_code: bool) -> int:
+    """How many classes it tells."""
     wanted = networks.cheap(dataset) if settings.network == "auto" else settings.network
     if wanted == "classifier" and len(dataset.labels) >= 2:  # trained on these very images, when it is first needed
-        return
+        return len(dataset.labels)
     try:
         network = networks.find(wanted, dataset, trust_code=trust_code)
     except (LeftOut, UserError) as why:
         raise UserError(f"{_KEY}.network {settings.network}: {str(why).rstrip('.')}.") from why
-    if not _tells_classes(network, dataset) and settings.score == "tvd":
-        raise no_classes(network)
+    told = _classes(network, dataset)
+    if not told and settings.score in aims.CLASSES:
+        raise aims.no_classes(f"{_KEY}.score {settings.score}", network.name)
+    return told
 
 
-def no_classes(network: Network) -> UserError:
-    return UserError(
-        f"{_KEY}.score tvd needs a network that tells classes, and {network.name} does not: "
-        "set it to fid, or give another mixing.network."
-    )
-
-
-def _tells_classes(network: Network, dataset: Dataset) -> bool:
+def _classes(network: Network, dataset: Dataset) -> int:
+    """How many it tells."""
     x = torch.from_numpy(np.array(dataset.x[:2]))
     try:
         with torch.inference_mode():
@@ -61,4 +64,4 @@ def _tells_classes(network: Network, dataset: Dataset) -> bool:
             f"{_KEY}.network {network.name} made {tuple(features.shape)} out of {len(x)} samples: "
             "wanted are features [n, d]."
         )
-    return logits is not None
+    return 0 if logits is None else int(logits.shape[1])

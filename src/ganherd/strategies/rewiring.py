@@ -28,7 +28,8 @@ class Rewiring:
         self._planned = [(0, first)]
         for change in sorted(settings.rewire, key=lambda one: one.at):
             shape = (rows, columns) if settings.topology != "graph" else (1, self._cells)
-            self._planned.append((change.at, topology.build(change.topology, *shape, change.neighbours)))
+            found = topology.build(change.topology, *shape, change.neighbours, change.graph)
+            self._planned.append((change.at, found))
         self._name, self._rule = settings.rewire_by, None
         if self._name is not None:
             self._rule = nets.load_own(self._name, "function", trust_code)

@@ -1,0 +1,76 @@
+"""What 5,000 generations of the ES on mixture weights take, by each score: random features, a torus of cells of five.
+
+OMP_NUM_THREADS=1 python benchmarks/mixing_scores.py [--rows 4 --columns 4 --samples 1000 --features 64]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ganherd.recipe_scores import BY, more_is_better
+from ganherd.scores.features import Features
+from ganherd.scores.moments import moments
+from ganherd.strategies import aims, topology
+from ganherd.strategies.aims import Seen
+from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, evolve, summarise, uniform
+from ganherd.strategies.reweighted import CapturedScore, Oriented
+
+CLASSES, REAL, TIMED, GENERATIONS = 10, 1500, 300, 5000
+
+
+def scores(name: str, each: list[Seen], reference: Any, samples: int) -> Score:
+    """The score of these generators, from what is kept of them."""
+    logits = [one.logits.argmax(1) for one in each if one.logits is not None]
+    if name == "fid":
+        return FrechetScore(summarise([one.features for one in each]), moments(reference.real.x))
+    if name == "tvd":
+        return VariationScore(summarise(predicted=logits, classes=CLASSES), torch.full((CLASSES,), 1 / CLASSES))
+    if name in ("modes", "stacked_modes"):  # what is timed does not depend on how modes are told
+        places, most = (8, samples // 8) if name == "modes" else (1000, 4)
+        return CapturedScore(torch.randint(0, most, (len(each), places)), samples)
+    aim = aims.find(name, reference, samples, lambda features: torch.device("cpu"))
+    assert aim is not None
+    parts = [aim.of(one) for one in each]
+    stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
+    return Oriented(aim.score(stacked), torch.zeros(len(each), dtype=torch.bool), more_is_better(name))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for option, default in (("rows", 4), ("columns", 4), ("samples", 1000), ("features", 64)):
+        parser.add_argument(f"--{option}", type=int, default=default)
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    table = torch.tensor(topology.torus(asked.rows, asked.columns).table)
+    y = torch.arange(asked.samples) % CLASSES
+    shift = 0.1 * torch.randn(len(table), 1, asked.features)
+    x = torch.randn(len(table), asked.samples, asked.features) + shift
+    each = [Seen(own, own, 3 * torch.randn(asked.samples, CLASSES), y) for own in x]
+    labels = np.arange(REAL) % CLASSES
+    real = Features(torch.randn(REAL, asked.features), None, labels, labels)
+    dataset = SimpleNamespace(labels=tuple("0123456789"))
+    reference = SimpleNamespace(real=real, dataset=dataset, real_of=lambda k: real.rows(np.isin(labels, k)))
+    draws = torch.randn(TIMED, *table.shape, dtype=torch.float64)
+    print(
+        f"{len(table)} cells, {asked.samples:,} samples of each, {asked.features} features, {torch.get_num_threads()} thread(s)"
+    )
+    print(f"{'score':<18}{'once':>8}{f'{GENERATIONS:,} generations':>22}")
+    for name in BY:
+        start = time.perf_counter()
+        score = scores(name, each, reference, asked.samples)
+        score(uniform(table), table)
+        once = time.perf_counter() - start
+        start = time.perf_counter()
+        evolve(uniform(table), table, score, 0.01, TIMED, lambda generation: draws[generation])
+        taken = (time.perf_counter() - start) * GENERATIONS / TIMED
+        print(f"{name:<18}{once:>6.2f} s{taken:>20.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
