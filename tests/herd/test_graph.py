@@ -46,6 +46,18 @@ def trained(tmp_path, engine: str, stops: list[int], **sections):
     return assembly.herd.state, sums
 
 
+_AUGMENTED = {"augment": ["colour", "translation", "cutout"], "flip": True}
+_SOUND = {
+    "nets": {"generator": {"name": "residual", "width": 3}, "discriminator": {"name": "residual", "width": 3}},
+    "loss": {"name": "hinge"},
+    "train": _AUGMENTED,
+}
+_TOLD = {
+    "generator": {"name": "conditional", "width": 3},
+    "discriminator": {"name": "conditional", "width": 3, "body": "plain"},
+}
+
+
 @pytest.mark.parametrize(
     "sections",
     [
@@ -56,8 +68,10 @@ def trained(tmp_path, engine: str, stops: list[int], **sections):
         {"train": {"fakes": "shared", "order": "g-d", "skip_d": 1}},
         {"train": {"input_noise": 0.2, "input_noise_steps": 9, "order": "g-d"}},
         {"loss": {"name": ["wasserstein", "hinge", "wasserstein-gp"]}, "optim": {"grad_clip": 0.5}},
+        _SOUND,
+        {**_SOUND, "data": {"partition": "all"}, "herd": {"members": 3}, "nets": _TOLD},
     ],
-    ids=["plain", "n_critic", "skip_d", "shared", "shared_g-d", "input_noise", "losses"],
+    ids=["plain", "n_critic", "skip_d", "shared", "shared_g-d", "input_noise", "losses", "sound", "told"],
 )
 def test_graph_equals_fused(tmp_path, sections):
     fused, fused_sums = trained(tmp_path, "fused", [20], **sections)
@@ -78,7 +92,7 @@ def test_fused_on_a_gpu_equals_the_loop(tmp_path):
         assert gap < 1e-9, (name, float(gap))
 
 
-@pytest.mark.parametrize("name", ["wcgan", "dcgan"])
+@pytest.mark.parametrize("name", ["wcgan", "dcgan", "residual"])
 @pytest.mark.parametrize("role", ["generator", "discriminator"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
 def test_a_module_by_kernels_is_the_module(name, role, dtype, tolerance):

@@ -53,6 +53,7 @@ NETS = {
         (3, 6, 10),
     ),
     "residual, spectral": (lambda: ResidualDiscriminator((3, 8, 8), width=5, attention=True), (3, 8, 8)),
+    "plain, spectral": (lambda: ResidualDiscriminator((3, 8, 9), width=5, attention=True, body="plain"), (3, 8, 9)),
     "residual": (lambda: ResidualGenerator((3, 8, 8), 7, width=5), (7,)),
 }  # fmt: skip
 
@@ -88,8 +89,8 @@ def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
 
 def test_a_residual_block_is_pooled_and_activated_within_its_convolutions():
     by_name = {how.layer: how.how for how in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
-    assert {by_name[f"blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {JOINED}
-    assert by_name["blocks.0.pool2"] == ALL  # its input has another reader
+    assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {JOINED}
+    assert by_name["body.blocks.0.pool2"] == ALL  # its input has another reader
 
 
 def test_the_layers_of_the_critic_end_within_their_convolutions():

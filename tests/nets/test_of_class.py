@@ -42,15 +42,16 @@ def test_each_class_makes_the_images_that_the_conditional_generator_makes_of_it(
         assert not torch.allclose(others, images[y != label], rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("body", ["residual", "plain"])
 @pytest.mark.parametrize("spectral", [False, True])
-def test_each_class_judges_as_the_conditional_discriminator_does_of_it(spectral: bool) -> None:
+def test_each_class_judges_as_the_conditional_discriminator_does_of_it(spectral: bool, body: str) -> None:
     torch.manual_seed(1)
-    told = ConditionalDiscriminator(SHAPE, CLASSES, width=4, spectral=spectral).double()
+    told = ConditionalDiscriminator(SHAPE, CLASSES, width=4, spectral=spectral, body=body).double()
     x = torch.randn(5, *SHAPE, dtype=torch.float64)
     with torch.no_grad():
         told.train()(x, torch.zeros(5, dtype=torch.int64))  # spectral norm has an estimate
     for label in range(CLASSES):
-        own = ResidualDiscriminator(SHAPE, width=4, spectral=spectral).double()
+        own = ResidualDiscriminator(SHAPE, width=4, spectral=spectral, body=body).double()
         own.load_state_dict(of_class.discriminator(told, label))
         theirs = told.eval()(x, torch.full((5,), label)) - told.head.bias
         ours = own.eval()(x) - own.head.bias

@@ -16,12 +16,13 @@ from ganherd.herd.lower import lower
 from ganherd.herd.state import Blueprint, takes_label
 from ganherd.losses import r1_penalty
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.nets.residual import Attention
+from ganherd.nets.bodies import Attention
 from ganherd.nets.spectral import SpectralConv2d, SpectralLinear
 from ganherd.recipe import Net
 from promises.test_fused_equals_separate import differences, herd_of
 
 NAMES = ["residual", "conditional"]
+BODIES = ["residual", "plain"]
 CLASSES = 4
 
 
@@ -61,7 +62,7 @@ def test_parameters(name: str, side: int, g: int, d: int) -> None:
         discriminator = build_discriminator(Net(name=name), shape, 10)
     assert (count(generator), count(discriminator)) == (g, d)
     blocks = {32: 3, 64: 4, 128: 5}[side]
-    assert len(generator.blocks) == len(discriminator.blocks) == blocks
+    assert len(generator.blocks) == len(discriminator.body.blocks) == blocks
     if side == 32:
         assert all(2_000_000 <= n <= 4_000_000 for n in (g, d))
 
@@ -76,9 +77,28 @@ def test_images_of_any_size(name: str, attention: bool, shape: tuple[int, ...]) 
     assert d(x, *labels(d, 2)).shape == (2,)
 
 
+@pytest.mark.parametrize(("side", "d"), [(32, 2_935_873), (64, 9_490_497)])
+def test_parameters_of_a_plain_body(side: int, d: int) -> None:
+    """As SNGAN's own net at 32 px."""
+    with torch.device("meta"):
+        made = build_discriminator(Net(name="residual", settings={"body": "plain"}), (3, side, side), 10)
+    assert count(made) == d
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("attention", [False, True])
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 64, 64), (1, 28, 28), (2, 9, 17)], ids=str)
+def test_a_plain_body_for_images_that_can_be_halved(name: str, attention: bool, shape: tuple[int, ...]) -> None:
+    _, d = pair(name, shape, d={"attention": attention, "body": "plain"})
+    assert d(torch.randn(2, *shape), *labels(d, 2)).shape == (2,)
+    with pytest.raises(UserError, match="halves these images 3 times, so no side may be below 8 px, and one has 5"):
+        pair(name, (2, 5, 17), d={"attention": attention, "body": "plain"})
+
+
+@pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("side", [32, 64, 128])
-def test_attention_looks_at_16_or_32_pixels(side: int) -> None:
-    g, d = pair("residual", (3, side, side), {"attention": True}, {"attention": True})
+def test_attention_looks_at_16_or_32_pixels(side: int, body: str) -> None:
+    g, d = pair("residual", (3, side, side), {"attention": True}, {"attention": True, "body": body})
     seen: list[int] = []
     for module in (g, d):
         for layer in module.modules():
@@ -100,11 +120,12 @@ def test_attention_begins_as_nothing_and_then_looks_far() -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layer.parameters())
 
 
-def test_spectral_norm_is_a_switch_for_every_layer() -> None:
+@pytest.mark.parametrize(("body", "count"), [("residual", 1 + 3 * 2), ("plain", 3 + 2)])
+def test_spectral_norm_is_a_switch_for_every_layer(body: str, count: int) -> None:
     for spectral in (True, False):
-        _, d = pair("residual", (3, 16, 16), d={"attention": True, "spectral": spectral})
+        _, d = pair("residual", (3, 16, 16), d={"attention": True, "spectral": spectral, "body": body})
         layers = [m for m in d.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
-        assert len(layers) == 1 + 3 * 2 + 4 + 1  # no 1x1 where the channels stay
+        assert len(layers) == count + 4 + 1  # those of attention, and the head
         assert all(isinstance(m, (SpectralConv2d, SpectralLinear)) == spectral for m in layers)
         assert not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in d.modules())
 
@@ -142,11 +163,13 @@ def test_label_nets_need_labels(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("spectral", [True, False])
-def test_r1_of_stacked_members_is_each_ones_alone(name: str, spectral: bool) -> None:
+def test_r1_of_stacked_members_is_each_ones_alone(name: str, body: str, spectral: bool) -> None:
     """The penalty [N] and its gradient, which differentiates the discriminator twice, in float64."""
     members, batch, shape = 3, 4, (3, 9, 8)
-    alone = [pair(name, shape, d={"attention": True, "spectral": spectral})[1].double() for _ in range(members)]
+    settings = {"attention": True, "spectral": spectral, "body": body}
+    alone = [pair(name, shape, d=settings)[1].double() for _ in range(members)]
     for i, module in enumerate(alone):
         torch.manual_seed(i)
         for key, parameter in module.named_parameters():
@@ -181,16 +204,17 @@ def row_of(parts: list[Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("role", [0, 1], ids=["generator", "discriminator"])
-def test_vmap_and_lowering_agree_with_each_member_alone(name: str, role: int) -> None:
+@pytest.mark.parametrize(("role", "body"), [(0, "residual"), (1, "residual"), (1, "plain")])
+def test_vmap_and_lowering_agree_with_each_member_alone(name: str, role: int, body: str) -> None:
     """Two training forwards in float64: outputs, gradients, batch-norm statistics and estimates of singular values."""
     members, batch, shape = 3, 4, (3, 9, 8)
-    alone = [pair(name, shape, {"attention": True}, {"attention": True})[role].double() for _ in range(members)]
+    settings: tuple[dict[str, Any], dict[str, Any]] = ({"attention": True}, {"attention": True, "body": body})
+    alone = [pair(name, shape, *settings)[role].double() for _ in range(members)]
     for i, module in enumerate(alone):
         torch.manual_seed(i)
         for parameter in module.parameters():
             nn.init.normal_(parameter, 0.1, 0.3)
-    template = pair(name, shape, {"attention": True}, {"attention": True})[role].double()
+    template = pair(name, shape, *settings)[role].double()
     blueprint, lowered = Blueprint(template), lower(template)
     assert lowered is not None
     rows = torch.stack([blueprint.row(module) for module in alone]).requires_grad_()

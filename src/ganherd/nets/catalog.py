@@ -91,6 +91,9 @@ _RESIDUAL: dict[str, Setting] = {
 _RESIDUAL_D: dict[str, Setting] = {
     **_RESIDUAL,
     "spectral": Setting("bool", True, "every weight over its largest singular value; off with R1 or a penalty"),
+    "body": Setting(
+        "str", "residual", "residual blocks, or plain convolutions at half the cost", ("residual", "plain")
+    ),
 }
 
 GENERATORS: dict[str, NetSpec] = {

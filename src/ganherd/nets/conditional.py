@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ganherd.nets.residual import Down, Up, start
+from ganherd.nets.bodies import BODIES, start
+from ganherd.nets.residual import Up
 from ganherd.nets.spectral import SpectralEmbedding, SpectralLinear
 
 
@@ -36,19 +37,27 @@ class ConditionalGenerator(Up):
         return self.image(z, y)
 
 
-class ConditionalDiscriminator(Down):
+class ConditionalDiscriminator(nn.Module):
     """The projection discriminator: a logit of the image alone, plus the features' product with the class's own vector."""
 
     def __init__(
-        self, shape: tuple[int, ...], classes: int, *, width: int = 64, attention: bool = False, spectral: bool = True
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        width: int = 64,
+        attention: bool = False,
+        spectral: bool = True,
+        body: str = "residual",
     ) -> None:
-        super().__init__(shape, width, attention, spectral)
-        self.head = (SpectralLinear if spectral else nn.Linear)(self.features, 1)
-        self.project = (SpectralEmbedding if spectral else nn.Embedding)(classes, self.features)
+        super().__init__()
+        self.body = BODIES[body](shape, width, attention, spectral)
+        self.head = (SpectralLinear if spectral else nn.Linear)(self.body.features, 1)
+        self.project = (SpectralEmbedding if spectral else nn.Embedding)(classes, self.body.features)
         start(self)
         nn.init.xavier_uniform_(self.project.weight)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        features = self.pooled(x)  # [B, features]
+        features = self.body(x)  # [B, features]
         alone: Tensor = self.head(features)  # [B, 1]
         return alone.squeeze(1) + (self.project(y) * features).sum(1)  # [B]
