@@ -161,6 +161,8 @@ def _of_replica(
     if progress:
         progress(f"{search} search by {by}")
     found = _searched(made, replica, able, seen[by], search, size, seed)
+    if not math.isfinite(found.score):
+        raise UserError(f"--by {by}: it is no finite number for any mixture of seed {made.seeds[replica]}; choose another.")
     own = made.weights_of(replica)[able]
     if not own.sum() > 0:
         raise UserError(

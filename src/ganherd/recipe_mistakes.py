@@ -53,6 +53,9 @@ def _one(details: ErrorDetails, data: dict[str, Any], lines: Lines) -> tuple[_Pl
         path = (*path, str(details["loc"][-1]))
         return _place([path], lines), 1, f"unknown key {'.'.join(path)!r}{_meant(path)}"
     value = _value(data, path)
+    if inner := _entry(details["loc"][len(path) :], field, value):
+        name, field, value = inner
+        key = f"{key}.{name}"
     said = str(context.get("error", "")) if kind == "value_error" else ""
     if said and not said.startswith("must be"):
         return _place([path], lines), 2, f"{key} {said}"
@@ -80,6 +83,21 @@ def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
         path, field = (*path, str(part)), model.model_fields[str(part)]
         model = _section(field.annotation)
     return path, field
+
+
+def _entry(
+    rest: tuple[int | str, ...], field: FieldInfo | None, value: Any
+) -> tuple[str, FieldInfo, Any] | None:
+    """Where a location goes on into an entry of a list of mappings: the key there, and what was given for it."""
+    parts = typing.get_args(field.annotation) if field and typing.get_origin(field.annotation) is list else ()
+    section = _section(parts[0]) if parts else None
+    if section is None or len(rest) < 2 or not isinstance(value, list) or not isinstance(rest[0], int):
+        return None
+    known = {of.alias or name: of for name, of in section.model_fields.items()}
+    entry = value[rest[0]]
+    if rest[1] not in known or not isinstance(entry, dict):
+        return None
+    return str(rest[1]), known[str(rest[1])], entry.get(rest[1])
 
 
 def _section(annotation: Any) -> type[Section] | None:

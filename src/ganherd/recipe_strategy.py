@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ganherd.recipe_base import LossName, Section, parse_budget, refuse
 from ganherd.recipe_scores import known_score
-from ganherd.recipe_topology import Graph, Rewire, TopologyName, refuse_topology
+from ganherd.recipe_topology import Graph, Rewire, TopologyName, refuse_schedule, refuse_topology
 
 _OF_RUN = re.compile(r"\s*(\d*\.?\d+)\s*run\s*")
 
@@ -190,13 +190,7 @@ class Cellular(Section):
     def _fits(self) -> Cellular:
         key = "strategy.cellular"
         refuse_topology(key, self.topology, self.neighbours, self.graph)
-        for change in self.rewire:
-            if change.graph and len(change.graph) != self.cells:
-                raise refuse(
-                    f"{key}.rewire {key}.grid {key}.graph",
-                    f"{key}.rewire at {change.at}: its graph lists the neighbours of {len(change.graph)} cells, and there "
-                    f"are {self.cells}",
-                )
+        refuse_schedule(key, self.rewire, self.cells)
         for name in ("tournament", "replacements"):
             if not self.selection and getattr(self, name) != type(self).model_fields[name].default:
                 raise refuse(

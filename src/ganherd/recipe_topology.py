@@ -64,3 +64,21 @@ def refuse_topology(key: str, topology: str, neighbours: int, graph: list[list[i
                 keys("graph"),
                 f"{key}.graph: cell {cell} lists {max(listed)}, and its cells are numbered from 0 to {len(graph) - 1}",
             )
+
+
+def refuse_schedule(key: str, changes: list[Rewire], cells: int) -> None:
+    """What does not fit together in a schedule: two changes at once, a graph of other cells."""
+    seen: set[int] = set()
+    for change in changes:
+        if change.at in seen:
+            raise refuse(
+                f"{key}.rewire",
+                f"{key}.rewire says twice what changes at iteration {change.at}: leave one of them out",
+            )
+        seen.add(change.at)
+        if change.graph and len(change.graph) != cells:
+            raise refuse(
+                f"{key}.rewire {key}.grid {key}.graph",
+                f"{key}.rewire at {change.at}: its graph lists the neighbours of {len(change.graph)} cells, and there "
+                f"are {cells}",
+            )

@@ -418,6 +418,10 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
             {"rewire": [{"at": 4, "topology": "graph", "graph": [[1], [0]]}]},
             "rewire at 4: its graph lists the neighbours of 2 cells, and there are 9",
         ),
+        (
+            {"rewire": [{"at": 4, "topology": "ring"}, {"at": 2, "topology": "full"}, {"at": 4, "topology": "moore"}]},
+            "rewire says twice what changes at iteration 4: leave one of them out",
+        ),
         ({"neighbours": 2}, "neighbours 2 has no effect on the topology torus: it is for ring"),
         ({"rewire": [{"at": 1, "topology": "full", "neighbours": 3}]}, "3 has no effect on the topology full"),
         ({"selection": False, "tournament": 3}, "tournament has no effect with strategy.cellular.selection false"),
