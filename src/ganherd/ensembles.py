@@ -41,9 +41,8 @@ class Chosen:
     seed: int
     members: tuple[int, ...]  # as the search picked them
     weights: tuple[float, ...]
-    before: Mapping[
-        str, float
-    ]  # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
+    # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
+    before: Mapping[str, float]
     after: Mapping[str, float]
     searched: tuple[float, float]  # what the search saw of both
     tried: int  # mixtures
@@ -162,7 +161,9 @@ def _of_replica(
         progress(f"{search} search by {by}")
     found = _searched(made, replica, able, seen[by], search, size, seed)
     if not math.isfinite(found.score):
-        raise UserError(f"--by {by}: it is no finite number for any mixture of seed {made.seeds[replica]}; choose another.")
+        raise UserError(
+            f"--by {by}: it is no finite number for any mixture of seed {made.seeds[replica]}; choose another."
+        )
     own = made.weights_of(replica)[able]
     if not own.sum() > 0:
         raise UserError(

@@ -85,9 +85,7 @@ def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
     return path, field
 
 
-def _entry(
-    rest: tuple[int | str, ...], field: FieldInfo | None, value: Any
-) -> tuple[str, FieldInfo, Any] | None:
+def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> tuple[str, FieldInfo, Any] | None:
     """Where a location goes on into an entry of a list of mappings: the key there, and what was given for it."""
     parts = typing.get_args(field.annotation) if field and typing.get_origin(field.annotation) is list else ()
     section = _section(parts[0]) if parts else None

@@ -162,6 +162,18 @@ def test_what_cannot_be_searched(cli: Cli, grid_run: Path, options: tuple[Any, .
     assert says in cli("ensemble", grid_run, "-n", 8, *options, "-q").sentence
 
 
+@pytest.mark.parametrize("search", ["greedy", "evolutionary", "neighbourhoods"])
+def test_a_score_that_is_no_number_chooses_nobody(
+    cli: Cli, grid_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search: str
+) -> None:
+    (tmp_path / "no_number.py").write_text("def never(features, weights, real):\n    return float('nan')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = cli(
+        "ensemble", grid_run, "-n", 8, "--by", "no_number:never", "--search", search, "--trust-code", "-q"
+    ).sentence
+    assert "--by no_number:never: it is no finite number for any mixture of seed" in said
+
+
 def test_members_that_stand_for_classes_are_no_ensemble(cli: Cli, run: Path) -> None:
     assert "stand for classes" in cli("ensemble", run, "-q").sentence
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,6 +152,20 @@ def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, ca
 )
 def test_a_wrong_value_is_named_with_what_is_wanted(line: str, said: str, tmp_path: Path) -> None:
     assert mistake(f"\n{line}", tmp_path).startswith(f"recipe.yaml line 2: {said}")
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("{at: 0, topology: ring}", "rewire.at must be a whole number of at least 1, not 0"),
+        ("{at: 3, topology: rnig}", "rewire.topology must be one of torus, .*, not 'rnig'; did you mean 'ring'"),
+        ("{topology: ring}", "rewire.at must be a whole number of at least 1, not empty"),
+        ("7", r"rewire must be a list of mappings \(at, topology, neighbours, graph\)"),
+    ],
+)
+def test_a_wrong_value_in_a_list_of_mappings_is_named_by_its_own_key(entry: str, said: str, tmp_path: Path) -> None:
+    content = f"strategy:\n  cellular:\n    rewire: [{{at: 1, topology: full}}, {entry}]\n"
+    assert re.fullmatch(rf"recipe.yaml line 3: strategy\.cellular\.{said}.*", mistake(content, tmp_path))
 
 
 def test_a_long_value_is_shortened(tmp_path: Path) -> None:

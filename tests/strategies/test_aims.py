@@ -258,6 +258,14 @@ def test_the_best_iteration_is_the_one_with_the_most_of_it(tmp_path: Path) -> No
     assert strategy.neighbourhoods(SPAN * 5).iteration == [int(np.argmax(told))]
 
 
+def test_without_any_number_the_newest_iteration_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aims, "load", lambda name, trust_code: lambda *_: float("nan"))
+    mixing = {"samples": 20, "score": "my:never", "keep": "best"}
+    _, strategy, _ = train(settings(tmp_path, grid=[2, 2], mixing=mixing))
+    ended = strategy.neighbourhoods(SPAN * ITERATIONS)
+    assert ended.iteration == [ITERATIONS - 1] and all(one.value is None for one in ended.all)
+
+
 def test_the_score_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function that people are told to write: nothing between a set and itself, and less the nearer a mixture is."""
     (block,) = [block for block in blocks(ROOT / "docs" / "cellular.md", "python") if "def sliced" in block]

@@ -62,9 +62,10 @@ def neighbourhoods(
     rng = torch.Generator().manual_seed(seed)
     draws = torch.randn(generations, *table.shape, generator=rng, dtype=torch.float64)
     found = mixing.evolve(mixing.uniform(table), table, score, sigma, generations, lambda g: draws[g])
-    best = int(found.scores.nan_to_num(torch.inf).argmin())
+    told = found.history.masked_fill(found.history.isnan(), torch.inf)  # nan_to_num would make inf finite
+    best = int(told[-1].argmin())
     near = np.array(each[best])
-    history = found.history.nan_to_num(torch.inf).min(1).values.tolist()
+    history = told.min(1).values.tolist()
     genes = _Genes(near, found.weights[best, : len(near)].numpy())
     return _ensemble(genes, generators, history, len(each) * (generations + 1))
 

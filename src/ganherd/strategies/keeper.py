@@ -27,9 +27,11 @@ class Keeper:
         }
 
     def offer(self, scores: Tensor, weights: Tensor, iteration: int) -> None:
-        """The best score of each replica [R] and the weights [n, s] after an iteration: kept where it is the best so far."""
-        own = scores[self._replica]
-        rows = (own < self.state[_BEST + "score"]).nonzero().flatten()  # false where there is no number
+        """The best score of each replica [R] and the weights [n, s] after an iteration: kept where it is the best so far.
+
+        As long as no iteration has a finite score, the newest is kept."""
+        own, best = scores[self._replica], self.state[_BEST + "score"]
+        rows = ((own < best) | (best == torch.inf)).nonzero().flatten()
         self.state[_BEST + "score"][rows] = own[rows]
         self.state[_BEST + "iteration"][rows] = iteration
         self.state[_BEST + "weights"][rows] = weights[rows]

@@ -44,7 +44,8 @@ class Mixtures:
         self.state["meet.score"].copy_(found.scores.repeat_interleave(self._cells.population))
         told = self.mixer.all_cells(found.history[[0, -1]].T)
         if self.keeper:
-            best = told[:, 1].nan_to_num(torch.inf).unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R]
+            after = told[:, 1].masked_fill(told[:, 1].isnan(), torch.inf)
+            best = after.unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R]
             self.keeper.offer(best, self.state["meet.weights"], iteration)
         return (self.mixer.sign * told).numpy()
 

@@ -130,9 +130,8 @@ class OwnScore:
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
         rows = zip(weights.cpu().numpy(), table.cpu().numpy(), strict=True)
-        found = [
-            self._of(own[own > 0], tuple(of[own > 0].tolist())) for own, of in rows
-        ]  # no filling, nobody for nothing
+        # those with a weight alone: no filling
+        found = [self._of(own[own > 0], tuple(of[own > 0].tolist())) for own, of in rows]
         return torch.tensor(found, dtype=torch.float64).to(weights)
 
     def _of(self, weights: np.ndarray, of: tuple[int, ...]) -> float:
