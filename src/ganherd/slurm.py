@@ -105,6 +105,8 @@ def script(job: Job) -> str:
     ]
     if job.launcher == "torchrun":
         parts.append('[ -n "$stop" ] && [ "$code" -ne 0 ] && code=75  # torchrun ends with 1 where it was asked to end')
+    if "ulfm" in job.launcher_options and not job.array:
+        parts.append(_UNFINISHED)
     return "\n".join([*parts, _END])
 
 
@@ -178,6 +180,9 @@ _CPUS = "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
 _ASK = 'kill -USR1 "$job" 2>/dev/null'
 # torchrun passes SIGTERM on to its ranks, and SIGUSR1 ends it; srun itself would answer SIGTERM by killing all
 _ASK_TORCHRUN = 'scancel --signal=TERM "$id"'
+
+# where ranks may be lost, mpiexec ends with 0 though all of them are
+_UNFINISHED = """[ "$code" -eq 0 ] && ! grep -q '"state": "finished"' "$run/run.json" && code=1"""
 
 _BODY = """
 id=$SLURM_JOB_ID

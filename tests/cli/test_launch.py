@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ganherd.run.folder import RunFolder
 from ganherd.slurm import MARK, Job, script, slurm_time
 from little import command
 
@@ -139,6 +140,17 @@ def test_only_what_was_interrupted_goes_back_to_the_queue(ends: str, requeued: b
     assert running.returncode == int(ends) and word in said
     assert (tmp_path / "requeued").exists() == requeued
     assert (tmp_path / "modules").read_text() == "load cuda/12\n"
+
+
+@pytest.mark.parametrize(("state", "code"), [("finished", 0), ("running", 1)])
+def test_where_all_ranks_were_lost_the_job_says_so(state: str, code: int, tmp_path: Path) -> None:
+    """An mpiexec that goes on without lost ranks ends with 0, whoever is left."""
+    run = RunFolder.create(tmp_path / "runs" / "digits")
+    run.write_info(state=state)
+    made = job(launcher="mpiexec", launcher_options="--with-ft ulfm", ranks_per_node=2)
+    running = start(tmp_path, script(made), site(tmp_path, ends="0"))
+    said = running.communicate(timeout=60)[0]
+    assert running.returncode == code and ("submit this script again" in said) == bool(code), said
 
 
 def test_where_slurm_does_not_requeue_the_sentence_says_how_to_go_on(tmp_path: Path) -> None:

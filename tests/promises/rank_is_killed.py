@@ -26,9 +26,10 @@ from ganherd.comm.base import Communicator
 from ganherd.comm.buddies import Buddies
 from ganherd.comm.detect import connect
 from ganherd.herd import engine as engines
-from ganherd.run import apart, catch_up, checkpoint, health, loop, start
+from ganherd.run import apart, catch_up, checkpoint, course, health, loop, start
 from ganherd.run.folder import RunFolder
 from ganherd.run.ranks import job
+from ganherd.run.rescue import Rescue
 
 PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a function, or after it
     "record": (loop.Trainer, "record", False),
@@ -43,18 +44,23 @@ PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a
     "heard it": (apart.Together, "heard", True),
     "catching up": (catch_up.Follower, "tick", False),
     "caught up": (catch_up.Follower, "follow", True),
-    "mixture": (start, "conclude", False),
+    "going on": (Rescue, "stand", False),
+    "mixture": (course, "conclude", False),
 }
 
 
 def die_at(patch: pytest.MonkeyPatch, marker: Path, place: str, step: int) -> None:
     owner, name, after = PLACES[place]
     function: Callable[..., Any] = getattr(owner, name)
-    tick, at = loop.Trainer.tick, [0]
+    tick, attend, at = loop.Trainer.tick, loop.Trainer.attend, [0]
 
     def noting(trainer: loop.Trainer, now: int) -> None:
         tick(trainer, now)
         at[0] = now
+
+    def attending(trainer: loop.Trainer) -> None:
+        at[0] = max(at[0], trainer.step)  # a rank whose members all rest comes here without a step
+        attend(trainer)
 
     def dying(*given: Any, **named: Any) -> Any:
         done = function(*given, **named) if after or at[0] < step else None
@@ -64,6 +70,7 @@ def die_at(patch: pytest.MonkeyPatch, marker: Path, place: str, step: int) -> No
         return done
 
     patch.setattr(loop.Trainer, "tick", noting)
+    patch.setattr(loop.Trainer, "attend", attending)
     patch.setattr(owner, name, dying)
 
 

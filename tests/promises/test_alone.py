@@ -71,6 +71,7 @@ CASES: list[tuple[int, list[Any]]] = [  # ranks; who dies, where and when
     (4, [[1, "heard", 9]]),
     (4, [[0, "heard it", 14]]),
     (2, [[0, "heard it", 1]]),
+    (5, [[3, "heard", 13]]),  # where members rest, its one does since step 10
     (3, [[0, "mixture", 0]]),
     (6, [[4, "record", 15]]),  # a spare takes its member
     (6, [[4, "record", 15], [5, "caught up", 1]]),
@@ -78,6 +79,7 @@ CASES: list[tuple[int, list[Any]]] = [  # ranks; who dies, where and when
     (5, [[0, "record", 15], [1, "catching up", 1]]),
     (5, [[4, "record", 15], [3, "caught up", 1]]),
     (4, [[0, "record", 15], [1, "caught up", 1], [2, "record", 20]]),
+    (4, [[1, "record", 10], [0, "going on", 1]]),  # while the others wait to hear from it that the loss is told
     (7, [[0, "copies", 8], [1, "copies", 12], [2, "copies done", 16], [3, "copies done", 20]]),
 ]
 

@@ -205,8 +205,9 @@ class Rescue:
 
     def stand(self, trainer: Trainer) -> None:
         """All members are where they go on, and all ranks know that the losses are told: nothing of before is needed."""
+        # before there is a mark: who is lost in here is missed by ranks that hold their members, and know the files
+        trainer.together.ends = trainer.ranks.told(trainer.ends)[0]
         trainer.mark = Mark.of(trainer, trainer.arrived)
-        trainer.together.ends = trainer.mark.facts["bytes"] = trainer.ranks.told(trainer.ends)[0]
         self._settled()
 
     def _settled(self) -> None:

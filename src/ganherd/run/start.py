@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ganherd import recipe_file
-from ganherd.comm.base import Communicator, RankLost
+from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
-from ganherd.herd.engine import Plan
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint, spares, trackers
-from ganherd.run.assemble import Assembly
-from ganherd.run.budget import Budget, plan_budget
+from ganherd.run import checkpoint, trackers
+from ganherd.run.budget import plan_budget
 from ganherd.run.catch_up import bring_back
-from ganherd.run.conclude import Run, conclude, conclude_part
+from ganherd.run.conclude import Run
+from ganherd.run.course import train_on
 from ganherd.run.device import set_precision
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
@@ -33,17 +32,13 @@ from ganherd.run.identity import (
     recorded_part,
     refuse_changes,
     take_up,
-    versions,
 )
 from ganherd.run.length import extended, measure
-from ganherd.run.loop import RunFailed, Trainer
-from ganherd.run.meetings import make_strategy, never_due, plan_meetings
-from ganherd.run.progress import Progress, duration
+from ganherd.run.meetings import never_due, plan_meetings
 from ganherd.run.ranks import together
-from ganherd.run.ready import beating, planned, ready, settle_in, shared, stand_by
+from ganherd.run.ready import planned, ready, settle_in, shared, stand_by
 from ganherd.run.rescue import Rescue
 from ganherd.run.restarts import reached
-from ganherd.run.stop import StopRequest
 
 
 def begin(
@@ -111,7 +106,7 @@ def _begin(
             return _founded(where, recipe, facts, held, rescue) if ranks.is_first else RunFolder(where)
 
         folder = shared(ranks, together(ranks.everyone, found), rescue)
-        return _train(rescue, assembly, own, folder, budget, quiet, meetings, None)
+        return train_on(rescue, assembly, own, folder, budget, quiet, meetings, None)
 
 
 def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack, rescue: Rescue) -> RunFolder:
@@ -211,91 +206,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         except OSError as error:
             ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; resume it with: {rescue.again()}"))
         folder = shared(ranks, folder, rescue)
-        return _train(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
-
-
-def _train(
-    rescue: Rescue,
-    assembly: Assembly,
-    plan: Plan,
-    folder: RunFolder,
-    budget: Budget,
-    quiet: bool,
-    meetings: dict[str, int],
-    resumed: checkpoint.Checkpoint | None,
-    paced: dict[str, Any] | None = None,
-    source: str = "start",
-) -> Run:
-    """`source`: where the members' state is from."""
-    ranks = assembly.ranks
-    names = [assembly.name_of(member) for member in range(assembly.size)]
-    progress = Progress(names, quiet or not ranks.is_first)
-    again = f"resume it with: {rescue.again() if rescue.path else folder.again}"
-    trained, stop, trainer = False, StopRequest(), None
-    with ExitStack() as closing:
-        closing.callback(progress.close)
-        try:
-            tracking = trackers.Trackers(folder, assembly.recipe, ranks.is_first)
-            closing.callback(tracking.close)
-            strategy = make_strategy(assembly, meetings)
-            trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record, paced, strategy)
-            closing.callback(trainer.close)
-            trainer.rescue = rescue
-            over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
-            if not ranks.is_alone:
-                trainer.heart = closing.enter_context(beating(ranks, folder.path, trainer))
-            progress.say(
-                f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
-                f"{plan.describe(assembly.herd.size)}"
-            )
-            if not ranks.job.hears_of_loss:  # the launcher would end all at once
-                progress.say(f"should a rank be killed, the job ends; go on with: {rescue.again()}")
-            rescue.tell(trainer, source)
-            trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
-            progress.start(budget.steps)
-            stop.name = rescue.asked
-            with stop, spares.listening(ranks, folder.path, stop):
-                trainer.train(stop)
-                trained = True
-                progress.close()
-                is_part = "part" in folder.info
-                progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
-                stop.at_once()
-                done = conclude_part(trainer) if is_part else conclude(trainer, progress)
-                rescue.done = done if ranks.is_first else None
-                ranks.end()
-                return done
-        except Interrupted as error:
-            _leave(folder, "interrupted")
-            raise Interrupted(f"{error} Nothing is lost; {again}") from None
-        except RankLost as error:
-            if ranks.job.goes_on:  # those that are left meet again in `Rescue.through`
-                rescue.trainer, rescue.signals.name = trainer, rescue.asked or stop.name
-                raise
-            raise rescue.ended(error, "; the last checkpoint is whole") from error
-        except KeyboardInterrupt:
-            if not ranks.is_first:  # which was asked as well, or misses this one: it tells
-                raise SystemExit(75) from None
-            _leave(folder, "interrupted")
-            what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
-            raise Interrupted(f"stopped {what}; {again}") from None
-        except RunFailed:
-            _leave(folder, "failed")
-            raise
-        except UserError:  # as of a function of the user's own: mended, the run goes on
-            _leave(folder, "interrupted")
-            raise
-        except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
-            _leave(folder, "interrupted")
-            raise Interrupted(
-                f"{error.strerror or error} while writing to {folder.path}; the last checkpoint is whole. {again}"
-            ) from error
-
-
-def _leave(folder: RunFolder, state: str) -> None:
-    # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
-    with suppress(OSError):
-        folder.write_info(state=state)
+        return train_on(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
 
 
 def _teller(quiet: bool) -> Any:

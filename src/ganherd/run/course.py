@@ -1,0 +1,106 @@
+"""A run that is ready, from its next step to its report: what is said on the way, and what is left behind however it ends."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from ganherd.comm.base import RankLost
+from ganherd.errors import Interrupted, UserError
+from ganherd.herd.engine import Plan
+from ganherd.run import checkpoint, spares, trackers
+from ganherd.run.assemble import Assembly
+from ganherd.run.budget import Budget
+from ganherd.run.conclude import Run, conclude, conclude_part
+from ganherd.run.folder import RunFolder
+from ganherd.run.identity import versions
+from ganherd.run.loop import RunFailed, Trainer
+from ganherd.run.meetings import make_strategy
+from ganherd.run.progress import Progress, duration
+from ganherd.run.ready import beating
+from ganherd.run.rescue import Rescue
+from ganherd.run.stop import StopRequest
+
+
+def train_on(
+    rescue: Rescue,
+    assembly: Assembly,
+    plan: Plan,
+    folder: RunFolder,
+    budget: Budget,
+    quiet: bool,
+    meetings: dict[str, int],
+    resumed: checkpoint.Checkpoint | None,
+    paced: dict[str, Any] | None = None,
+    source: str = "start",
+) -> Run:
+    """`resumed`: where it goes on; none: with its first step. `source`: where the members' state is from."""
+    ranks = assembly.ranks
+    names = [assembly.name_of(member) for member in range(assembly.size)]
+    progress = Progress(names, quiet or not ranks.is_first)
+    again = f"resume it with: {rescue.again() if rescue.path else folder.again}"
+    trained, stop, trainer = False, StopRequest(), None
+    with ExitStack() as closing:
+        closing.callback(progress.close)
+        try:
+            tracking = trackers.Trackers(folder, assembly.recipe, ranks.is_first)
+            closing.callback(tracking.close)
+            strategy = make_strategy(assembly, meetings)
+            trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record, paced, strategy)
+            closing.callback(trainer.close)
+            trainer.rescue = rescue
+            over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
+            if not ranks.is_alone:
+                trainer.heart = closing.enter_context(beating(ranks, folder.path, trainer))
+            progress.say(
+                f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
+                f"{plan.describe(assembly.herd.size)}"
+            )
+            if not ranks.job.hears_of_loss:  # the launcher would end all at once
+                progress.say(f"should a rank be killed, the job ends; go on with: {rescue.again()}")
+            rescue.tell(trainer, source)
+            trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
+            progress.start(budget.steps)
+            stop.name = rescue.asked
+            with stop, spares.listening(ranks, folder.path, stop):
+                trainer.train(stop)
+                trained = True
+                progress.close()
+                is_part = "part" in folder.info
+                progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
+                stop.at_once()
+                done = conclude_part(trainer) if is_part else conclude(trainer, progress)
+                rescue.done = done if ranks.is_first else None
+                ranks.end()
+                return done
+        except Interrupted as error:
+            _leave(folder, "interrupted")
+            raise Interrupted(f"{error} Nothing is lost; {again}") from None
+        except RankLost as error:
+            if ranks.job.goes_on:  # those that are left meet again in `Rescue.through`
+                rescue.trainer, rescue.signals.name = trainer, rescue.asked or stop.name
+                raise
+            raise rescue.ended(error, "; the last checkpoint is whole") from error
+        except KeyboardInterrupt:
+            if not ranks.is_first:  # which was asked as well, or misses this one: it tells
+                raise SystemExit(75) from None
+            _leave(folder, "interrupted")
+            what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
+            raise Interrupted(f"stopped {what}; {again}") from None
+        except RunFailed:
+            _leave(folder, "failed")
+            raise
+        except UserError:  # as of a function of the user's own: mended, the run goes on
+            _leave(folder, "interrupted")
+            raise
+        except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
+            _leave(folder, "interrupted")
+            raise Interrupted(
+                f"{error.strerror or error} while writing to {folder.path}; the last checkpoint is whole. {again}"
+            ) from error
+
+
+def _leave(folder: RunFolder, state: str) -> None:
+    # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
+    with suppress(OSError):
+        folder.write_info(state=state)

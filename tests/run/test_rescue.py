@@ -1,0 +1,65 @@
+"""Between a loss and the first step after it no loop listens to signals: what a rank is asked there is heard all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ganherd.comm.base import RankLost, Survivors
+from ganherd.comm.local import Local
+from ganherd.errors import Interrupted
+from ganherd.run.conclude import Run
+from ganherd.run.rescue import Rescue
+
+
+class One(Local):
+    """The one that is left of two."""
+
+    goes_on = True
+
+
+class Two(One):
+    size = 2
+
+    def __init__(self, asked: bool) -> None:
+        self.asked = asked  # while those that are left look for each other
+
+    def survivors(self) -> Survivors:
+        if self.asked:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return Survivors(One(), (0,), (1,))
+
+
+def lost() -> Run:
+    raise RankLost("rank 1 is gone")
+
+
+@pytest.fixture(autouse=True)
+def handlers_are_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_ranks_that_look_for_each_other_stop(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(Interrupted, match="stopped by SIGUSR1, and a rank was lost; the last checkpoint is whole"):
+        Rescue(Two(asked=True)).through(lost, lambda path: Run(path, {}), tmp_path)
+
+
+def test_ranks_that_get_ready_again_know_of_it_when_the_loop_begins(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    rescue, asked = Rescue(Two(asked=False)), []
+
+    def resume(path: Path) -> Run:
+        asked.append(rescue.asked)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        asked.append(rescue.asked)
+        return Run(path, {})
+
+    rescue.through(lost, resume, tmp_path)
+    assert asked == ["", "SIGUSR1"]
