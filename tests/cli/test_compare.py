@@ -194,7 +194,7 @@ def test_a_time_is_all_for_the_training(monkeypatch, data, tmp_path) -> None:
     seen = {}
     monkeypatch.setattr(length, "rate", lambda *arguments: 30.0)  # member-steps a second: ten steps of three members
     monkeypatch.setattr(
-        start, "_train", lambda rescue, assembly, plan, folder, budget, *rest: seen.update(vars(budget))
+        start, "train_on", lambda rescue, assembly, plan, folder, budget, *rest: seen.update(vars(budget))
     )
     asked = recipes.Asked.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
     assert asked.is_time

@@ -33,7 +33,7 @@ from promises.test_gap import LOOP, difference, gap, train
 # by net: layers named whole, by a prefix and by one parameter alone, with layers that are not shared between
 LAYERS = {
     "wcgan": {"generator": ["layers.0", "layers.5.weight"], "discriminator": ["layers.3"]},  # dropout, batch norm
-    "residual": {"generator": ["first", "blocks.0"], "discriminator": ["first", "blocks"]},  # spectral norm
+    "residual": {"generator": ["first", "blocks.0"], "discriminator": ["body.first", "body.blocks"]},  # spectral norm
     "mlp": {"discriminator": ["layers"]},  # one net whole, nothing of the other
 }
 
