@@ -269,9 +269,9 @@ def test_without_any_number_the_newest_iteration_is_kept(tmp_path: Path, monkeyp
 def test_the_score_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function that people are told to write: nothing between a set and itself, and less the nearer a mixture is."""
     (block,) = [block for block in blocks(ROOT / "docs" / "cellular.md", "python") if "def sliced" in block]
-    (tmp_path / "my_scores.py").write_text(block)
+    (tmp_path / "scores_of_the_documents.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
-    sliced = aims.load("my_scores:sliced", trust_code=True)
+    sliced = aims.load("scores_of_the_documents:sliced", trust_code=True)
     rng = np.random.default_rng(0)
     real = rng.normal(size=(200, 3)).astype(np.float32)
     near, shifted = real[None], np.stack([real, real + 4])
