@@ -21,7 +21,7 @@ from ganherd.scores.moments import Moments
 from ganherd.strategies import aims, ensemble
 from ganherd.strategies.aims import Seen
 from ganherd.strategies.ensemble import Ensemble
-from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, summarise
+from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, scored_on, summarise
 from ganherd.strategies.reweighted import Oriented
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 FOLDER = "mixture-ensemble"
 Search = Literal["greedy", "evolutionary", "neighbourhoods"]
-_SMALL = 256  # features up to which a mixture's score is quickest on a CPU
 _GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as the cellular papers at the end of a run
 
 
@@ -239,7 +238,7 @@ def _scores(made: Mixture, reference: Reference, each: Sequence[Drawn], by: str,
 
 
 def _where(features: int) -> torch.device:
-    return torch.device("cpu") if features <= _SMALL else best_device()
+    return scored_on(features, best_device())
 
 
 def _value(name: str, score: Score, weights: Tensor) -> float:

@@ -313,7 +313,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _may_rest(self) -> Recipe:
         """A member that rests cannot be met, and what says that it may has to be looked at."""
-        meets = self.strategy.name != "independent" or self.strategy.share.layers
+        meets = self.strategy.meets
         if self.herd.grow_from is not None and (meets or self.data.partition != "by-class"):
             raise refuse(
                 "herd.grow_from data.partition strategy.name",

@@ -271,6 +271,11 @@ class Strategy(Section):
     gap: Gap = Gap()
     cellular: Cellular = Cellular()
 
+    @property
+    def meets(self) -> bool:
+        """Whether members ever take anything of each other: nets, or layers."""
+        return self.name != "independent" or self.share.layers
+
     @model_validator(mode="after")
     def _only_its_own(self) -> Strategy:
         for other, untouched in (("gap", Gap()), ("cellular", Cellular())):

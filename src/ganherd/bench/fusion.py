@@ -152,11 +152,8 @@ class _Process:
     """One that measures, a line for each row; it is stopped if it takes too long, and never outlives its user."""
 
     def __init__(self, words: Sequence[str], patience: float) -> None:
-        self._command, self._patience, self.complaint = (
-            [sys.executable, "-m", "ganherd.bench.one", *words],
-            patience,
-            "",
-        )
+        self._command = [sys.executable, "-m", "ganherd.bench.one", *words]
+        self._patience, self.complaint = patience, ""
 
     def __enter__(self) -> _Process:
         self._said = tempfile.TemporaryFile("w+")

@@ -137,9 +137,8 @@ class Heartbeat:
             if over:
                 return
             if self.listener is not None:
-                with suppress(
-                    OSError, UserError, ValueError
-                ):  # nor does what it finds, or a file that is closed by now
+                # nor does what it finds, or a file that is closed by now
+                with suppress(OSError, UserError, ValueError):
                     self.listener(self.period)
             self._wake.wait(self.period)
 

@@ -187,7 +187,7 @@ def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_
 
 def refuse_meeting(recipe: Recipe, option: str) -> None:
     """A herd can be trained in parts that know nothing of each other only where members never meet."""
-    if recipe.strategy.name != "independent" or recipe.strategy.share.layers or recipe.herd.seeds > 1:
+    if recipe.strategy.meets or recipe.herd.seeds > 1:
         raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
 
 

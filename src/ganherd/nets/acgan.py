@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Any
 
-from ganherd.nets.bodies import BODIES, start
-from ganherd.nets.spectral import SpectralLinear
+from torch import Tensor
+
+from ganherd.nets.bodies import Embodied, start
 
 
-class AcganDiscriminator(nn.Module):
-    """A body with two heads on the same features."""
+class AcganDiscriminator(Embodied):
+    """Two heads on the same features."""
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        classes: int,
-        *,
-        width: int = 64,
-        attention: bool = False,
-        spectral: bool = True,
-        body: str = "residual",
-    ) -> None:
-        super().__init__()
-        self.body = BODIES[body](shape, width, attention, spectral)
-        linear = SpectralLinear if spectral else nn.Linear
-        self.head, self.classify = linear(self.body.features, 1), linear(self.body.features, classes)
-        start(self)
+    def __init__(self, shape: tuple[int, ...], classes: int, **settings: Any) -> None:
+        super().__init__(shape, **settings)
+        self.classify = self.says(classes)
+        start(self.classify)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.body(x)  # [B, features]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ganherd.errors import UserError
 from ganherd.nets.blocks import leaky
-from ganherd.nets.spectral import SpectralConv2d
+from ganherd.nets.spectral import SpectralConv2d, SpectralLinear
 
 Conv = type[nn.Conv2d]
 
@@ -142,3 +142,25 @@ BODIES: dict[str, Callable[[tuple[int, ...], int, bool, bool], ResidualBody | Pl
     "residual": ResidualBody,
     "plain": PlainBody,
 }
+
+
+class Embodied(nn.Module):
+    """A discriminator with a body, and a head that says real or made; those that say more add to it."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        width: int = 64,
+        attention: bool = False,
+        spectral: bool = True,
+        body: str = "residual",
+    ) -> None:
+        super().__init__()
+        self.body, self.spectral = BODIES[body](shape, width, attention, spectral), spectral
+        self.head = self.says(1)
+        start(self)
+
+    def says(self, numbers: int) -> nn.Linear:
+        """A layer that says so many numbers of the features."""
+        return (SpectralLinear if self.spectral else nn.Linear)(self.body.features, numbers)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
-from ganherd.nets.bodies import BODIES, start
+from ganherd.nets.bodies import Embodied
 from ganherd.nets.residual import Up
-from ganherd.nets.spectral import SpectralEmbedding, SpectralLinear
+from ganherd.nets.spectral import SpectralEmbedding
 
 
 class ConditionalNorm(nn.Module):
@@ -37,24 +39,12 @@ class ConditionalGenerator(Up):
         return self.image(z, y)
 
 
-class ConditionalDiscriminator(nn.Module):
+class ConditionalDiscriminator(Embodied):
     """The projection discriminator: a logit of the image alone, plus the features' product with the class's own vector."""
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        classes: int,
-        *,
-        width: int = 64,
-        attention: bool = False,
-        spectral: bool = True,
-        body: str = "residual",
-    ) -> None:
-        super().__init__()
-        self.body = BODIES[body](shape, width, attention, spectral)
-        self.head = (SpectralLinear if spectral else nn.Linear)(self.body.features, 1)
-        self.project = (SpectralEmbedding if spectral else nn.Embedding)(classes, self.body.features)
-        start(self)
+    def __init__(self, shape: tuple[int, ...], classes: int, **settings: Any) -> None:
+        super().__init__(shape, **settings)
+        self.project = (SpectralEmbedding if self.spectral else nn.Embedding)(classes, self.body.features)
         nn.init.xavier_uniform_(self.project.weight)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ganherd.nets.bodies import BODIES, Attention, attention_at, stages, start
-from ganherd.nets.spectral import SpectralLinear
+from ganherd.nets.bodies import Attention, Embodied, attention_at, stages, start
 
 
 class UpBlock(nn.Module):
@@ -68,21 +67,7 @@ class ResidualGenerator(Up):
         return self.image(z)
 
 
-class ResidualDiscriminator(nn.Module):
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        *,
-        width: int = 64,
-        attention: bool = False,
-        spectral: bool = True,
-        body: str = "residual",
-    ) -> None:
-        super().__init__()
-        self.body = BODIES[body](shape, width, attention, spectral)
-        self.head = (SpectralLinear if spectral else nn.Linear)(self.body.features, 1)
-        start(self)
-
+class ResidualDiscriminator(Embodied):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x))  # [B, 1]
         return logits.squeeze(1)  # [B]

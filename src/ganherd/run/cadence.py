@@ -69,9 +69,8 @@ def find(trainer: Trainer, start: int, began: float) -> None:
         every = trainer.ranks.decided(choose(trainer.watch.cost(), step, trainer.settings.record_every))
         trainer.cadence = Cadence(every, trainer.step)
         if trainer.ranks.is_first:
-            trainer.folder.write_info(
-                watch=vars(trainer.cadence)
-            )  # before the first look: a resume makes the same ones
+            # before the first look: a resume makes the same ones
+            trainer.folder.write_info(watch=vars(trainer.cadence))
 
 
 class Stopwatch:

@@ -31,8 +31,7 @@ def never_meet(recipe: Recipe) -> bool:
     (True, False)
     """
     policies = {recipe.run.repair.policy, *(policy for name, policy in recipe.run.watch if name != "every")}
-    strategy = recipe.strategy
-    return strategy.name == "independent" and not strategy.share.layers and "neighbour" not in policies
+    return not recipe.strategy.meets and "neighbour" not in policies
 
 
 def never_due(recipe: Recipe, spans: dict[str, int], steps: int) -> list[str]:

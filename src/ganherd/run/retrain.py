@@ -35,7 +35,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
     if folder.info.get("state") != "finished":
         raise UserError(f"--retrain is for finished runs, and {path} is not: `{folder.again}` goes on with it.")
     recipe = folder.recipe
-    if recipe.strategy.name != "independent" or recipe.strategy.share.layers:
+    if recipe.strategy.meets:
         raise UserError("--retrain is for members that meet nobody: with this run's strategy one is made by all.")
     with folder.lock():
         assembly = assemble(recipe, trust_code, begins=False)

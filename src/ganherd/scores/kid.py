@@ -26,14 +26,14 @@ def discrepancy(x: Tensor, y: Tensor) -> Tensor:
     >>> discrepancy(same, same).item() < 0  # an unbiased estimate of 0 may be negative
     True
     """
-    xx, yy, xy = (_kernel(a, b) for a, b in ((x, x), (y, y), (x, y)))
+    xx, yy, xy = (kernel(a, b) for a, b in ((x, x), (y, y), (x, y)))
     m, n = len(x), len(y)
     within_x = (xx.sum() - xx.diagonal().sum()) / (m * (m - 1))
     within_y = (yy.sum() - yy.diagonal().sum()) / (n * (n - 1))
     return within_x + within_y - 2 * xy.mean()
 
 
-def _kernel(x: Tensor, y: Tensor) -> Tensor:
+def kernel(x: Tensor, y: Tensor) -> Tensor:
     return (x @ y.T / x.shape[1] + 1) ** 3
 
 

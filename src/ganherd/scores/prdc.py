@@ -35,9 +35,9 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
     """
     real, fake = real.double(), fake.double()
     clock = Clock(progress, "neighbourhoods", 3)  # three passes that take about as long
-    real_radius = _radius(real, k)
+    real_radius = radius_of(real, k)
     clock.at(1)
-    fake_radius = _radius(fake, k)
+    fake_radius = radius_of(fake, k)
     clock.at(2)
     inside, nearest = torch.zeros(len(fake), device=fake.device).double(), []
     recalled = []
@@ -54,7 +54,7 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
     }
 
 
-def _radius(x: Tensor, k: int) -> Tensor:
+def radius_of(x: Tensor, k: int) -> Tensor:
     """[n] the distance to the k-th nearest other point."""
     return torch.cat([torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in x.split(CHUNK)])
 
@@ -62,11 +62,12 @@ def _radius(x: Tensor, k: int) -> Tensor:
 def equally_many(fake: Features, real: Features, seed: int) -> tuple[Features, Features]:
     """As many of the one as of the other, at most 10,000: balls of a larger set are smaller, which would tilt recall."""
     n = min(len(fake), len(real), MOST)
-    return _some(fake, n, "prdc fake", seed), _some(real, n, "prdc real", 0)
+    return some(fake, n, "prdc fake", seed), some(real, n, "prdc real")
 
 
-def _some(features: Features, n: int, purpose: str, seed: int) -> Features:
-    return features if n == len(features) else features.rows(np.sort(shuffle(len(features), purpose, seed)[:n]))
+def some(features: Features, n: int, purpose: str, seed: int = 0) -> Features:
+    """So many of them, always the same for a purpose and a seed; all where there are no more."""
+    return features if n >= len(features) else features.rows(np.sort(shuffle(len(features), purpose, seed)[:n]))
 
 
 def _measured(material: Material) -> tuple[Features, dict[str, np.ndarray]]:

@@ -41,7 +41,7 @@ def stacked_coverage(x: np.ndarray, classify: Classify, block: int = 4096) -> St
     """Coverage of stacked images uint8 [n, 3, H, W]; each channel is read by a classifier of grey digits."""
     if x.ndim != 4 or x.shape[1] != 3 or not len(x):
         raise UserError(f"stacked digits are images [n, 3, H, W], not {list(x.shape)}.")
-    modes = np.concatenate([_triple(x[i : i + block], classify) for i in range(0, len(x), block)])
+    modes = np.concatenate([triple(x[i : i + block], classify) for i in range(0, len(x), block)])
     return stacked_counts(np.bincount(modes, minlength=1000))
 
 
@@ -55,7 +55,7 @@ def stacked_counts(counts: np.ndarray) -> StackedCoverage:
     return StackedCoverage(int((counts > 0).sum()), reverse_kl(counts, weights), (len(counts) - 1) / (2 * n), n, counts)
 
 
-def _triple(x: np.ndarray, classify: Classify) -> np.ndarray:
+def triple(x: np.ndarray, classify: Classify) -> np.ndarray:
     n, _, height, width = x.shape
     digits = np.asarray(classify(x.reshape(n * 3, 1, height, width))).reshape(n, 3)
     return np.asarray(digits @ np.array([100, 10, 1]))

@@ -18,7 +18,7 @@ from ganherd.recipe_scores import is_own
 from ganherd.scores import modes, prdc, stacked
 from ganherd.scores.material import LeftOut
 from ganherd.scores.moments import Moments
-from ganherd.strategies.kernel_score import REAL, KernelScore, RealSide
+from ganherd.strategies.kernel_score import KernelScore, RealSide
 from ganherd.strategies.mixing import FrechetScore, Score, Summary, summarise
 from ganherd.strategies.reweighted import CapturedScore, InformationScore, LinearScore, MeanScore, OwnScore
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CLASSES = ("tvd", "classifier_score", "label_accuracy")  # need a network that tells them
 ASKED = ("ifid", "label_accuracy")  # need generators that take a label
 BALLS = ("precision", "density", "coverage")
+_REAL = 5000  # of the data's features, that others are compared with one by one
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,9 @@ def find(
     name: str, reference: Reference, samples: int, where: Callable[[int], torch.device], trust_code: bool = False
 ) -> Aim | None:
     """The aim of that name, as `refuse` let it pass; none for FID and TVD. `where`: where so many features are compared."""
-    if is_own(name):
-        return Own(name, _some(reference.real, REAL, "real rows of a kernel score"), trust_code)
-    if name == "kid":
-        return Kernel(RealSide(reference.real.x, where(reference.real.dimension)))
+    if is_own(name) or name == "kid":
+        some = prdc.some(reference.real, _REAL, "real rows of a kernel score").x
+        return Kernel(RealSide(some, where(reference.real.dimension))) if name == "kid" else Own(name, some, trust_code)
     if name in BALLS:
         return Balls(name, reference.real, samples, where)
     if name == "ifid":
@@ -140,11 +140,6 @@ def _rarest(dataset: Dataset) -> float:
     return float(counts[counts > 0].min() / counts.sum()) if counts.sum() else 0.0
 
 
-def _some(real: Features, most: int, purpose: str) -> Tensor:
-    """Always the same of the data's features, at most so many, float32 [m, F]."""
-    return prdc._some(real, min(most, len(real)), purpose, 0).x
-
-
 class Own(Aim):
     """A user's function of the features themselves."""
 
@@ -177,8 +172,8 @@ class Balls(Aim):
     def __init__(self, name: str, real: Features, samples: int, where: Callable[[int], torch.device]) -> None:
         """As many real samples as generated ones, as `prdc` has it."""
         self._name, self._n = name, min(samples, len(real), prdc.MOST)
-        self._real = _some(real, self._n, "prdc real").double().to(where(real.dimension))
-        self._radius = prdc._radius(self._real, prdc.NEIGHBOURS)
+        self._real = prdc.some(real, self._n, "prdc real").x.double().to(where(real.dimension))
+        self._radius = prdc.radius_of(self._real, prdc.NEIGHBOURS)
 
     def of(self, seen: Seen) -> dict[str, Tensor]:
         fake = seen.features[: self._n].to(self._real)
@@ -280,6 +275,6 @@ def _stack(dataset: Dataset) -> Callable[[np.ndarray], np.ndarray]:
         raise UserError(f"the score stacked_modes: {why}.") from why
 
     def place(x: np.ndarray) -> np.ndarray:
-        return stacked._triple(np.nan_to_num(x).astype(np.uint8), judge.predict)
+        return stacked.triple(np.nan_to_num(x).astype(np.uint8), judge.predict)
 
     return place

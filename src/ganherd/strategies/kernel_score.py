@@ -7,20 +7,17 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ganherd.data.keyed import shuffle
-from ganherd.scores.kid import _kernel
+from ganherd.scores.kid import kernel
 
-REAL = 5000  # rows of the data that are compared with; without bias, however few
 _ROWS = 1000  # of a kernel at once
 
 
 class RealSide:
-    """The data's features, some of them, and how alike they are among themselves."""
+    """Features of the data, and how alike they are among themselves."""
 
     def __init__(self, features: Tensor, where: torch.device) -> None:
-        """`features` [m, F], wherever they lie; `where`: where kernels are computed."""
-        rows = torch.from_numpy(shuffle(len(features), "real rows of a kernel score")[:REAL])
-        self.x = features[rows.to(features.device)].double().to(where)
+        """`features` [m, F], wherever they lie, without bias however few; `where`: where kernels are computed."""
+        self.x = features.double().to(where)
 
     @cached_property
     def within(self) -> Tensor:
@@ -65,7 +62,7 @@ class KernelScore:
 
 def _mean(x: Tensor, y: Tensor, alike: bool = False) -> Tensor:
     """The mean kernel of features [n, F] and [m, F]; `alike`: they are the same, and none is compared with itself."""
-    total = torch.stack([_kernel(part, y).sum() for part in x.split(_ROWS)]).sum()
+    total = torch.stack([kernel(part, y).sum() for part in x.split(_ROWS)]).sum()
     if not alike:
         return total / (len(x) * len(y))
     itself = (x.square().sum(1) / x.shape[1] + 1) ** 3

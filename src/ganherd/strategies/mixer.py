@@ -26,12 +26,20 @@ from ganherd.scores.reference import Reference
 from ganherd.strategies import aims
 from ganherd.strategies.aims import Aim, Seen
 from ganherd.strategies.cells import Cells, Wiring
-from ganherd.strategies.mixing import Evolved, FrechetScore, Score, Summary, VariationScore, evolve, summarise
+from ganherd.strategies.mixing import (
+    Evolved,
+    FrechetScore,
+    Score,
+    Summary,
+    VariationScore,
+    evolve,
+    scored_on,
+    summarise,
+)
 from ganherd.strategies.reweighted import Oriented
 from ganherd.strategies.traffic import Traffic
 
 _REAL = 10_000  # real images that a heavy network looks at where there is no GPU
-_SMALL = 256  # features up to which a mixture's score is quickest on a CPU
 _AIM = "aim."  # how names of what another score needs begin, where they travel
 
 
@@ -100,7 +108,7 @@ class Mixer:
         self._real, self._aim  # noqa: B018 - kept
 
     def _where(self, features: int) -> torch.device:
-        return torch.device("cpu") if features <= _SMALL else self._herd.device
+        return scored_on(features, self._herd.device)
 
     # -- what is known of the generators ----------------------------------------------------------------------------
 

@@ -14,7 +14,13 @@ from ganherd.errors import UserError
 from ganherd.scores import frechet
 from ganherd.scores.moments import Moments, moments
 
+_FEW = 256  # features
 _AT_ONCE = 1 << 24  # numbers that one evaluation may gather: of 2048 features one mixture at a time
+
+
+def scored_on(features: int, fast: torch.device) -> torch.device:
+    """Where mixtures are scored: few features quickest on a CPU."""
+    return torch.device("cpu") if features <= _FEW else fast
 
 
 class Score(Protocol):
