@@ -161,11 +161,17 @@ def test_the_cost_of_a_swap_is_measured(
     assert 0 < weights["bytes"] < everything["bytes"] and weights["swaps"] >= 5
     for row in (weights, everything):
         epoch = row["steps_per_epoch"] * row["step_microseconds"]
-        assert row["share_of_epoch"] == pytest.approx(2 * row["microseconds"] / epoch)
-        assert row["below_1_percent"] == (row["share_of_epoch"] < 0.01)
-    assert little.command(*words, "-o", str(tmp_path / "kept" / "swaps.json")) == 0
+        assert (row["images"], row["steps_per_epoch"]) == (50_000, 782)  # batches of 64: each member sees all data
+        assert row["swaps_per_epoch"] == [0.5, 2]
+        assert row["share_of_epoch"] == pytest.approx([each * row["microseconds"] / epoch for each in (0.5, 2)])
+        assert row["below_1_percent"] == [share < 0.01 for share in row["share_of_epoch"]]
+    assert little.command(*words, "--images", "640", "-o", str(tmp_path / "kept" / "swaps.json")) == 0
     out = capsys.readouterr().out.splitlines()
-    assert "share of an epoch  below 1 %" in out[0] and all(line.endswith(("yes", " no")) for line in out[1:3])
+    assert out[0].endswith("steps an epoch  at 0.5 swaps an epoch  at 2 swaps  below 1 %")
+    assert all(line.endswith(("both", "at 0.5", " no")) for line in out[1:3])
+    assert "each member sees all 640 images" in out[3] and "one every 2 epochs" in out[3]
     kept = json.loads((tmp_path / "kept" / "swaps.json").read_text())
-    assert len(kept["rows"]) == 2 and kept["command"].startswith("ganherd bench exchange") and kept["torch"]
+    assert [row["steps_per_epoch"] for row in kept["rows"]] == [10, 10]
+    assert kept["command"].startswith("ganherd bench exchange") and kept["torch"]
     assert little.command("bench", "exchange", "--members", "1") == 2
+    assert little.command("bench", "exchange", "--images", "0") == 2

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.base import Communicator, Placement
+from ganherd.comm.messages import index
 from ganherd.comm.pending import Fetch, Work
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ class Local(Communicator):
     name, rank, size = "local", 0, 1
 
     def begin_fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> Fetch:
-        began, rows = time.perf_counter(), list(wanted[0])
-        found = {name: value[rows] for name, value in state.items()}
+        began = time.perf_counter()
+        rows = {device: index(wanted[0], device) for device in {value.device for value in state.values()}}
+        found = {name: value.index_select(0, rows[value.device]) for name, value in state.items()}
         self.seconds += time.perf_counter() - began
         return Fetch(self, None, lambda: found)
 

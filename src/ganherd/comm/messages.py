@@ -129,8 +129,13 @@ class Layout:
 
 
 def _put(out: Tensor, places: Sequence[int], given: Tensor) -> None:
-    out.index_copy_(0, torch.tensor(places, dtype=torch.int64, device=out.device), given.to(out.device))
+    out.index_copy_(0, index(places, out.device), given.to(out.device))
 
 
 def _rows(value: Tensor, rows: Sequence[int]) -> Tensor:
-    return value.index_select(0, torch.tensor(rows, dtype=torch.int64, device=value.device))
+    return value.index_select(0, index(rows, value.device))
+
+
+def index(rows: Sequence[int], device: torch.device) -> Tensor:
+    """int64 [n] on that device; the host does not wait until it is there, nor for what the device does before."""
+    return torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True)

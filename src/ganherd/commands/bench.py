@@ -78,14 +78,17 @@ def bench_exchange(
     precision: Annotated[
         str | None, typer.Option(help="float32, tf32, bf16; default: bf16 on a GPU, else float32.")
     ] = None,
+    images: Annotated[
+        int, typer.Option(min=1, help="Of an epoch, all of which every member of a GAP herd sees.")
+    ] = 50_000,
     output: Annotated[Path | None, typer.Option("-o", "--save", "--output", help="Keep the rows as .json.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Time and bytes of a swap of GAP, and its share of an epoch."""
+    """Time and bytes of a swap of GAP, and its share of an epoch at 0.5 and at 2 swaps an epoch."""
     from ganherd.bench import exchange
 
-    asked = exchange.Asked(_names(net), _numbers(sizes), seconds, device, precision)
+    asked = exchange.Asked(_names(net), _numbers(sizes), seconds, device, precision, images)
     rows = exchange.measure(asked, (lambda text: None) if quiet else say)
     if output is not None:
         exchange.save(rows, output)

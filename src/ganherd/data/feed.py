@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import streams
+from ganherd.host import in_threads
 
 
 class Feed:
@@ -35,27 +36,28 @@ class Feed:
         self._index, self._count = index, count
         self._offset, self._scale = offset, scale
         self.batches_per_epoch = -(-count // batch)  # [N]
-        self._tables = np.zeros((len(count), int(self.batches_per_epoch.max()) * batch), np.int64)
-        self._tabled = [(0, -1)] * len(count)  # (key of the member, epoch) that its row of the tables holds
+        # of many members on much data these are the host's largest table
+        kind = np.int32 if len(x) < 2**31 else np.int64
+        self._tables = np.zeros((len(count), int(self.batches_per_epoch.max()) * batch), kind)
+        self._tabled = np.array([[0], [-1]]).repeat(len(count), 1)  # [2, N] (key, epoch) of what each row of them holds
 
     def indices(self, members: slice, base: np.ndarray, c: int) -> np.ndarray:
         """[n, B] rows of the data in batch `c` of those members, whose streams are `base` [n]."""
         length = self.batches_per_epoch[members]
-        for member, member_base, epoch in zip(
-            range(members.start, members.stop), base.tolist(), (c // length).tolist(), strict=True
-        ):
-            if self._tabled[member] != (member_base, epoch):
-                self._tables[member] = self._shuffled(member, member_base, epoch)
-                self._tabled[member] = (member_base, epoch)
+        wanted = np.stack([base, c // length])  # [2, n]
+        late = np.flatnonzero((self._tabled[:, members] != wanted).any(0)).tolist()
+        in_threads(lambda i: self._shuffle(members.start + i, *wanted[:, i].tolist()), late, torch.get_num_threads())
         columns = (c % length * self.batch)[:, None] + np.arange(self.batch)
-        return np.take_along_axis(self._tables[members], columns, axis=1)
+        return np.take_along_axis(self._tables[members], columns, axis=1).astype(np.int64)
 
-    def _shuffled(self, member: int, base: int, epoch: int) -> np.ndarray:
+    def _shuffle(self, member: int, base: int, epoch: int) -> None:
         """The member's data in the order of that epoch, wrapped to whole batches and padded to the widest member."""
-        count = int(self._count[member])
+        table, count = self._tables[member], int(self._count[member])
         generator = torch.Generator().manual_seed(streams.key(base, streams.ORDER, epoch))
         order = torch.randperm(count, generator=generator).numpy()
-        return self._index[member, order[np.arange(self._tables.shape[1]) % count]]
+        table[:count] = self._index[member][order]
+        table[count:] = np.resize(table[:count], len(table) - count)
+        self._tabled[:, member] = base, epoch
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """x [n, B, …] in model units and y [n, B], for indices [n, B] on the data's device."""

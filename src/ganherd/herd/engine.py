@@ -253,8 +253,9 @@ def rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
 
     One that is hopelessly slower than `beat` already while it warms up is not measured any longer.
     """
-    trial = replace(herd, state={k: v.clone() for k, v in herd.state.items()})
-    place(trial, plan)
+    trial = replace(herd)
+    place(trial, plan)  # what moves is a copy already
+    trial.state = {k: v.clone() if v is herd.state[k] else v for k, v in trial.state.items()}
     before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:

@@ -19,6 +19,8 @@ State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets,
 # State names that hold one number per parameter of a net, in the order of its blueprint.
 ROWS = ("params", "adam.m", "adam.v", "ema")
 
+_SHORT = 4096  # numbers of a member in one tensor that are sooner copied than summed by themselves
+
 
 class Rows(Protocol):
     """How rows of members read under the names of their nets' parameters; the members' slots say which net is whose."""
@@ -106,24 +108,14 @@ def new_state(
     state: State = {}
     blueprints = []
     for kind, make, purpose in (("g", make_g, streams.INIT_G), ("d", make_d, streams.INIT_D)):
-        blueprint = None
-        rows: list[Tensor] = []
-        buffers: dict[str, list[Tensor]] = {}
-        for seat in seats:
-            module = seeded(make, streams.key(seat.base(), purpose)).to(dtype)
-            blueprint = blueprint or Blueprint(module)
-            rows.append(blueprint.row(module))
-            for name, buffer in module.named_buffers():
-                buffers.setdefault(name, []).append(buffer.detach().clone())
-        assert blueprint is not None
+        blueprint, params, buffers = founded(make, [streams.key(seat.base(), purpose) for seat in seats], dtype)
         blueprints.append(blueprint)
-        params = torch.stack(rows)  # [N, P]
-        state[f"{kind}.params"] = params
-        state[f"{kind}.adam.m"] = torch.zeros_like(params)
-        state[f"{kind}.adam.v"] = torch.zeros_like(params)
+        state[f"{kind}.params"] = params  # [N, P]
+        state[f"{kind}.adam.m"] = _zeros(params)
+        state[f"{kind}.adam.v"] = _zeros(params)
         state[f"{kind}.adam.t"] = torch.zeros(len(seats), dtype=torch.int64)
         for name, stack in buffers.items():
-            state[f"{kind}.buffers.{name}"] = torch.stack(stack)
+            state[f"{kind}.buffers.{name}"] = stack
     if ema:
         state["g.ema"] = state["g.params"].clone()
     for name, values in settings.items():
@@ -139,6 +131,29 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
+
+
+def founded(
+    make: Callable[[], nn.Module], seeds: Sequence[int], dtype: torch.dtype
+) -> tuple[Blueprint, Tensor, dict[str, Tensor]]:
+    """A net's blueprint, and parameters [N, P] and buffers [N, …] of the modules that are built after these seeds.
+
+    One module lives at a time, and its numbers go straight into its row: thousands of members are founded as fast as drawn.
+    """
+    blueprint = Blueprint(seeded(make, seeds[0]).to(dtype))
+    params = torch.empty(len(seeds), blueprint.size, dtype=dtype)
+    buffers = {name: torch.empty(len(seeds), *shape, dtype=of) for name, (shape, of) in blueprint.buffers.items()}
+    for row, seed in enumerate(seeds):
+        module = seeded(make, seed).to(dtype) if row else blueprint.module
+        params[row] = blueprint.row(module)
+        for name, buffer in module.named_buffers():
+            buffers[name][row] = buffer
+    return blueprint, params, buffers
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Zeros that take no memory, nor the time to write them, before somebody changes them: most go to a GPU."""
+    return torch.from_numpy(np.zeros(like.shape, like[:0].numpy().dtype))
 
 
 def bases(state: State) -> np.ndarray:
@@ -169,14 +184,28 @@ def bytes_per_member(state: State) -> int:
 
 
 def finite(state: State) -> Tensor:
-    """[N] bool: whose weights and moments are all finite."""
-    good = None
+    """[N] bool: whose weights and moments are all finite; few operations, since every meeting asks for it.
+
+    >>> finite({"w": torch.tensor([[1.0, 2.0], [torch.inf, -torch.inf]]), "set.lr": torch.ones(2, dtype=torch.float64)})
+    tensor([ True, False])
+    """
+    kinds: dict[torch.dtype, list[Tensor]] = {}
     for value in state.values():
         if value.is_floating_point():
-            ok = torch.isfinite(value.flatten(1).sum(1) if value.dim() > 1 else value)
-            good = ok if good is None else good & ok
-    assert good is not None
-    return good
+            kinds.setdefault(value.dtype, []).append(value)
+    sums = [_sums(values) for values in kinds.values()]  # [n, N] by dtype
+    each = sums[0] if len(sums) == 1 else torch.cat([value.double() for value in sums])
+    return (each * 0).sum(0) == 0  # what is not finite is NaN here
+
+
+def _sums(values: Sequence[Tensor]) -> Tensor:
+    """[n, N] numbers of one dtype, summed for each member; many short rows are one copy and one sum."""
+    plain = [value for value in values if value.dim() == 1]
+    rows = [value.flatten(1) for value in values if value.dim() > 1]
+    long = [value for value in rows if value.shape[1] > _SHORT]
+    if len(long) < len(rows):
+        long.append(torch.cat([value for value in rows if value.shape[1] <= _SHORT], dim=1))
+    return torch.stack([*plain, *(value.sum(1) for value in long)])
 
 
 def named(nets: Mapping[str, Rows], state: State) -> dict[str, Tensor]:

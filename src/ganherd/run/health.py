@@ -62,10 +62,13 @@ def engine_of(trainer: Trainer, awake: Iterable[int]) -> Part | Idle:
 
 def heal(trainer: Trainer) -> None:
     """Notices members that turned NaN or diverged, names them, and repairs them as the recipe says."""
-    loss = trainer.tally.sums[:2].abs().amax(0) / max(1, trainer.step - trainer.tally.since)
-    good = finite(trainer.herd.state).cpu() & torch.isfinite(loss).cpu()
-    calm = (loss.cpu() <= trainer.settings.repair.diverged) | ~good
-    good, calm = trainer.ranks.gather(torch.stack([good, calm], 1)).T
+    sums = trainer.tally.sums[:2]
+    seen = torch.cat([sums, finite(trainer.herd.state)[None].to(sums)]).cpu()  # [3, n] in one trip from the device
+    loss, well = seen[:2].abs().amax(0) / max(1, trainer.step - trainer.tally.since), seen[2] > 0
+    good = well & torch.isfinite(loss)
+    calm = (loss <= trainer.settings.repair.diverged) | ~good
+    good, calm, well = trainer.ranks.gather(torch.stack([good, calm, well], 1)).T
+    trainer.strategy.looked(trainer.step, well.numpy())
     bad = ~torch.stack([good, calm], 1)
     raise_alarms(trainer, 0, bad, torch.stack([torch.ones_like(good), good], 1))
 

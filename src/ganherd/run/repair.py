@@ -35,6 +35,7 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
     if policy == "neighbour" and (source := _neighbour(trainer, member)) is None:
         trainer.progress.say(f"{name}: {WHY[what]}, and no other member is well: it goes on as it is.")
         return
+    trainer.strategy.looked(trainer.step, None)
     row, facts, life = trainer.ranks.row(member), {}, 0
     if policy == "neighbour":
         assert source is not None

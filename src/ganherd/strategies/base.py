@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ganherd.herd.state import State
 from ganherd.mixture_file import Neighbourhoods
 from ganherd.strategies.traffic import Traffic
@@ -15,9 +17,10 @@ Event = tuple[str, dict[str, Any]]  # its name and its facts, for events.jsonl
 class Strategy:
     """Acts on a herd between its steps.
 
-    Arriving at a step where members meet, the loop first looks for members that turned NaN, then calls `close`; before it
-    trains on from there, `open`. A checkpoint lies between the two, so that a run which ends here, or is resumed from here,
-    is the same run. Nothing changes a member between the two: over several ranks members travel meanwhile.
+    Arriving at a step where members meet, the loop first looks for members that turned NaN and tells what it saw (`looked`),
+    then calls `close`; before it trains on from there, `open`. A checkpoint lies between the two, so that a run which ends here,
+    or is resumed from here, is the same run. Nothing changes a member between the two: over several ranks members travel
+    meanwhile.
     """
 
     def __init__(self) -> None:
@@ -33,6 +36,9 @@ class Strategy:
 
     def meets_at(self, step: int) -> bool:
         return step > 0 and self.next_after(step - 1) == step
+
+    def looked(self, step: int, well: np.ndarray | None) -> None:
+        """Is told whose numbers are all finite, bool [N] of all members, where the loop looks; None: one was repaired since."""
 
     def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
         """Ends what began at the meeting before. `goes_on`: `open` or `leave` follows, so members may be sent ahead for it."""

@@ -79,6 +79,7 @@ class Cellular(Strategy):
         self.gathered = kind(self.herd, settings, comm, placement, self.traffic, members)
         self.untold = Untold(comm, placement)
         self._mixed = 0  # iterations after which mixtures have evolved
+        self._sampled: tuple[int, Sample] | None = None  # of an iteration
         self.opponents = Opponents(
             self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
         )
@@ -261,8 +262,11 @@ class Cellular(Strategy):
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _sample(self, iteration: int) -> Sample:
+        """The same at both ends of an iteration: chosen once."""
         cells, n = self.cells, self.settings.fitness.samples
-        return sample(self.herd.feed, cells.first, cells.seed, cells.cell, iteration, n)
+        if self._sampled is None or self._sampled[0] != iteration:
+            self._sampled = iteration, sample(self.herd.feed, cells.first, cells.seed, cells.cell, iteration, n)
+        return self._sampled[1]
 
     def _old(self, kind: str) -> Side:
         """Everyone in the neighbourhoods as they were gathered."""

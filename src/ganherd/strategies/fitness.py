@@ -21,6 +21,7 @@ from ganherd.herd.engine import Herd, has_kernels, on_device
 from ganherd.herd.play import EitherWay
 from ganherd.herd.state import State, buffers_of
 from ganherd.herd.streams import Streams
+from ganherd.host import in_threads
 from ganherd.losses import LOSSES
 
 
@@ -45,12 +46,16 @@ def sample(feed: Feed, members: np.ndarray, seed: np.ndarray, cell: np.ndarray, 
     """Of each cell n rows out of the data of one of its members, none twice as long as there are enough."""
     # a negative purpose: no member's slot can have the same key
     keys = streams.keys(np.zeros(len(cell), np.int64), seed, -streams.FITNESS, cell, iteration)
-    rows = []
-    for member, key in zip(members.tolist(), keys.tolist(), strict=True):
-        own = feed.own_rows(member)
-        order = torch.randperm(len(own), generator=torch.Generator().manual_seed(streams.key(key, streams.ORDER)))
-        rows.append(own[np.resize(order.numpy(), n)])
-    return Sample(np.stack(rows), keys)
+    orders = streams.keys(np.zeros(len(cell), np.int64), keys, streams.ORDER)
+    rows = np.empty((len(keys), n), np.int64)
+
+    def choose(i: int) -> None:
+        own = feed.own_rows(int(members[i]))
+        order = torch.randperm(len(own), generator=torch.Generator().manual_seed(int(orders[i]))).numpy()
+        rows[i] = own[order[:n] if n <= len(own) else np.resize(order, n)]
+
+    in_threads(choose, range(len(keys)), torch.get_num_threads())
+    return Sample(rows, keys)
 
 
 def overall(losses: np.ndarray, opponents: np.ndarray, over: str) -> np.ndarray:

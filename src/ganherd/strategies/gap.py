@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ganherd.comm.base import Communicator, Placement
+from ganherd.comm.messages import index
 from ganherd.comm.pending import Fetch
 from ganherd.herd import streams
 from ganherd.herd.engine import Herd
@@ -32,8 +33,8 @@ def pairs(seed: int, number: int, members: int, stay: Collection[int] = ()) -> l
     able = [slot for slot in range(members) if slot not in stay]
     if len(able) % 2:
         del able[number % len(able)]
-    key = streams.key(seed, streams.PAIRING, number)
-    drawn = [able[i] for i in np.argsort(streams.keys(np.full(len(able), key), np.array(able, np.int64)))]
+    keys = streams.keys(np.zeros(len(able), np.int64), seed, streams.PAIRING, number, np.array(able, np.int64))
+    drawn = [able[i] for i in np.argsort(keys)]
     return sorted((min(a, b), max(a, b)) for a, b in zip(drawn[::2], drawn[1::2], strict=True))
 
 
@@ -75,11 +76,16 @@ class Gap(Strategy):
         self.every, self.warmup = spans["every"], spans["warmup"]
         self.replicas = placement.size // members
         self._begun: Swap | None = None  # sent ahead of `open`
+        self._seeds: np.ndarray | None = None  # [N]; they never change
+        self._looked: tuple[int, np.ndarray] | None = None  # the step of the loop's look, and who was finite
 
     def next_after(self, step: int) -> int | None:
         if not self.every:
             return None
         return self.warmup + (max(0, (step - self.warmup) // self.every) + 1) * self.every
+
+    def looked(self, step: int, well: np.ndarray | None) -> None:
+        self._looked = None if well is None else (step, well)
 
     def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
         """Over several ranks: nothing changes a member before `open`, so the nets travel while pictures are drawn and
@@ -106,7 +112,7 @@ class Gap(Strategy):
     def _drawn(self, step: int) -> Swap:
         """Who swaps with whom, of those that are finite, with their nets under way."""
         number = (step - self.warmup) // self.every
-        seeds, well = self.everyone()
+        seeds, well = self.everyone(step)
         drawn: list[Pair] = []
         for first in range(0, self.placement.size, self.members):
             unwell = [slot for slot in range(self.members) if not well[first + slot]]
@@ -114,12 +120,18 @@ class Gap(Strategy):
             drawn += [(first + a, first + b) for a, b in found]
         return self.begin(drawn, well)
 
-    def everyone(self) -> tuple[np.ndarray, np.ndarray]:
-        """(seed [N], whether all its numbers are finite [N]) of the whole herd; one that is not would infect another."""
+    def everyone(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """(seed [N], whether all its numbers are finite [N]) of the whole herd; one that is not would infect another.
+
+        Where the loop has looked at this step nothing is read from the device; a run that is gone on with here looks itself.
+        """
         state = self.herd.state
-        own = np.stack([state["set.seed"].cpu().numpy(), finite(state).cpu().numpy()], 1)
-        seeds, well = self.comm.gather(own, self.placement).T
-        return seeds, well > 0
+        if self._seeds is None:
+            self._seeds = self.comm.gather(state["set.seed"].cpu().numpy(), self.placement)
+        if self._looked is None or self._looked[0] != step:
+            self._looked = step, self.comm.gather(finite(state).cpu().numpy(), self.placement)
+        well, self._looked = self._looked[1], None
+        return self._seeds, well
 
     def begin(self, drawn: Sequence[Pair], well: np.ndarray) -> Swap:
         """Sends the nets of each pair to the other one's rank, as they are now."""
@@ -134,14 +146,14 @@ class Gap(Strategy):
         """The nets that came, within the same storage; `made` [N]: the steps that each member has made."""
         found, state, own = swap.nets.wait(), self.herd.state, self.placement.ranks[self.comm.rank]
         partner = {m for pair in swap.pairs for m in pair}
-        rows = torch.tensor([row for row, m in enumerate(own) if m in partner], dtype=torch.int64)
-        rows = rows.to(state["set.seed"].device)
+        device = state["set.seed"].device
+        rows = index([row for row, m in enumerate(own) if m in partner], device)
         with torch.no_grad():
             for name, value in found.items():
                 state[name].index_copy_(0, rows, value)
             if "set.met" in state:  # from here on its learning rates are smoothed
-                now = torch.tensor([int(made[m]) for m in own if m in partner], dtype=torch.int64)
-                state["set.met"].index_copy_(0, rows, now.to(rows.device))
+                now = index([int(made[m]) for m in own if m in partner], device)
+                state["set.met"].index_copy_(0, rows, now)
 
     def told(self, number: int, drawn: Sequence[Pair], able: Collection[int], well: np.ndarray) -> Event:
         """The event of a swap: who with whom, who sat out, and who could not since it is not finite."""

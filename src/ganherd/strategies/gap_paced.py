@@ -43,7 +43,7 @@ class PacedGap(Gap):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        seeds, well = self.everyone()
+        seeds, well = self.everyone(step)
         made = np.array([int(step * pace) for pace in self.pace])
         for first in range(0, len(self.pace), self.members):
             slots = range(first, first + self.members)

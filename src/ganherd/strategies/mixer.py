@@ -133,7 +133,7 @@ class Mixer:
             seen = torch.where(whole[:, None, None], seen.unflatten(0, x.shape[:2]), torch.nan)
             features += list(seen)
             told = [None] * len(x) if logits is None else list(logits.unflatten(0, x.shape[:2]))
-            predicted += [one.argmax(1) for one in told if one is not None]
+            predicted += [] if logits is None else list(logits.unflatten(0, x.shape[:2]).argmax(2))
             if self._aim:
                 each = zip(x, seen, told, strict=True)
                 wanted += [self._aim.of(Seen(own, of, says, self._asked)) for own, of, says in each]

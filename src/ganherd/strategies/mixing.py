@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,8 +65,17 @@ def summarise(
         mean = torch.stack([one.mean for one in each])
         cov = torch.stack([one.cov for one in each]).mul_(((samples - 1) / samples)[:, None, None])
     if predicted is not None:
-        shares = torch.stack([torch.bincount(y.long(), minlength=classes).double() / len(y) for y in predicted])
+        shares = _shares([y.long() for y in predicted], classes)
     return Summary(mean, cov, samples, shares)
+
+
+def _shares(predicted: Sequence[Tensor], classes: int) -> Tensor:
+    """[G, K] of each the shares of the classes; all at once where they are of as many samples."""
+    if len({len(y) for y in predicted}) > 1:
+        return torch.cat([_shares([y], classes) for y in predicted])
+    of = torch.stack(list(predicted))  # [G, n]
+    counts = torch.zeros(len(of), classes, dtype=torch.float64, device=of.device)
+    return counts.scatter_add_(1, of, torch.ones_like(of, dtype=torch.float64)) / of.shape[1]
 
 
 class FrechetScore:
@@ -95,9 +104,9 @@ class FrechetScore:
         self.mean = mean.masked_fill(self.broken[:, None], 0)  # [G, F]
         self.turned = self.mean @ root  # [G, F]
         second = torch.empty_like(summary.cov)  # [G, F, F] E[x xᵀ], turned
-        for cov, turned, broken, out in zip(summary.cov, self.turned, self.broken, second, strict=True):
-            out.copy_(torch.zeros_like(cov) if broken else root @ cov @ root + torch.outer(turned, turned))
-        self.second = second
+        for cov, turned, out in zip(summary.cov, self.turned, second, strict=True):
+            out.copy_(root @ cov @ root + torch.outer(turned, turned))
+        self.second = second.masked_fill_(self.broken[:, None, None], 0)
         trace = summary.cov.diagonal(dim1=1, dim2=2).sum(1).masked_fill(self.broken, 0)
         self.square = trace + self.mean.square().sum(1)  # [G] E|x|²
         self.real_trace = real.cov.trace()

@@ -36,4 +36,4 @@ class Traffic:
         """Counts what an all-gather of these parts would bring."""
         own = placement.ranks[comm.rank]
         others = len({member // members for member in own}) * members - len(own)
-        self.gathered += others * Layout.of(state).width
+        self.gathered += others * Layout.of(state).width if others else 0

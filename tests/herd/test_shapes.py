@@ -1,0 +1,57 @@
+"""The shape of a kernel's tiles is the one whose launches take least, however long one of them takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="kernels need Triton")
+
+from ganherd.herd.kernels import shapes
+from ganherd.herd.kernels.shapes import Shape, Shapes
+
+QUICK, SLOW, TOO_LARGE = Shape(16, 16, 16, 4, 2), Shape(32, 32, 32, 4, 2), Shape(64, 64, 64, 8, 4)
+
+
+class Clock:
+    """A device on which launches of each shape take so many milliseconds, and the first one takes a second more."""
+
+    def __init__(self, each: dict[Shape, float]) -> None:
+        self.each, self.now, self.launches = each, 0.0, dict[Shape, int]()
+
+    def run(self, shape: Shape) -> None:
+        if shape not in self.each:
+            raise RuntimeError("out of resource: shared memory")
+        self.now += self.each[shape] + (0.0 if shape in self.launches else 1000.0)
+        self.launches[shape] = self.launches.get(shape, 0) + 1
+
+    def event(self, **_: Any) -> Any:
+        clock = self
+
+        class Event:
+            at = 0.0
+
+            def record(self) -> None:
+                self.at = clock.now
+
+            def synchronize(self) -> None: ...
+
+            def elapsed_time(self, later: Event) -> float:
+                return later.at - self.at
+
+        return Event()
+
+
+@pytest.mark.parametrize(("milliseconds", "launches"), [(0.01, 14), (1.0, 14), (40.0, 2)])
+def test_the_quickest_that_fits_is_taken_and_remembered(
+    milliseconds: float, launches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock({SLOW: 1.2 * milliseconds, QUICK: milliseconds})
+    monkeypatch.setattr(shapes.torch.cuda, "Event", clock.event)
+    monkeypatch.setattr(shapes.torch.cuda, "is_current_stream_capturing", lambda: False)
+    path = tmp_path / "kernels.json"
+    assert Shapes(path).best("product", [SLOW, TOO_LARGE, QUICK], clock.run) == QUICK
+    assert Shapes(path).best("product", [SLOW], clock.run) == QUICK
+    assert clock.launches == {SLOW: launches, QUICK: launches}  # few, where each takes long
