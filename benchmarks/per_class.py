@@ -1,9 +1,9 @@
 """Per-class herds on a GPU: wall time, memory, utilisation, FID and IFID, once at the end or along the way. Writes JSON and PNG.
 
 python benchmarks/per_class.py cifar10-wcgan-paper cifar10-dccgan-paper        the papers' recipes in full
-python benchmarks/per_class.py cifar10-perclass --at 2m 4m 6m 8m 10m           FID and IFID over the time of training
-python benchmarks/per_class.py cifar10-perclass --start cifar10-conditional 6m train.batch=128 --at 2m 4m
-                                                                               one GAN of all classes first; in all 10 minutes
+python benchmarks/per_class.py cifar10-perclass                                both phases, as the recipe has them
+python benchmarks/per_class.py cifar10-perclass --start cifar10-conditional 450s --at 75s 150s
+                                                                               the same, FID and IFID after each and in between
 python benchmarks/per_class.py digits-wcgan --at 5s 10s -n 200 --metrics fid   a try on a CPU
 
 Every number is of a run in a folder of its own (--runs), trained by `ganherd train` and scored by `ganherd score`; called again
@@ -30,6 +30,7 @@ from called import command
 
 import ganherd
 from ganherd import pictures
+from ganherd.run import phases
 from ganherd.run.folder import RunFolder
 
 HERE = Path(__file__).parent / "results"
@@ -108,12 +109,14 @@ def measured(row: dict[str, Any], asked: argparse.Namespace) -> Iterator[None]:
         _keep_samples(first, asked, all_classes)
         yield
     before = row["start"]["trained_seconds"] if asked.start else 0.0
+    first = phases.first_of(run)  # where the recipe itself has two phases
     settings += ["--set", f"herd.start_from={row['start']['run']}"] if asked.start else []
     for budget in (asked.at or [None])[len(points) :]:
         began, clock, gauge = time.perf_counter(), time.time(), Gauge()
         with gauge.reading():
             info = trained(run, recipe, *settings, budget=budget)
         wall = time.perf_counter() - began
+        before = float(first.info["seconds"]) if first.info_path.is_file() else before
         ended = (run / "metrics.jsonl").stat().st_mtime
         point = {
             "budget": budget,

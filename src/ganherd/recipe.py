@@ -63,11 +63,21 @@ class Origin(Section):
         return {"from": self.run, "member": self.member, "replica": self.replica}
 
 
+class First(Section):
+    """What is trained before the herd itself, and how much of the budget it gets."""
+
+    recipe: str  # a packaged one or a file; data (but its partition), nets' sizes, seeds, engine, precision: the herd's
+    share: float = Field(gt=0, lt=1)
+
+
 class Herd(Section):
     # how many (default: one per class, or 1 where members share the data); or those of finished runs to start from, with
     # their nets, as [{from: RUN, member: 2}, …]
     members: Annotated[int, Field(ge=1)] | Annotated[list[Origin], Field(min_length=1)] | None = None
     start_from: str | None = None  # a finished run: all start from its members of the same number, or from its only one
+    first: First | None = (
+        None  # two phases: another recipe is trained first, and all start from it; not beside start_from
+    )
     # a finished run, a member for each class: those classes stay as they are, and only what it lacks is trained
     grow_from: str | None = None
     seeds: int = Field(1, ge=1)  # replicas: independent copies stacked, with seeds seed, seed + 1, …
@@ -82,6 +92,11 @@ class Herd(Section):
             raise refuse(
                 "herd.start_from herd.members",
                 "herd.start_from and a list of herd.members both say where members start from: leave one out",
+            )
+        if isinstance(self.members, list) and self.first is not None:
+            raise refuse(
+                "herd.first herd.members",
+                "herd.first and a list of herd.members both say where members start from: leave one out",
             )
         if isinstance(self.members, list) and self.grow_from is not None:
             raise refuse(

@@ -82,6 +82,18 @@ def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], floa
     raise ValueError("must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s, 10m or 2h")
 
 
+def portion(text: str, share: float) -> str:
+    """That share of a budget, as a budget.
+
+    >>> portion("10m", 0.75), portion("1000steps", 0.25), portion("3epochs", 0.5)
+    ('450s', '250steps', '1.5epochs')
+    """
+    kind, amount = parse_budget(text)
+    if kind == "steps":
+        return f"{max(1, round(amount * share))}steps"
+    return f"{amount * share:.10g}{'s' if kind == 'seconds' else kind}"
+
+
 def parse_bytes(text: str) -> int:
     """A size of memory in bytes; K, M, G and T alone count in powers of 1024. A ValueError says what it must be.
 

@@ -99,6 +99,12 @@ def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> 
 
 
 def _section(annotation: Any) -> type[Section] | None:
+    """The section that a key holds, or may hold."""
+    if (
+        len(kinds := set(typing.get_args(annotation)) - {types.NoneType}) == 1
+        and typing.get_origin(annotation) is types.UnionType
+    ):
+        (annotation,) = kinds
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 

@@ -88,6 +88,25 @@ def test_the_run_at_equal_images_is_where_the_longer_one_passed_by(cli, two) -> 
     assert apart["verdict"] == "open" and "interval" not in apart  # one seed says nothing of luck
 
 
+def test_of_two_phases_both_count(cli, two, data) -> None:
+    """Equal budgets are of both phases together, and so are images and seconds."""
+    one = small_recipe(data, data={"partition": "all"}, herd={"members": 1}, run={"watch": {"every": 0}})
+    Path("one.yaml").write_text(yaml.safe_dump(one))
+    herd = {"first": {"recipe": "one.yaml", "share": 0.5}}
+    Path("c.yaml").write_text(yaml.safe_dump(small_recipe(data, herd=herd, run={"watch": {"every": 0}})))
+    found = compared(cli, "a.yaml", "c.yaml", "b.yaml", "--budget", "8steps", "--seeds", 1)
+    budget, images = (found["bases"][basis]["entries"] for basis in ("budget", "images"))
+    assert [(row["steps"], row["first"]) for row in budget.values()] == [(8, 0), (4, 4), (8, 0)]
+    assert [row["images"] for row in budget.values()] == [8 * 8 * 3, 4 * 8 + 4 * 8 * 3, 2 * 8 * 8 * 3]
+    assert [row["images"] for row in images.values()] == [120, 128, 96]  # whole steps that see no more
+    parts = [
+        json.loads((Path(found["compare"]) / "budget" / name / "run.json").read_text()) for name in ("c-first", "c")
+    ]
+    assert budget["c"]["device_seconds"] == pytest.approx(sum(part["seconds"] for part in parts))
+    alike = compared(cli, "c.yaml", "one.yaml", "--budget", "8steps", "--seeds", 1)["bases"]["images"]["entries"]
+    assert [(row["steps"], row["first"], row["images"]) for row in alike.values()] == [(2, 2, 64), (8, 0, 64)]
+
+
 def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> None:
     from ganherd.run import start
 

@@ -14,11 +14,12 @@ import torch
 import ganherd
 import little
 from ganherd import nets
-from ganherd.errors import UserError
 from ganherd.herd.engine import Plan, make_engine
 from ganherd.recipe import Recipe
 from ganherd.recipe_file import load
 from ganherd.run.assemble import Assembly, assemble
+from ganherd.run.folder import RunFolder
+from ganherd.run.phases import before
 
 W = ["cifar10-wcgan-paper", "cifar100-wcgan-paper", "imagenet-wcgan-paper", "mnist-wcgan-paper"]
 DC = ["cifar10-dccgan-paper", "cifar100-dccgan-paper", "imagenet-dccgan-paper"]
@@ -123,7 +124,8 @@ def test_a_sound_recipe_has_what_works_on_few_images(name: str) -> None:
     d, train = recipe.nets.discriminator, recipe.train
     assert (recipe.nets.generator.name, d.name, d.settings["spectral"]) == ("residual", "residual", True)
     assert (recipe.loss.name, train.batch, train.ema, train.flip) == ("hinge", 64, 0.999, True)
-    assert train.augment == ["colour", "translation", "cutout"] and train.budget == "10m"
+    assert train.augment == ([] if name == "cifar10-perclass" else ["colour", "translation", "cutout"])
+    assert train.budget == ("20m" if name == "cifar100-perclass" else "10m")
     assert all(2e6 < count < 4e6 for count in parameters(recipe, (3, 32, 32)))
 
 
@@ -185,30 +187,33 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("brief")
-def test_every_class_starts_from_the_gan_over_all_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the comments of the recipes have it: two commands in one folder."""
-    monkeypatch.chdir(tmp_path)
-    run = load("cifar100-perclass").herd.start_from
-    assert run == "runs/cifar100-all"
-    quickly = [f"herd.start_from={run}", "run.watch.every=0"]
-    with pytest.raises(UserError, match=run):  # one sentence while there is nothing to start from
-        assemble(narrow(tmp_path, "cifar100-perclass", *quickly))
-    ganherd.train(narrow(tmp_path, "cifar100-all", "run.watch.every=0"), run=run, quiet=True)
-    ganherd.train(narrow(tmp_path, "cifar100-perclass", *quickly), run="runs/perclass", quiet=True)
-    one = little.tensors(little.last_checkpoint(tmp_path / run))
-    first = little.tensors(tmp_path / "runs" / "perclass" / "checkpoints" / "step-00000000")
-    taken = ("g.params", "g.ema", "d.params", "g.buffers", "d.buffers")
-    sources = {key.partition("/")[2]: value for key, value in one.items()}
-    found = {key.partition("/")[2]: value for key, value in first.items()}
-    assert len(found) > 40
-    for name, value in found.items():
-        if name.startswith(taken):
-            assert len(value) == 2 and all(torch.equal(row, sources[name][0]) for row in value), name
+@pytest.mark.parametrize(
+    ("name", "first"), [("cifar10-perclass", "cifar10-conditional"), ("cifar100-perclass", "cifar100-all")]
+)
+def test_one_command_trains_both_phases(tmp_path: Path, name: str, first: str) -> None:
+    """The GAN over all classes, then every class from it."""
+    recipe = narrow(tmp_path, name, "run.watch.every=0", "train.budget=8steps")
+    assert recipe.herd.first is not None and recipe.herd.first.recipe == first
+    run = ganherd.train(recipe, run=tmp_path / "run", quiet=True)
+    one, each = RunFolder(tmp_path / "run-first"), run.folder
+    steps = {"cifar10-perclass": (6, 2), "cifar100-perclass": (4, 4)}[name]
+    assert (one.info["step"], each.info["step"]) == steps
+    assert one.info["data"] == each.info["data"]
+    assert each.recipe.herd.start_from == str(one.path) and each.recipe.herd.first is None
+    if first == "cifar100-all":  # nets that know no class are taken as they are
+        ended, begun = little.last_checkpoint(one.path), each.checkpoints / "step-00000000"
+        sources, found = ({k.partition("/")[2]: v for k, v in little.tensors(p).items()} for p in (ended, begun))
+        taken = [key for key in found if key.startswith(("g.params", "g.ema", "d.params", "g.buffers", "d.buffers"))]
+        assert len(taken) > 30
+        assert all(torch.equal(row, sources[key][0]) for key in taken for row in found[key])
 
 
 def test_the_two_phases_have_the_same_nets() -> None:
     for data in ("cifar10", "cifar100"):
         assert load(f"{data}-all").nets == load(f"{data}-perclass").nets
+    assert (
+        before(load("cifar10-perclass")).model_dump() == load("cifar10-conditional", ["train.budget=450s"]).model_dump()
+    )
 
 
 # -- a hundred classes on a CPU -----------------------------------------------------------------------------------------

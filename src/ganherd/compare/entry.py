@@ -11,6 +11,14 @@ from ganherd.recipe import Recipe
 
 
 @dataclass(frozen=True)
+class Made:
+    """Steps of a run, and of the one that was trained before it."""
+
+    steps: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class Entry:
     """What is known of a recipe before it trains."""
 
@@ -22,6 +30,7 @@ class Entry:
     pace: tuple[Fraction, ...]  # of each member of one seed, where they differ
     digest: str  # of the data
     data: str  # its name
+    first: Entry | None = None  # of the recipe that is trained before it
 
     def images(self, steps: int) -> int:
         """Real images that the discriminators of one seed have been shown after so many steps, counted each time."""
@@ -33,11 +42,25 @@ class Entry:
         """The most steps, up to `most`, that see no more than so many images; at least one."""
         return max(1, bisect_right(range(most + 1), images, key=self.images) - 1)
 
+    def seen(self, made: Made) -> int:
+        """Images of all phases."""
+        return self.images(made.steps) + (self.first.images(made.first) if self.first else 0)
+
+    def shorter(self, images: int, made: Made) -> Made:
+        """So many steps that no more than so many images are seen; of two phases each by the same part."""
+        if self.first is None:
+            return Made(self.steps(images, made.steps))
+        part = min(1.0, images / self.seen(made))
+        first = self.first.steps(int(part * self.first.images(made.first)), made.first)
+        return Made(self.steps(images - self.first.images(first), made.steps), first)
+
 
 def look_at(recipe: Recipe) -> Entry:
     """Assembles the herd once, and lets it go again."""
+    from ganherd.run import phases
     from ganherd.run.assemble import assemble
 
+    first = look_at(phases.before(recipe)) if phases.pending(recipe) else None
     assembly = assemble(recipe, trust_code=True)
     herd, members = assembly.herd, assembly.members
     breeds = herd.breeds.all
@@ -50,6 +73,7 @@ def look_at(recipe: Recipe) -> Entry:
         pace=tuple(herd.pace[:members]),
         digest=assembly.dataset.digest,
         data=assembly.dataset.name,
+        first=first,
     )
 
 

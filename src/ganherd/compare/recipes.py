@@ -2,7 +2,8 @@
 
 Every recipe first trains with the budget. The least number of images that one of them has seen then is common to all: those
 that have seen more train once more, with the same seeds, up to that number. A run is a function of its seed and its step, so
-this is exactly where the longer run passed by, measured without guessing.
+this is exactly where the longer run passed by, measured without guessing. Of a recipe with two phases each is shortened by the
+same part.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 from ganherd import recipe_file
 from ganherd.compare.differences import differences
-from ganherd.compare.entry import Entry, look_at, names_of
+from ganherd.compare.entry import Entry, Made, look_at, names_of
 from ganherd.errors import Interrupted, UserError
 from ganherd.recipe import Recipe, parse_budget
+from ganherd.run import phases
 from ganherd.run.folder import RunFolder, write_aside
 from ganherd.scores.registry import METRICS, known_metrics
 
@@ -82,13 +84,20 @@ def compare(asked: Asked, folder: Path, quiet: bool = False, say: Say | None = N
         state.write(data={"name": first.data, "sha256": first.digest})
         for name, entry in entries.items():
             _train(state, BUDGET, name, entry.recipe, asked.is_time, quiet, say)
-        steps = {name: int(state.run(BUDGET, name).info["step"]) for name in entries}
-        least = min(entry.images(steps[name]) for name, entry in entries.items())
+        made = {name: _made(state.run(BUDGET, name), entry) for name, entry in entries.items()}
+        least = min(entry.seen(made[name]) for name, entry in entries.items())
         for name, entry in entries.items():
-            wanted = entry.steps(least, steps[name])
-            if wanted < steps[name]:
-                shorter = recipe_file.load(entry.recipe, [f"train.budget={wanted}steps"])
-                _train(state, IMAGES, name, shorter, False, quiet, say)
+            wanted = entry.shorter(least, made[name])
+            if wanted == made[name]:
+                continue
+            recipe = entry.recipe
+            if entry.first is not None:
+                where = phases.first_of(state.run(IMAGES, name).path).path
+                recipe = phases.after(recipe, where)
+                before = recipe_file.load(entry.first.recipe, [f"train.budget={wanted.first}steps"])
+                _train(state, IMAGES, where.name, before, False, quiet, say)
+            shorter = recipe_file.load(recipe, [f"train.budget={wanted.steps}steps"])
+            _train(state, IMAGES, name, shorter, False, quiet, say)
         _score(state, entries, say)
     return state.facts
 
@@ -230,19 +239,26 @@ def _key(run: RunFolder) -> str:
     return f"{run.path.parent.name}/{run.path.name}"
 
 
+def _made(run: RunFolder, entry: Entry) -> Made:
+    before = int(phases.first_of(run.path).info["step"]) if entry.first else 0
+    return Made(int(run.info["step"]), before)
+
+
 def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:
     info, basis, name = run.info, run.path.parent.name, run.path.name
+    before = float(phases.first_of(run.path).info["seconds"]) if entry.first else 0.0
+    wall = state.facts["wall"][basis]
     return {
         "run": _key(run),
         "members": entry.members,
         "parameters": entry.parameters,
         "generator_parameters": list(entry.generators),
         "discriminator_parameters": entry.discriminator,
-        "steps": int(info["step"]),
-        "images": entry.images(int(info["step"])),
+        **vars(_made(run, entry)),
+        "images": entry.seen(_made(run, entry)),
         "device": info["engine"]["device"],
-        "device_seconds": float(info["seconds"]),
-        "wall_seconds": state.facts["wall"][basis].get(name),
+        "device_seconds": before + float(info["seconds"]),
+        "wall_seconds": wall.get(name) and wall[name] + wall.get(phases.first_of(run.path).path.name, 0.0),
     }
 
 

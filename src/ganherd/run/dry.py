@@ -8,6 +8,7 @@ from ganherd.herd import autotune
 from ganherd.herd.engine import memory_per_member, rate
 from ganherd.herd.state import bytes_per_member
 from ganherd.recipe import Recipe, parse_budget
+from ganherd.run import phases
 from ganherd.run.assemble import assemble
 from ganherd.run.budget import plan_budget
 from ganherd.run.meetings import never_due, plan_meetings, refuse_impossible
@@ -16,13 +17,19 @@ from ganherd.run.progress import duration, size
 
 def describe(recipe: Recipe) -> dict[str, Any]:
     """Assembles the herd and runs it for a second on copies; nothing is written."""
+    unit, amount = parse_budget(recipe.train.budget)
+    notes = []
+    if (first := phases.pending(recipe)) is not None:
+        notes = [
+            f"{first.recipe} is trained first, for {phases.before(recipe).train.budget}; the rest is the herd's own"
+        ]
+        recipe = phases.after(recipe)
     assembly = assemble(recipe, trust_code=True)
     refuse_impossible(assembly)
     herd, recipe = assembly.herd, assembly.recipe
     plan = autotune.choose(herd, recipe.engine, lambda text: None)
     speed = rate(herd, plan, 1.0)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.size, 2.0))
-    unit, amount = parse_budget(recipe.train.budget)
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
     return {
         "data": f"{assembly.dataset.name}, {len(assembly.dataset.x):,} of shape {list(assembly.dataset.shape)}, "
@@ -44,7 +51,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
         "epochs": round(budget.steps / assembly.steps_per_epoch, 2),
         "member_steps_per_second": round(speed, 1),
         "seconds": amount if unit == "seconds" else round(budget.steps * herd.size / speed, 1),
-        "notes": [*assembly.notes, *never_due(recipe, meetings, budget.steps)],
+        "notes": [*notes, *assembly.notes, *never_due(recipe, meetings, budget.steps)],
     }
 
 

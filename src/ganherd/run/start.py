@@ -14,7 +14,7 @@ from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint, trackers
+from ganherd.run import checkpoint, phases, trackers
 from ganherd.run.budget import plan_budget
 from ganherd.run.catch_up import bring_back
 from ganherd.run.conclude import Run
@@ -56,12 +56,44 @@ def begin(
     `whole`: a time budget is all for the training, and the mixture comes after it. `job`: the ranks that all call this.
     `part`: the only members that are trained in this folder, which ends without a mixture: see `parts`.
     """
+    if (first := phases.pending(recipe)) is not None:
+        if part is not None or (job is not None and job.latest.size > 1):
+            raise UserError(
+                f"herd.first is trained by one process: train {first.recipe} by itself, then this with "
+                "--set herd.start_from=RUN."
+            )
+        return _two_phases(recipe, path, name, quiet, trust_code, whole)
     rescue = Rescue((job or Local()).latest)
     return rescue.through(
         lambda: _begin(rescue, recipe, path, name, quiet, trust_code, whole, part),
         lambda where: _resume(rescue, where, (), quiet, trust_code),
         path,
     )
+
+
+def _two_phases(recipe: Recipe, path: str | Path | None, name: str, quiet: bool, trust_code: bool, whole: bool) -> Run:
+    """Another recipe first, in a folder beside the run's, and the run from there; the same call goes on where one was stopped."""
+    where, say = Path(path) if path is not None else next_path(Path("runs"), name), _teller(quiet)
+    RunFolder(where).refuse_existing()
+    first, then, folder = (
+        phases.before(recipe),
+        phases.after(recipe, phases.first_of(where).path),
+        phases.first_of(where),
+    )
+    say(f"first phase: {first.train.budget}, in {folder.path}")
+    try:
+        if not folder.info_path.is_file():
+            begin(first, folder.path, name, quiet, trust_code, whole)
+        else:
+            refuse_changes(folder.recipe, first, folder)
+            if folder.info.get("state") != "finished" or folder.recipe.train.budget != first.train.budget:
+                resume(folder.path, [f"train.budget={first.train.budget}"], quiet, trust_code)
+    except Interrupted:
+        raise Interrupted(
+            f"stopped in the first phase, and nothing is lost: the same command with --run {where} goes on from there."
+        ) from None
+    say(f"second phase: {then.train.budget}, in {where}")
+    return begin(then, where, name, quiet, trust_code, whole)
 
 
 def _begin(

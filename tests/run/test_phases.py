@@ -1,0 +1,141 @@
+"""Recipes of two phases: one command trains what comes first, and then the herd that starts from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ganherd
+import little
+from ganherd import recipe_file
+from ganherd.comm.local import Local
+from ganherd.errors import Interrupted, UserError
+from ganherd.run import dry, phases, start
+from ganherd.run.folder import RunFolder
+from small import small_data, small_recipe
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    little.be_brief(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> dict[str, Any]:
+    """Three classes that start from one GAN over all of them, which gets three steps of four."""
+    data = small_data(tmp_path / "data.npz")
+    one = small_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 1}, train={"batch": 16})
+    Path("one.yaml").write_text(yaml.safe_dump(one))
+    herd = {"first": {"recipe": "one.yaml", "share": 0.75}, "seeds": 2}
+    return small_recipe(data, herd=herd, train={"budget": "8steps"}, run={"seed": 5})
+
+
+def bytes_of(run: Path) -> list[bytes]:
+    return [p.read_bytes() for p in sorted(little.last_checkpoint(run).glob("*.safetensors"))]
+
+
+def test_the_first_phase_has_the_herds_data_seeds_engine_and_sizes(recipe: dict[str, Any]) -> None:
+    recipe["nets"]["generator"]["width"] = 9
+    first, then = phases.before(loaded := recipe_file.load(recipe)), phases.after(loaded, Path("x-first"))
+    assert (first.data.source, first.data.partition) == (recipe["data"]["source"], "all")
+    assert (first.run.seed, first.herd.seeds, first.herd.members, first.engine) == (5, 2, 1, loaded.engine)
+    assert first.nets.generator.settings["width"] == 9
+    assert (first.train.batch, first.train.budget, then.train.budget) == (16, "6steps", "2steps")
+    assert (then.herd.first, then.herd.start_from, then.nets) == (None, "x-first", loaded.nets)
+
+
+def test_one_command_is_the_same_as_two(recipe: dict[str, Any]) -> None:
+    ganherd.train(recipe, run="run", quiet=True)
+    loaded = recipe_file.load(recipe)
+    ganherd.train(phases.before(loaded), run="by-hand", quiet=True)
+    second = recipe_file.load(recipe, ["herd.first=null", "herd.start_from=by-hand", "train.budget=2steps"])
+    ganherd.train(second, run="second", quiet=True)
+    assert bytes_of(Path("run-first")) == bytes_of(Path("by-hand"))
+    assert bytes_of(Path("run")) == bytes_of(Path("second"))
+    assert RunFolder(Path("run")).info["origins"][0]["from"] == "run-first"
+
+
+def test_stopped_in_the_first_phase_the_same_command_goes_on(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = start._begin
+
+    def stopped(rescue: Any, asked: Any, *rest: Any) -> Any:
+        shorter = recipe_file.load(asked, ["train.budget=3steps"])
+        begin(rescue, shorter, *rest)
+        raise Interrupted("stopped by SIGTERM at step 3.")
+
+    ganherd.train(recipe, run="whole", quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "_begin", stopped)
+        with pytest.raises(Interrupted, match="the same command with --run run goes on"):
+            ganherd.train(recipe, run="run", quiet=True)
+    assert not Path("run").exists() and RunFolder(Path("run-first")).info["step"] == 3
+    ganherd.train(recipe, run="run", quiet=True)
+    assert bytes_of(Path("run")) == bytes_of(Path("whole"))
+
+
+def test_another_recipe_does_not_take_up_a_first_phase(recipe: dict[str, Any]) -> None:
+    ganherd.train(phases.before(recipe_file.load(recipe)), run="run-first", quiet=True)
+    recipe["run"]["seed"] = 6
+    with pytest.raises(UserError, match="run-first was started with another recipe"):
+        ganherd.train(recipe, run="run", quiet=True)
+
+
+def test_a_run_that_is_there_comes_before_the_first_phase(recipe: dict[str, Any]) -> None:
+    ganherd.train(phases.before(recipe_file.load(recipe)), run="there", quiet=True)
+    recipe["herd"]["start_from"] = "there"
+    ganherd.train(recipe, run="run", quiet=True)
+    assert not Path("run-first").exists() and RunFolder(Path("run")).info["step"] == 8  # all of the budget
+
+
+def test_without_a_name_both_phases_have_one_number(recipe: dict[str, Any]) -> None:
+    ganherd.train(recipe, quiet=True)
+    assert sorted(p.name for p in Path("runs").iterdir()) == ["00001-run", "00001-run-first"]
+
+
+def test_several_processes_and_parts_are_refused_before_anything_trains(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = recipe_file.load(recipe)
+    with pytest.raises(UserError, match=r"train one.yaml by itself, then this with --set herd.start_from=RUN"):
+        start.begin(loaded, "run", part=range(1))
+    monkeypatch.setattr(Local, "size", 2)
+    with pytest.raises(UserError, match="by one process"):
+        start.begin(loaded, "run", job=Local())
+    assert not Path("run").exists() and not Path("run-first").exists()
+
+
+def test_a_dry_run_tells_both_phases(recipe: dict[str, Any]) -> None:
+    facts = dry.describe(recipe_file.load(recipe))
+    assert facts["steps"] == 2
+    assert "one.yaml is trained first, for 6steps; the rest is the herd's own" in dry.text(facts)
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("herd", "sentence"),
+    [
+        ({"first": {"recipe": "one.yaml", "share": 1}}, "herd.first.share"),
+        ({"first": {"recipe": "one.yaml"}}, "herd.first.share"),
+        (
+            {"first": {"recipe": "one.yaml", "share": 0.5}, "members": [{"from": "there", "member": 0}]},
+            "both say where members start from",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(recipe: dict[str, Any], herd: dict[str, Any], sentence: str) -> None:
+    recipe["herd"] = herd
+    with pytest.raises(UserError, match=sentence):
+        recipe_file.load(recipe)
+
+
+def test_a_first_recipe_that_is_not_there_is_named(recipe: dict[str, Any]) -> None:
+    recipe["herd"]["first"]["recipe"] = "onne.yaml"
+    with pytest.raises(UserError, match=r"onne.yaml"):
+        ganherd.train(recipe, run="run", quiet=True)
+    assert not Path("run").exists()
