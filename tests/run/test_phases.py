@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
 from ganherd.run import dry, phases, start
 from ganherd.run.folder import RunFolder
+from ganherd.run.identity import refuse_changes
 from small import small_data, small_recipe
 
 
@@ -108,6 +111,71 @@ def test_several_processes_and_parts_are_refused_before_anything_trains(
     with pytest.raises(UserError, match="by one process"):
         start.begin(loaded, "run", job=Local())
     assert not Path("run").exists() and not Path("run-first").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            ["nets.generator=mlp", "nets.discriminator=mlp"],
+            r"nets are others \(small and small, latent 8, prior normal\)",
+        ),
+        (["herd.members=5"], "has 3 classes"),
+        (["herd.first.recipe=five.yaml"], "trains 5 members and this herd has 3"),
+        (["herd.grow_from=nothere"], "there is no run folder nothere"),
+        (["herd.first.recipe=two.yaml"], "two.yaml has a first phase itself"),
+    ],
+)
+def test_what_is_wrong_with_the_herd_is_said_before_the_first_phase(
+    recipe: dict[str, Any], changes: list[str], sentence: str
+) -> None:
+    five = small_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 5})
+    Path("five.yaml").write_text(yaml.safe_dump(five))
+    Path("two.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(UserError, match=sentence):
+        ganherd.train(recipe, changes, run="run", quiet=True)
+    assert not Path("run-first").exists()
+
+
+def test_a_herd_without_nets_takes_those_of_the_first_recipe(recipe: dict[str, Any]) -> None:
+    wide = small_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 1}, nets={"latent": 5})
+    Path("wide.yaml").write_text(yaml.safe_dump(wide))
+    del recipe["nets"]
+    ganherd.train(recipe, ["herd.first.recipe=wide.yaml"], run="run", quiet=True)
+    assert [RunFolder(Path(run)).recipe.nets.latent for run in ("run-first", "run")] == [5, 5]
+
+
+def test_a_prior_is_that_of_both_phases(recipe: dict[str, Any]) -> None:
+    ganherd.train(recipe, ["nets.prior=uniform"], run="run", quiet=True)
+    assert [RunFolder(Path(run)).recipe.nets.prior for run in ("run-first", "run")] == ["uniform", "uniform"]
+
+
+def test_the_recipe_of_both_phases_may_stand_beside_a_resume(recipe: dict[str, Any]) -> None:
+    Path("two.yaml").write_text(yaml.safe_dump(recipe))
+    ganherd.train("two.yaml", run="run", quiet=True)
+    folder = RunFolder.open("run")
+    refuse_changes(folder.recipe, recipe_file.load("two.yaml"), folder)
+    with pytest.raises(UserError, match="run.seed"):
+        refuse_changes(folder.recipe, recipe_file.load("two.yaml", ["run.seed=6"]), folder)
+
+
+def test_a_run_in_its_first_phase_is_told(recipe: dict[str, Any]) -> None:
+    ganherd.train(phases.before(recipe_file.load(recipe)), run="run-first", quiet=True)
+    with pytest.raises(UserError, match=r"run is in its first phase \(run-first\): .* goes on with --run run"):
+        RunFolder.open("run")
+
+
+def test_here_is_a_folder_too() -> None:
+    assert phases.first_of(Path(".")).path == Path.cwd().with_name(f"{Path.cwd().name}-first")
+
+
+def test_parts_of_a_herd_are_refused_before_anything_is_written(recipe: dict[str, Any]) -> None:
+    recipe["herd"]["seeds"] = 1
+    Path("two.yaml").write_text(yaml.safe_dump(recipe))
+    command = [sys.executable, "-m", "ganherd", "train", "two.yaml", "--members", "0-1", "--run", "run"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "train one.yaml by itself" in done.stderr
+    assert not Path("run").exists()
 
 
 def test_a_dry_run_tells_both_phases(recipe: dict[str, Any]) -> None:

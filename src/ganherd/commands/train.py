@@ -91,9 +91,12 @@ def train(
         _train(None, recipe, run, resume, overrides, trust_code, as_json, quiet)
         return
     if engine == "local":
+        from ganherd.run import phases
         from ganherd.run.spawn import spawn
 
-        _load(recipe, resume, overrides)  # a mistake is said once, and before anything is started
+        loaded = _load(recipe, resume, overrides)  # a mistake is said once, and before anything is started
+        if resume is None:
+            phases.refuse(loaded)
         raise typer.Exit(spawn(ranks or 1, _without_ranks(sys.argv[1:])))
     if ranks is not None:
         raise UserError("--ranks starts ranks by itself, and this process is one of several already: leave it out.")
@@ -175,7 +178,9 @@ def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_
     """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
     loaded = _load(recipe, None, overrides)
     refuse_meeting(loaded, "--members")
-    from ganherd.run import parts
+    from ganherd.run import parts, phases
+
+    phases.refuse(loaded)
 
     done = parts.train_part(loaded, run, members, quiet)
     if done.scores or as_json:

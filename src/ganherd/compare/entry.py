@@ -80,14 +80,16 @@ def look_at(recipe: Recipe) -> Entry:
 def names_of(sources: list[str]) -> list[str]:
     """Short names of recipes: that of a packaged one or of its file, each different.
 
-    >>> names_of(["digits-wcgan", "mine.yaml", "old/mine.yaml"])
-    ['digits-wcgan', 'mine', 'mine-2']
+    No name is that of another's first phase.
+
+    >>> names_of(["digits-wcgan", "mine.yaml", "old/mine.yaml", "mine-first.yaml"])
+    ['digits-wcgan', 'mine', 'mine-2', 'mine-first-2']
     """
     found: list[str] = []
     for source in sources:
         name = stem = Path(source).name.removesuffix(".yaml") or "recipe"
         number = 1
-        while name in found:
+        while {name, f"{name}-first", name.removesuffix("-first")} & set(found):
             number += 1
             name = f"{stem}-{number}"
         found.append(name)

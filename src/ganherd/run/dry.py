@@ -12,6 +12,7 @@ from ganherd.run import phases
 from ganherd.run.assemble import assemble
 from ganherd.run.budget import plan_budget
 from ganherd.run.meetings import never_due, plan_meetings, refuse_impossible
+from ganherd.run.origins import refuse_unlike
 from ganherd.run.progress import duration, size
 
 
@@ -23,6 +24,7 @@ def describe(recipe: Recipe) -> dict[str, Any]:
         notes = [
             f"{first.recipe} is trained first, for {phases.before(recipe).train.budget}; the rest is the herd's own"
         ]
+        refuse_unlike(phases.after(recipe), phases.before(recipe))
         recipe = phases.after(recipe)
     assembly = assemble(recipe, trust_code=True)
     refuse_impossible(assembly)

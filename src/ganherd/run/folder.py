@@ -43,6 +43,11 @@ class RunFolder:
         """An existing run, or one clear sentence."""
         folder = cls(path)
         if not folder.path.is_dir():
+            first = folder.path.with_name(f"{folder.path.name}-first") if folder.path.name else folder.path
+            if (first / "run.json").is_file():
+                raise UserError(
+                    f"{folder.path} is in its first phase ({first}): the command that began it goes on with --run {folder.path}."
+                )
             raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
         if not folder.info_path.is_file() or not folder.recipe_path.is_file():
             raise UserError(f"{folder.path} is not a run folder: it has no run.json and recipe.yaml.")

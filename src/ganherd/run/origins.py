@@ -121,8 +121,34 @@ def resolved(recipe: Recipe) -> Recipe:
     return recipe_file.load({**recipe.model_dump(), "nets": found.model_dump(), "herd": herd.model_dump()})
 
 
+def refuse_unlike(recipe: Recipe, first: Recipe) -> None:
+    """A herd must be able to start from a run of `first`, which is not there yet: with its nets, and as many members or one."""
+    from ganherd.run.assemble import assemble  # which needs what is above
+
+    found = first.nets
+    if recipe.data.partition == "by-class" and recipe.nets != found:
+        found = _of_class(found)
+    if recipe.nets not in (found, Nets()):
+        one, other = (
+            f"{nets.generator.name} and {nets.discriminator.name}, latent {nets.latent}, prior {nets.prior}"
+            for nets in (first.nets, recipe.nets)
+        )
+        raise UserError(
+            f"this herd cannot start from what herd.first trains, whose nets are others ({one}) than its own ({other}): "
+            "make them alike, or leave nets out of the recipe."
+        )
+    members = assemble(recipe_file.load({**recipe.model_dump(), "nets": found.model_dump()}), trust_code=True).members
+    if first.herd.count not in (None, 1, members):
+        raise UserError(
+            f"herd.first trains {first.herd.count} members and this herd has {members}: it must train as many, or one."
+        )
+
+
 def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
     """The recipe with what was taken from other runs when `before` was resolved, without those runs."""
+    if recipe.herd.first is not None and recipe.herd.start_from is None and before.herd.first is None:
+        second = {"first": None, "start_from": before.herd.start_from}
+        recipe = recipe.model_copy(update={"herd": recipe.herd.model_copy(update=second)})
     if recipe.herd.start_from is None and recipe.herd.grow_from is None and not isinstance(recipe.herd.members, list):
         return recipe
     herd = recipe.herd

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from ganherd import recipe_file
-from ganherd.recipe import First, Net, Recipe
+from ganherd.errors import UserError
+from ganherd.recipe import First, Recipe
 from ganherd.recipe_base import portion
+from ganherd.recipe_nets import Nets
 from ganherd.run.folder import RunFolder
 
 
 def first_of(run: Path) -> RunFolder:
     """The folder of the first phase of a run: beside it."""
+    run = run if run.name else run.resolve()
     return RunFolder(run.with_name(f"{run.name}-first"))
 
 
@@ -21,18 +24,25 @@ def pending(recipe: Recipe) -> First | None:
     return recipe.herd.first if recipe.herd.start_from is None else None
 
 
+def refuse(recipe: Recipe) -> None:
+    """Several processes, and parts of a herd, have no first phase of their own."""
+    if (first := pending(recipe)) is not None:
+        raise UserError(
+            f"herd.first is trained by one process: train {first.recipe} by itself, then this with --set herd.start_from=RUN."
+        )
+
+
 def before(recipe: Recipe) -> Recipe:
     """The recipe of the first phase, with its share of the budget: on the same data, with the same seeds, in the same precision on
     the same engine, and with nets of the same size."""
     assert recipe.herd.first is not None
     first, own = recipe.herd.first, recipe_file.load(recipe.herd.first.recipe)
-    sizes = {
-        role: _sized(getattr(own.nets, role), getattr(recipe.nets, role)) for role in ("generator", "discriminator")
-    }
+    if own.herd.first is not None:
+        raise UserError(f"herd.first: {first.recipe} has a first phase itself; name a recipe that has none.")
     changes = {
         "data": {**recipe.data.model_dump(), "partition": own.data.partition, "diet": own.data.diet},
         "herd": {"seeds": recipe.herd.seeds},
-        "nets": {"latent": recipe.nets.latent, **sizes},
+        "nets": {} if recipe.nets == Nets() else _sized(own.nets, recipe.nets),
         "train": {"budget": portion(recipe.train.budget, first.share), "precision": recipe.train.precision},
         "engine": recipe.engine.model_dump(),
         "run": {"seed": recipe.run.seed},
@@ -48,9 +58,14 @@ def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
     return _changed(recipe, {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}})
 
 
-def _sized(net: Net, like: Net) -> dict[str, Any]:
-    """The net with those settings of the other one that it has, too."""
-    return {"name": net.name, "settings": {key: like.settings.get(key, value) for key, value in net.settings.items()}}
+def _sized(nets: Nets, like: Nets) -> dict[str, Any]:
+    """The nets with those settings of the other ones that they have, too."""
+    sized = {}
+    for role in ("generator", "discriminator"):
+        net, other = getattr(nets, role), getattr(like, role)
+        settings = {key: other.settings.get(key, value) for key, value in net.settings.items()}
+        sized[role] = {"name": net.name, "settings": settings}
+    return {"latent": like.latent, "prior": like.prior, **sized}
 
 
 def _changed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:

@@ -35,6 +35,7 @@ from ganherd.run.identity import (
 )
 from ganherd.run.length import extended, measure
 from ganherd.run.meetings import never_due, plan_meetings
+from ganherd.run.origins import refuse_unlike
 from ganherd.run.ranks import together
 from ganherd.run.ready import planned, ready, settle_in, shared, stand_by
 from ganherd.run.rescue import Rescue
@@ -56,12 +57,9 @@ def begin(
     `whole`: a time budget is all for the training, and the mixture comes after it. `job`: the ranks that all call this.
     `part`: the only members that are trained in this folder, which ends without a mixture: see `parts`.
     """
-    if (first := phases.pending(recipe)) is not None:
+    if phases.pending(recipe) is not None:
         if part is not None or (job is not None and job.latest.size > 1):
-            raise UserError(
-                f"herd.first is trained by one process: train {first.recipe} by itself, then this with "
-                "--set herd.start_from=RUN."
-            )
+            phases.refuse(recipe)
         return _two_phases(recipe, path, name, quiet, trust_code, whole)
     rescue = Rescue((job or Local()).latest)
     return rescue.through(
@@ -75,11 +73,10 @@ def _two_phases(recipe: Recipe, path: str | Path | None, name: str, quiet: bool,
     """Another recipe first, in a folder beside the run's, and the run from there; the same call goes on where one was stopped."""
     where, say = Path(path) if path is not None else next_path(Path("runs"), name), _teller(quiet)
     RunFolder(where).refuse_existing()
-    first, then, folder = (
-        phases.before(recipe),
-        phases.after(recipe, phases.first_of(where).path),
-        phases.first_of(where),
-    )
+    folder = phases.first_of(where)
+    first, then = phases.before(recipe), phases.after(recipe, folder.path)
+    trackers.check(then)  # what is wrong with the herd itself is better said now than after the first phase
+    refuse_unlike(phases.after(recipe), first)
     say(f"first phase: {first.train.budget}, in {folder.path}")
     try:
         if not folder.info_path.is_file():
