@@ -44,6 +44,18 @@ class Clock:
         return Event()
 
 
+class OnGpu:
+    """What is asked of a tensor there."""
+
+    is_cuda, device, dtype = True, "cuda", "bf16"
+
+    def __init__(self, members: int) -> None:
+        self.members = members
+
+    def __len__(self) -> int:
+        return self.members
+
+
 @pytest.mark.parametrize(("milliseconds", "launches"), [(0.01, 14), (1.0, 14), (40.0, 2)])
 def test_the_quickest_that_fits_is_taken_and_remembered(
     milliseconds: float, launches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -55,3 +67,20 @@ def test_the_quickest_that_fits_is_taken_and_remembered(
     assert Shapes(path).best("product", [SLOW, TOO_LARGE, QUICK], clock.run) == QUICK
     assert Shapes(path).best("product", [SLOW], clock.run) == QUICK
     assert clock.launches == {SLOW: launches, QUICK: launches}  # few, where each takes long
+
+
+def test_large_herds_share_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred members have been measured: a thousand need no measurement, ten do."""
+    clock = Clock({SLOW: 1.2, QUICK: 1.0})
+    monkeypatch.setattr(shapes.torch.cuda, "Event", clock.event)
+    monkeypatch.setattr(shapes.torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(shapes.torch.cuda, "get_device_name", lambda device: "a GPU")
+    known = Shapes(tmp_path / "kernels.json")
+    monkeypatch.setattr(shapes, "_shapes", lambda: known)
+
+    def launches(members: int) -> int:
+        before = sum(clock.launches.values())
+        assert shapes.chosen(OnGpu(members), "product", (3,), 1e12, [SLOW, QUICK], clock.run) == QUICK
+        return sum(clock.launches.values()) - before
+
+    assert [launches(members) > 0 for members in (100, 1000, 10, 16, 64)] == [True, False, True, False, False]

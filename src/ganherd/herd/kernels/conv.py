@@ -116,7 +116,7 @@ def gather(
         for name, has in (("line", line), ("sums", sums), ("back", back), ("after", after), ("planes", planes))
         if has
     ]
-    sizes = (*x.shape, co, k, stride, transposed, turned, tf32, with_stats, *extras)
+    sizes = (*x.shape[1:], co, k, stride, transposed, turned, tf32, with_stats, *extras)
     stats = run(chosen(x, "gather", sizes, work, [rule, *_others(rule, co, contracted)], run))
     if isinstance(into, Line) and stats is not None:  # columns are (place, channel) where a linear layer read an image
         into.sums = stats.view(2, n, -1, into.table.shape[2])
@@ -198,7 +198,7 @@ def weight_gradient(
         Shape(min(bi, 64), bo, 64, 4, 4),
         Shape(bi, min(bo, 64), 64, 4, 4),
     ]
-    key = (n, *sizes, k, stride, tf32, sums_of, spread, *(["line"] if line else []))
+    key = (*sizes, k, stride, tf32, sums_of, spread, *(["line"] if line else []))
     work = 2.0 * n * places * k * k * ci * co
     out, sums = run(chosen(x, "weight gradient", key, work, [rule, *(s for s in others if s != rule)], run))
     return out, sums

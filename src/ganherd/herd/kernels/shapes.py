@@ -65,12 +65,21 @@ def chosen(
     candidates: Sequence[Shape],
     run: Callable[[Shape], object],
 ) -> Shape:
-    """The rule's shape, the first candidate, for light work; the fastest for heavy work on a GPU."""
+    """The rule's shape, the first candidate, for light work; the fastest for heavy work on a GPU. x [N, …], `sizes` without N."""
     if not x.is_cuda or work < HEAVY:
         return candidates[0]
-    device = torch.cuda.get_device_name(x.device)
-    key = " ".join(map(str, (name, device, torch.__version__, triton.__version__, x.dtype, *sizes)))
+    device, n = torch.cuda.get_device_name(x.device), crowd(len(x))
+    key = " ".join(map(str, (name, device, torch.__version__, triton.__version__, x.dtype, n, *sizes)))
     return _shapes().best(key, candidates, run)
+
+
+def crowd(members: int) -> int:
+    """The next power of two, 64 at most: beyond that every tile keeps the device busy, and a larger herd needs no measurement.
+
+    >>> [crowd(n) for n in (1, 10, 16, 100, 2000)]
+    [1, 16, 16, 64, 64]
+    """
+    return min(64, 1 << (members - 1).bit_length())
 
 
 @lru_cache(maxsize=1)
