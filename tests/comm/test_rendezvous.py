@@ -63,26 +63,30 @@ SILENT = """
 import sys, threading
 import torch.distributed as dist
 from ganherd.comm.rendezvous import Watch
+class Hangs:
+    def set(self, *words): threading.Event().wait()
 store = dist.HashStore()
-watch = Watch(lambda: store, "attempt", 1, 3, 1.5)
+watch = Watch(Hangs if sys.argv[1] == "hangs" else lambda: store, "attempt", 1, 3, 1.5)
 if sys.argv[1] == "closed":
     watch.close()
 for beat in range(30):
-    if sys.argv[1] != "silent":
+    if sys.argv[1] not in ("silent", "hangs"):
         store.set("attempt/alive/0", str(beat))
     threading.Event().wait(0.1)
 print("went on")
 """
 
 
-@pytest.mark.parametrize(("other", "ends"), [("silent", 1), ("alive", 0), ("closed", 0)])
-def test_a_rank_ends_where_the_one_before_it_falls_silent(other: str, ends: int) -> None:
+@pytest.mark.parametrize(
+    ("other", "who"), [("silent", "rank 0"), ("hangs", "the store"), ("alive", ""), ("closed", "")]
+)
+def test_a_rank_ends_where_the_one_before_it_falls_silent_or_the_store(other: str, who: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SILENT, other], env=environment(), capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == ends, done.stderr
-    assert done.stdout == ("" if ends else "went on\n")
-    assert ("ganherd: rank 1 ends: nothing was heard of rank 0 for 1.5 seconds." in done.stderr) == bool(ends)
+    assert done.returncode == bool(who), done.stderr
+    assert done.stdout == ("" if who else "went on\n")
+    assert not who or f"ganherd: rank 1 ends: nothing was heard of {who} for 1.5 seconds." in done.stderr
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])

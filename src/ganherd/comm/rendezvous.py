@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -59,7 +60,7 @@ class Watch:
     def __init__(self, store: Callable[[], Any], name: str, rank: int, size: int, after: float) -> None:
         """`store`: opens a connection for this alone. `after`: seconds of silence."""
         self._open, self._name, self._rank, self._size, self.after = store, name, rank, size, after
-        self._over, self._heard, self._silent = threading.Event(), time.monotonic(), "the store"
+        self._over, self._heard, self._answered = threading.Event(), time.monotonic(), -math.inf
         for work in (self._talk, self._listen):
             threading.Thread(target=work, name="watch", daemon=True).start()
 
@@ -77,20 +78,19 @@ class Watch:
                 beat += 1
                 store.set(own, str(beat))
                 said = bytes(store.get(other)) if store.check([other]) else b""
+                self._answered = time.monotonic()
                 if said != last:
-                    last, self._heard = said, time.monotonic()
-                self._silent = f"rank {before}"
+                    last, self._heard = said, self._answered
                 self._over.wait(self.after / 10)
-                self._silent = "the store"
         except RuntimeError:  # of the store, of which nothing is heard from now on
-            self._silent = "the store"
+            self._answered = -math.inf
 
     def _listen(self) -> None:
         while not self._over.wait(self.after / 10):
-            if time.monotonic() - self._heard > self.after:
-                sentence = (
-                    f"ganherd: rank {self._rank} ends: nothing was heard of {self._silent} for {self.after:g} seconds."
-                )
+            if (now := time.monotonic()) - self._heard > self.after:
+                before = f"rank {(self._rank - 1) % self._size}"
+                silent = before if now - self._answered < self.after / 2 else "the store"
+                sentence = f"ganherd: rank {self._rank} ends: nothing was heard of {silent} for {self.after:g} seconds."
                 print(sentence, file=sys.stderr, flush=True)
                 os._exit(1)
 
