@@ -30,7 +30,6 @@ from called import command
 
 import ganherd
 from ganherd import pictures
-from ganherd.run import phases
 from ganherd.run.folder import RunFolder
 
 HERE = Path(__file__).parent / "results"
@@ -109,7 +108,7 @@ def measured(row: dict[str, Any], asked: argparse.Namespace) -> Iterator[None]:
         _keep_samples(first, asked, all_classes)
         yield
     before = row["start"]["trained_seconds"] if asked.start else 0.0
-    first = phases.first_of(run)  # where the recipe itself has two phases
+    first = RunFolder(run).first  # where the recipe itself has two phases
     settings += ["--set", f"herd.start_from={row['start']['run']}"] if asked.start else []
     for budget in (asked.at or [None])[len(points) :]:
         began, clock, gauge = time.perf_counter(), time.time(), Gauge()

@@ -75,9 +75,8 @@ class Herd(Section):
     # their nets, as [{from: RUN, member: 2}, …]
     members: Annotated[int, Field(ge=1)] | Annotated[list[Origin], Field(min_length=1)] | None = None
     start_from: str | None = None  # a finished run: all start from its members of the same number, or from its only one
-    first: First | None = (
-        None  # two phases: another recipe is trained first, and all start from it; not beside start_from
-    )
+    # two phases: another recipe is trained first, and all start from it; where start_from names a run, that comes before it
+    first: First | None = None
     # a finished run, a member for each class: those classes stay as they are, and only what it lacks is trained
     grow_from: str | None = None
     seeds: int = Field(1, ge=1)  # replicas: independent copies stacked, with seeds seed, seed + 1, …

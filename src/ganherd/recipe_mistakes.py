@@ -100,10 +100,8 @@ def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> 
 
 def _section(annotation: Any) -> type[Section] | None:
     """The section that a key holds, or may hold."""
-    if (
-        len(kinds := set(typing.get_args(annotation)) - {types.NoneType}) == 1
-        and typing.get_origin(annotation) is types.UnionType
-    ):
+    kinds = [kind for kind in typing.get_args(annotation) if kind is not types.NoneType]
+    if typing.get_origin(annotation) is types.UnionType and len(kinds) == 1:
         (annotation,) = kinds
     return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 

@@ -166,7 +166,7 @@ def test_a_run_in_its_first_phase_is_told(recipe: dict[str, Any]) -> None:
 
 
 def test_here_is_a_folder_too() -> None:
-    assert phases.first_of(Path(".")).path == Path.cwd().with_name(f"{Path.cwd().name}-first")
+    assert RunFolder(Path(".")).first.path == Path.cwd().with_name(f"{Path.cwd().name}-first")
 
 
 def test_parts_of_a_herd_are_refused_before_anything_is_written(recipe: dict[str, Any]) -> None:

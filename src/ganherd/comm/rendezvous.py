@@ -59,7 +59,7 @@ class Watch:
 
     def __init__(self, store: Callable[[], Any], name: str, rank: int, size: int, after: float) -> None:
         """`store`: opens a connection for this alone. `after`: seconds of silence."""
-        self._open, self._name, self._rank, self._size, self.after = store, name, rank, size, after
+        self._open, self._name, self._rank, self._before, self.after = store, name, rank, (rank - 1) % size, after
         self._over, self._heard, self._answered = threading.Event(), time.monotonic(), -math.inf
         for work in (self._talk, self._listen):
             threading.Thread(target=work, name="watch", daemon=True).start()
@@ -69,8 +69,7 @@ class Watch:
 
     def _talk(self) -> None:
         """May hang in the network: it is the other thread that looks at the clock."""
-        before = (self._rank - 1) % self._size
-        own, other = f"{self._name}/alive/{self._rank}", f"{self._name}/alive/{before}"
+        own, other = (f"{self._name}/alive/{rank}" for rank in (self._rank, self._before))
         beat, last = 0, b""
         try:
             store = self._open()
@@ -88,8 +87,7 @@ class Watch:
     def _listen(self) -> None:
         while not self._over.wait(self.after / 10):
             if (now := time.monotonic()) - self._heard > self.after:
-                before = f"rank {(self._rank - 1) % self._size}"
-                silent = before if now - self._answered < self.after / 2 else "the store"
+                silent = f"rank {self._before}" if now - self._answered < self.after / 2 else "the store"
                 sentence = f"ganherd: rank {self._rank} ends: nothing was heard of {silent} for {self.after:g} seconds."
                 print(sentence, file=sys.stderr, flush=True)
                 os._exit(1)

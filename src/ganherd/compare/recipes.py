@@ -21,7 +21,6 @@ from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, Made, look_at, names_of
 from ganherd.errors import Interrupted, UserError
 from ganherd.recipe import Recipe, parse_budget
-from ganherd.run import phases
 from ganherd.run.folder import RunFolder, write_aside
 from ganherd.scores.registry import METRICS, known_metrics
 
@@ -75,6 +74,8 @@ class Asked:
 
 def compare(asked: Asked, folder: Path, quiet: bool = False, say: Say | None = None) -> dict[str, Any]:
     """Trains and scores what is still missing in the folder, and answers what compare.json says."""
+    from ganherd.run import phases
+
     say = say or (lambda text: None)
     state = _State(folder, asked)
     entries = _look(asked)
@@ -92,7 +93,7 @@ def compare(asked: Asked, folder: Path, quiet: bool = False, say: Say | None = N
                 continue
             recipe = entry.recipe
             if entry.first is not None:
-                where = phases.first_of(state.run(IMAGES, name).path).path
+                where = state.run(IMAGES, name).first.path
                 recipe = phases.after(recipe, where)
                 before = recipe_file.load(entry.first.recipe, [f"train.budget={wanted.first}steps"])
                 _train(state, IMAGES, where.name, before, False, quiet, say)
@@ -240,13 +241,13 @@ def _key(run: RunFolder) -> str:
 
 
 def _made(run: RunFolder, entry: Entry) -> Made:
-    before = int(phases.first_of(run.path).info["step"]) if entry.first else 0
+    before = int(run.first.info["step"]) if entry.first else 0
     return Made(int(run.info["step"]), before)
 
 
 def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:
     info, basis, name = run.info, run.path.parent.name, run.path.name
-    before = float(phases.first_of(run.path).info["seconds"]) if entry.first else 0.0
+    before = float(run.first.info["seconds"]) if entry.first else 0.0
     wall = state.facts["wall"][basis]
     return {
         "run": _key(run),
@@ -258,7 +259,7 @@ def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:
         "images": entry.seen(_made(run, entry)),
         "device": info["engine"]["device"],
         "device_seconds": before + float(info["seconds"]),
-        "wall_seconds": wall.get(name) and wall[name] + wall.get(phases.first_of(run.path).path.name, 0.0),
+        "wall_seconds": wall.get(name) and wall[name] + wall.get(run.first.path.name, 0.0),
     }
 
 

@@ -12,21 +12,18 @@ from ganherd.run import phases
 from ganherd.run.assemble import assemble
 from ganherd.run.budget import plan_budget
 from ganherd.run.meetings import never_due, plan_meetings, refuse_impossible
-from ganherd.run.origins import refuse_unlike
 from ganherd.run.progress import duration, size
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
     """Assembles the herd and runs it for a second on copies; nothing is written."""
     unit, amount = parse_budget(recipe.train.budget)
-    notes = []
-    if (first := phases.pending(recipe)) is not None:
-        notes = [
-            f"{first.recipe} is trained first, for {phases.before(recipe).train.budget}; the rest is the herd's own"
-        ]
-        refuse_unlike(phases.after(recipe), phases.before(recipe))
-        recipe = phases.after(recipe)
-    assembly = assemble(recipe, trust_code=True)
+    if (first := phases.pending(recipe)) is None:
+        notes, assembly = [], assemble(recipe, trust_code=True)
+    else:
+        before = phases.before(recipe)
+        notes = [f"{first.recipe} is trained first, for {before.train.budget}; the rest is the herd's own"]
+        assembly = phases.foreseen(phases.after(recipe), before)
     refuse_impossible(assembly)
     herd, recipe = assembly.herd, assembly.recipe
     plan = autotune.choose(herd, recipe.engine, lambda text: None)

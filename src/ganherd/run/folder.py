@@ -38,15 +38,21 @@ class RunFolder:
         self.scores_path = self.path / "scores.json"
         self.report_path = self.path / "report.html"
 
+    @property
+    def first(self) -> RunFolder:
+        """Of a recipe of two phases: the folder of the first one, beside this one."""
+        own = self.path if self.path.name else self.path.resolve()
+        return RunFolder(own.with_name(f"{own.name}-first"))
+
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         """An existing run, or one clear sentence."""
         folder = cls(path)
         if not folder.path.is_dir():
-            first = folder.path.with_name(f"{folder.path.name}-first") if folder.path.name else folder.path
-            if (first / "run.json").is_file():
+            if folder.first.info_path.is_file():
                 raise UserError(
-                    f"{folder.path} is in its first phase ({first}): the command that began it goes on with --run {folder.path}."
+                    f"{folder.path} is in its first phase ({folder.first.path}): the command that began it goes on with "
+                    f"--run {folder.path}."
                 )
             raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
         if not folder.info_path.is_file() or not folder.recipe_path.is_file():

@@ -105,9 +105,7 @@ def resolved(recipe: Recipe) -> Recipe:
         if herd.count is None and source.members > 1 and _is_free(recipe):
             herd = herd.model_copy(update={"members": source.members})
         source.must_have(herd.count or recipe.members, herd.seeds)
-        found = _nets([(source, member) for member in range(source.members)])
-        if recipe.data.partition == "by-class" and recipe.nets != found:
-            found = _of_class(found)
+        found = as_taken(recipe, _nets([(source, member) for member in range(source.members)]))
     else:
         return recipe
     foreign = next((net.name for net in _all_nets(found) if is_foreign(net.name)), None)
@@ -119,29 +117,6 @@ def resolved(recipe: Recipe) -> Recipe:
     if recipe.nets not in (found, Nets()):
         raise UserError("nets are those of the runs that members start from: leave nets out of the recipe.")
     return recipe_file.load({**recipe.model_dump(), "nets": found.model_dump(), "herd": herd.model_dump()})
-
-
-def refuse_unlike(recipe: Recipe, first: Recipe) -> None:
-    """A herd must be able to start from a run of `first`, which is not there yet: with its nets, and as many members or one."""
-    from ganherd.run.assemble import assemble  # which needs what is above
-
-    found = first.nets
-    if recipe.data.partition == "by-class" and recipe.nets != found:
-        found = _of_class(found)
-    if recipe.nets not in (found, Nets()):
-        one, other = (
-            f"{nets.generator.name} and {nets.discriminator.name}, latent {nets.latent}, prior {nets.prior}"
-            for nets in (first.nets, recipe.nets)
-        )
-        raise UserError(
-            f"this herd cannot start from what herd.first trains, whose nets are others ({one}) than its own ({other}): "
-            "make them alike, or leave nets out of the recipe."
-        )
-    members = assemble(recipe_file.load({**recipe.model_dump(), "nets": found.model_dump()}), trust_code=True).members
-    if first.herd.count not in (None, 1, members):
-        raise UserError(
-            f"herd.first trains {first.herd.count} members and this herd has {members}: it must train as many, or one."
-        )
 
 
 def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
@@ -186,6 +161,11 @@ def _nets(each: Sequence[tuple[Source, int]]) -> Nets:
         latent=first.recipe.nets.latent,
         prior=priors[0] if len(set(priors)) == 1 else priors,
     )
+
+
+def as_taken(recipe: Recipe, found: Nets) -> Nets:
+    """The nets of a run as a herd takes them: a member of one class has its part of conditional ones."""
+    return _of_class(found) if recipe.data.partition == "by-class" and recipe.nets != found else found
 
 
 def _of_class(found: Nets) -> Nets:

@@ -10,13 +10,8 @@ from ganherd.errors import UserError
 from ganherd.recipe import First, Recipe
 from ganherd.recipe_base import portion
 from ganherd.recipe_nets import Nets
-from ganherd.run.folder import RunFolder
-
-
-def first_of(run: Path) -> RunFolder:
-    """The folder of the first phase of a run: beside it."""
-    run = run if run.name else run.resolve()
-    return RunFolder(run.with_name(f"{run.name}-first"))
+from ganherd.run.assemble import Assembly, assemble
+from ganherd.run.origins import as_taken
 
 
 def pending(recipe: Recipe) -> First | None:
@@ -56,6 +51,26 @@ def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
     budget = portion(recipe.train.budget, 1 - recipe.herd.first.share)
     start = None if start_from is None else str(start_from)
     return _changed(recipe, {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}})
+
+
+def foreseen(recipe: Recipe, first: Recipe) -> Assembly:
+    """The herd that will start from a run of `first`, as long as that is not there; refused where it never could."""
+    found = as_taken(recipe, first.nets)
+    if recipe.nets not in (found, Nets()):
+        one, other = (
+            f"{nets.generator.name} and {nets.discriminator.name}, latent {nets.latent}, prior {nets.prior}"
+            for nets in (first.nets, recipe.nets)
+        )
+        raise UserError(
+            f"this herd cannot start from what herd.first trains, whose nets are others ({one}) than its own ({other}): "
+            "make them alike, or leave nets out of the recipe."
+        )
+    assembly = assemble(recipe_file.load({**recipe.model_dump(), "nets": found.model_dump()}), trust_code=True)
+    if first.herd.count not in (None, 1, assembly.members):
+        raise UserError(
+            f"herd.first trains {first.herd.count} members and this herd has {assembly.members}: it must train as many, or one."
+        )
+    return assembly
 
 
 def _sized(nets: Nets, like: Nets) -> dict[str, Any]:

@@ -35,7 +35,6 @@ from ganherd.run.identity import (
 )
 from ganherd.run.length import extended, measure
 from ganherd.run.meetings import never_due, plan_meetings
-from ganherd.run.origins import refuse_unlike
 from ganherd.run.ranks import together
 from ganherd.run.ready import planned, ready, settle_in, shared, stand_by
 from ganherd.run.rescue import Rescue
@@ -73,10 +72,10 @@ def _two_phases(recipe: Recipe, path: str | Path | None, name: str, quiet: bool,
     """Another recipe first, in a folder beside the run's, and the run from there; the same call goes on where one was stopped."""
     where, say = Path(path) if path is not None else next_path(Path("runs"), name), _teller(quiet)
     RunFolder(where).refuse_existing()
-    folder = phases.first_of(where)
+    folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
     trackers.check(then)  # what is wrong with the herd itself is better said now than after the first phase
-    refuse_unlike(phases.after(recipe), first)
+    phases.foreseen(phases.after(recipe), first)
     say(f"first phase: {first.train.budget}, in {folder.path}")
     try:
         if not folder.info_path.is_file():
