@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -56,13 +58,20 @@ class OnGpu:
         return self.members
 
 
-@pytest.mark.parametrize(("milliseconds", "launches"), [(0.01, 14), (1.0, 14), (40.0, 2)])
+def on_gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    cuda = shapes.torch.cuda
+    monkeypatch.setattr(cuda, "Event", clock.event)
+    monkeypatch.setattr(cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(cuda, "current_stream", lambda: "a stream")
+    monkeypatch.setattr(cuda, "stream", lambda stream: nullcontext())
+
+
+@pytest.mark.parametrize(("milliseconds", "launches"), [(0.01, 15), (1.0, 15), (40.0, 3)])
 def test_the_quickest_that_fits_is_taken_and_remembered(
     milliseconds: float, launches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock({SLOW: 1.2 * milliseconds, QUICK: milliseconds})
-    monkeypatch.setattr(shapes.torch.cuda, "Event", clock.event)
-    monkeypatch.setattr(shapes.torch.cuda, "is_current_stream_capturing", lambda: False)
+    on_gpu(monkeypatch, clock)
     path = tmp_path / "kernels.json"
     assert Shapes(path).best("product", [SLOW, TOO_LARGE, QUICK], clock.run) == QUICK
     assert Shapes(path).best("product", [SLOW], clock.run) == QUICK
@@ -72,8 +81,7 @@ def test_the_quickest_that_fits_is_taken_and_remembered(
 def test_large_herds_share_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred members have been measured: a thousand need no measurement, ten do."""
     clock = Clock({SLOW: 1.2, QUICK: 1.0})
-    monkeypatch.setattr(shapes.torch.cuda, "Event", clock.event)
-    monkeypatch.setattr(shapes.torch.cuda, "is_current_stream_capturing", lambda: False)
+    on_gpu(monkeypatch, clock)
     monkeypatch.setattr(shapes.torch.cuda, "get_device_name", lambda device: "a GPU")
     known = Shapes(tmp_path / "kernels.json")
     monkeypatch.setattr(shapes, "_shapes", lambda: known)
@@ -84,3 +92,17 @@ def test_large_herds_share_what_was_measured(tmp_path: Path, monkeypatch: pytest
         return sum(clock.launches.values()) - before
 
     assert [launches(members) > 0 for members in (100, 1000, 10, 16, 64)] == [True, False, True, False, False]
+
+
+def test_candidates_are_compiled_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first alone, then each of the others waits until all of them are being compiled."""
+    clock, others = Clock({SLOW: 3.0, QUICK: 1.0, TOO_LARGE: 2.0}), Barrier(2)
+    on_gpu(monkeypatch, clock)
+
+    def run(shape: Shape) -> None:
+        if shape != SLOW and shape not in clock.launches:
+            others.wait(timeout=20)
+        clock.run(shape)
+
+    assert Shapes(tmp_path / "kernels.json").best("product", [SLOW, TOO_LARGE, QUICK], run) == QUICK
+    assert not others.broken

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +17,7 @@ from torch import Tensor
 
 HEAVY = 1e9  # operations of a product from which a measurement pays
 _LONG = 5.0  # milliseconds that are measured well at once
+_DOES_NOT_FIT = (RuntimeError, triton.runtime.errors.OutOfResources)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Shapes:
         if key not in self._known:
             if torch.cuda.is_current_stream_capturing():
                 return candidates[0]
+            _compile(run, candidates)
             self._known[key] = min(candidates, key=lambda shape: _seconds(run, shape))
             self._write()
         return self._known[key]
@@ -87,6 +91,19 @@ def _shapes() -> Shapes:
     return Shapes(Path(os.environ.get("GANHERD_CACHE", "~/.cache/ganherd")).expanduser() / "kernels.json")
 
 
+def _compile(run: Callable[[Shape], object], candidates: Sequence[Shape]) -> None:
+    """All candidates at once, each on a core of its own for a second or more, where they are not in Triton's cache."""
+    stream = torch.cuda.current_stream()
+
+    def launch(shape: Shape) -> None:
+        with torch.cuda.stream(stream), suppress(*_DOES_NOT_FIT):
+            run(shape)
+
+    launch(candidates[0])  # by itself: what all share is made once
+    with ThreadPoolExecutor(len(candidates)) as threads:
+        list(threads.map(launch, candidates[1:]))
+
+
 def _seconds(run: Callable[[Shape], object], shape: Shape) -> float:
     """Of one launch; infinite where the tile does not fit the device."""
     try:
@@ -104,5 +121,5 @@ def _seconds(run: Callable[[Shape], object], shape: Shape) -> float:
             if took > _LONG:  # of a thousand members one launch says enough
                 break
         return best
-    except (RuntimeError, triton.runtime.errors.OutOfResources):
+    except _DOES_NOT_FIT:
         return float("inf")
