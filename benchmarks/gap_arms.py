@@ -20,7 +20,13 @@ ARMS = {"one": "gan", "apart": "apart4", "gap": "gap4"}  # by the end of their r
 KINDS = ("mean", "best", "mixture")  # of the members of an arm
 NUMBERS = ("modes", "represented", "high_quality", "reverse_kl")  # represented: with a fifth of its share at least
 # nothing is measured or drawn while it trains; engine and threads are fixed, so that nothing depends on the machine
-_PLAIN = ("run.watch.every=0", "run.sample_every=0", "run.checkpoint_every=0", "run.record_every=1000")
+_PLAIN = (
+    "run.scores=false",
+    "run.watch.every=0",
+    "run.sample_every=0",
+    "run.checkpoint_every=0",
+    "run.record_every=1000",
+)
 _CPU = ("engine.device=cpu", "engine.name=fused", "engine.threads=1", "engine.chunk=40")
 
 

@@ -70,7 +70,7 @@ def write(results: Row, path: Path) -> None:
 def trained(name: str, arm: Arm, asked: argparse.Namespace) -> Row:
     """The run of an arm: trained, or gone on with, or there already; and what it was made with."""
     path = asked.runs / f"{arm.recipe.removesuffix(f'-{name}')}-{name}-{asked.seed}"
-    settings = [f"run.seed={asked.seed}", *arm.settings, *asked.set]
+    settings = [f"run.seed={asked.seed}", "run.scores=false", *arm.settings, *asked.set]
     settings += [f"train.budget={asked.budget}"] if asked.budget else []
     state = kept.state(path, arm.recipe, settings)
     if state == "new":

@@ -228,6 +228,7 @@ class Run(Section):
     validation: int = Field(0, ge=0)
     keep: int = Field(3, ge=1)  # checkpoints kept, beside the best
     weights: Literal["data", "uniform"] | dict[str, Positive] = "data"  # p(y) of the mixture
+    scores: bool = True  # of the mixture, at the end; `ganherd score` measures them later too
     repair: Repair = Repair()
     watch: Watch = Watch()
     tensorboard: bool = False

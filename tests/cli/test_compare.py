@@ -30,7 +30,6 @@ def two(data) -> tuple[str, str]:
 @pytest.fixture(autouse=True)
 def plain_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training ends with its mixture, without scores and report of its own: these have tests elsewhere."""
-    monkeypatch.setattr("ganherd.run.finish.write_scores", lambda *arguments: {})
     monkeypatch.setattr("ganherd.report.write", lambda *arguments, **settings: None)
 
 

@@ -230,8 +230,10 @@ def _trained(run: Any, as_json: bool) -> None:
         print(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
     picture, folder = run.folder.samples / "final.png", run.folder
-    print(f"\npicture  {picture}\nscores   {folder.scores_path}\nreport   {folder.report_path}")
-    from ganherd.scores import table
+    scores = folder.scores_path if run.scores else f"ganherd score {run.path}"
+    print(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
+    if run.scores:
+        from ganherd.scores import table
 
-    print("\n" + table(run.scores))
+        print("\n" + table(run.scores))
     print(f"\nMore samples: ganherd sample {run.path} -n 64 -o grid.png")

@@ -133,7 +133,9 @@ def member_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:
 
 
 def write_scores(folder: RunFolder, mixture: Mixture, assembly: Assembly, progress: Progress) -> dict[str, Any]:
-    """scores.json; a mixture that cannot be scored, as with a member left NaN by policy, still ends its run."""
+    """scores.json, where it is wanted; a mixture that cannot be scored, as with a member left NaN by policy, still ends its run."""
+    if not assembly.recipe.run.scores:
+        return {}
     try:
         found = scores.score_seeds(mixture, assembly.dataset, progress=progress.say)
     except UserError as error:

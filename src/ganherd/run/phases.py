@@ -29,7 +29,7 @@ def refuse(recipe: Recipe) -> None:
 
 def before(recipe: Recipe) -> Recipe:
     """The recipe of the first phase, with its share of the budget: on the same data, with the same seeds, in the same precision on
-    the same engine, and with nets of the same size."""
+    the same engine, and with nets of the same size; not scored."""
     assert recipe.herd.first is not None
     first, own = recipe.herd.first, recipe_file.load(recipe.herd.first.recipe)
     if own.herd.first is not None:
@@ -40,7 +40,7 @@ def before(recipe: Recipe) -> Recipe:
         "nets": {} if recipe.nets == Nets() else _sized(own.nets, recipe.nets),
         "train": {"budget": portion(recipe.train.budget, first.share), "precision": recipe.train.precision},
         "engine": recipe.engine.model_dump(),
-        "run": {"seed": recipe.run.seed},
+        "run": {"seed": recipe.run.seed, "scores": False},
     }
     return _changed(own, changes)
 
