@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,10 @@ from ganherd.run.folder import RunFolder
 from ganherd.scores.modes import POINTS, Coverage, Modes, coverage, modes_of
 
 ARMS = {"one": "gan", "apart": "apart4", "gap": "gap4"}  # by the end of their recipes' names
+# Four that swap and four that do not in one run: a GPU is kept waiting by the launches of a step, whose number is the same
+BOTH = "both"
+SLOTS = {"gap": range(4), "apart": range(4, 8)}
+_BOTH = ("herd.members=8", f"strategy.gap.stay={list(SLOTS['apart'])}")
 KINDS = ("mean", "best", "mixture")  # of the members of an arm
 NUMBERS = ("modes", "represented", "high_quality", "reverse_kl")  # represented: with a fifth of its share at least
 # nothing is measured or drawn while it trains; engine and threads are fixed, so that nothing depends on the machine
@@ -43,13 +47,14 @@ class Job:
 
     @property
     def recipe(self) -> str:
-        return f"{self.data}-{ARMS[self.arm]}"
+        return f"{self.data}-{ARMS['gap' if self.arm == BOTH else self.arm]}"
 
     @property
     def settings(self) -> list[str]:
         gpu = (f"engine.device={self.device}", "train.precision=tf32", "run.checkpoint_every=20000")
         where = _CPU if self.device == "cpu" else gpu
-        return [f"run.seed={self.seed}", f"herd.seeds={self.seeds}", *_PLAIN, *where, *self.overrides]
+        both = _BOTH if self.arm == BOTH else ()
+        return [f"run.seed={self.seed}", f"herd.seeds={self.seeds}", *_PLAIN, *where, *both, *self.overrides]
 
 
 def trained(job: Job, runs: Path) -> tuple[Path, float]:
@@ -67,18 +72,21 @@ def trained(job: Job, runs: Path) -> tuple[Path, float]:
     return path, time.perf_counter() - began
 
 
-def measured(run: Path, arm: str) -> list[dict[str, Any]]:
-    """For each seed: modes, share of high quality and reverse KL of the mean member, the best and the mixture.
+def measured(run: Path, arm: str, slots: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """For each seed: modes, share of high quality and reverse KL of the mean member, the best and the mixture, of all members or
+    of those in some slots.
 
     Each from 2,500 points, as in the protocol. The best member is picked by other points than it is measured with.
     """
     mixture, modes = ganherd.load(run), modes_of(load(RunFolder.open(run).recipe.data))
+    slots = range(mixture.members) if slots is None else slots
+    mixture = replace(mixture, weights=np.isin(np.arange(mixture.members), slots) / len(slots))
     out = []
     for replica, seed in enumerate(mixture.seeds):
-        each = [coverage(mixture.alone(m).sample(POINTS, replica=replica).x, modes) for m in range(mixture.members)]
+        each = [coverage(mixture.alone(m).sample(POINTS, replica=replica).x, modes) for m in slots]
         found = {"mean": _mean([numbers(one) for one in each])}
         if arm != "one":
-            found["best"] = numbers(each[_best(mixture, modes, replica)])
+            found["best"] = numbers(each[_best(mixture, modes, replica, slots)])
             found["mixture"] = numbers(coverage(mixture.sample(POINTS, replica=replica).x, modes))
         out.append({"seed": seed, **found, "members": [numbers(one) for one in each]})
     return out
@@ -89,11 +97,9 @@ def numbers(found: Coverage) -> dict[str, float | None]:
     return dict(zip(NUMBERS, values, strict=True))
 
 
-def _best(mixture: Any, modes: Modes, replica: int) -> int:
-    """By modes, then by quality, of points of another sampling seed."""
-    judged = [
-        coverage(mixture.alone(m).sample(POINTS, seed=1, replica=replica).x, modes) for m in range(mixture.members)
-    ]
+def _best(mixture: Any, modes: Modes, replica: int, slots: Sequence[int]) -> int:
+    """By modes, then by quality, of points of another sampling seed; the place among the slots."""
+    judged = [coverage(mixture.alone(m).sample(POINTS, seed=1, replica=replica).x, modes) for m in slots]
     return max(range(len(judged)), key=lambda m: (judged[m].captured, judged[m].high_quality))
 
 
@@ -105,18 +111,22 @@ def _mean(each: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
     return out
 
 
-def work(job: Job, runs: Path) -> dict[str, Any]:
-    """Trains an arm and measures it, all in this process."""
+def work(job: Job, runs: Path) -> list[dict[str, Any]]:
+    """Trains an arm, or both, and measures each, all in this process."""
     path, seconds = trained(job, runs)
-    began = time.perf_counter()
-    per_seed = measured(path, job.arm)
-    recipe = RunFolder.open(path).recipe
-    return {
-        **asdict(job),
-        "recipe": job.recipe,
-        "steps": RunFolder.open(path).info.get("step"),
-        "points": recipe.data.points,
-        "seconds": round(seconds, 1),
-        "measuring_seconds": round(time.perf_counter() - began, 1),
-        "per_seed": per_seed,
-    }
+    rows = []
+    for arm, slots in SLOTS.items() if job.arm == BOTH else [(job.arm, None)]:
+        began = time.perf_counter()
+        per_seed = measured(path, arm, slots)
+        row = {
+            **asdict(job),
+            "arm": arm,
+            "recipe": job.recipe,
+            "steps": RunFolder.open(path).info.get("step"),
+            "points": RunFolder.open(path).recipe.data.points,
+            "seconds": round(seconds, 1),
+            "measuring_seconds": round(time.perf_counter() - began, 1),
+            "per_seed": per_seed,
+        }
+        rows.append(row | ({"slots": list(slots)} if slots else {}))
+    return rows

@@ -6,7 +6,7 @@ python benchmarks/gap_toys.py --full --device cuda   PacGAN's protocol on ring8 
                                                      runs, and goes on with those that were stopped
 
 Three arms with the same updates for each member: one GAN, four that never meet, four that swap. All seeds of an arm are
-one run. One GAN of a seed is the first of its four apart, so these two differ by what the other three add.
+one run; on a GPU both fours are. One GAN of a seed is the first of its four apart, so these two differ by what the other three add.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gap_arms import ARMS, Job, work
+from gap_arms import ARMS, BOTH, Job, work
 from gap_toys_show import beside, differences, draw, table
 from kept import told
 
@@ -62,10 +62,10 @@ def everyone(jobs: Sequence[Job], runs: Path, processes: int) -> list[dict[str, 
         each = map
         if processes:
             each = pool.enter_context(ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))).map
-        for job, row in zip(order, each(partial(work, runs=runs), order), strict=True):
-            words = f"{job.recipe:<13} {' '.join(job.overrides)[:60]:<60} {row['seconds']:>7.1f} s"
+        for job, rows in zip(order, each(partial(work, runs=runs), order), strict=True):
+            words = f"{job.recipe:<13} {' '.join(job.overrides)[:60]:<60} {rows[0]['seconds']:>7.1f} s"
             print(words, file=sys.stderr, flush=True)
-            found.append(row)
+            found += rows
     return sorted(found, key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
 
 
@@ -85,23 +85,25 @@ def tune(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
 
 def study(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     jobs = []
+    gpu = asked.device.startswith("cuda")
     for data in asked.data:
-        for arm in asked.arms:
-            more = (*FULL, *(FULL_GAP if arm == "gap" else ())) if asked.full else ()
+        for arm in [BOTH] if gpu else asked.arms:
+            more = (*FULL, *(FULL_GAP if arm in (BOTH, "gap") else ())) if asked.full else ()
             jobs.append(Job(data, arm, asked.seed, asked.seeds, (*more, *_budget(asked)), asked.device))
-    if not asked.device.startswith("cuda"):
-        return everyone(jobs, runs, asked.processes)
-    # one GAN of a seed is the first of its four apart, up to rounding: on a GPU it is not trained twice
-    jobs = [job for job in jobs if job.arm != "one"]
     rows = everyone(jobs, runs, min(asked.processes, len(jobs)))
-    singles = [_first(row) for row in rows if row["arm"] == "apart" and "one" in asked.arms]
-    return sorted([*singles, *rows], key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
+    if not gpu:
+        return rows
+    # one GAN of a seed is the first of its four apart, up to rounding: on a GPU it is not trained twice
+    singles = [_first(row) for row in rows if row["arm"] == "apart"]
+    wanted = [row for row in [*singles, *rows] if row["arm"] in asked.arms]
+    return sorted(wanted, key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
 
 
 def _first(row: dict[str, Any]) -> dict[str, Any]:
     """The first member of every seed of an arm, as the arm of one GAN."""
     each = [{"seed": one["seed"], "mean": one["members"][0], "members": one["members"][:1]} for one in row["per_seed"]]
-    return {**row, "arm": "one", "recipe": f"{row['data']}-{ARMS['one']} (the first member of {row['recipe']})",
+    slot = row["slots"][0]
+    return {**row, "arm": "one", "recipe": f"{row['data']}-{ARMS['one']} (member {slot} of {row['recipe']})", "slots": [slot],
             "seconds": 0.0, "per_seed": each}  # fmt: skip
 
 
@@ -117,7 +119,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--steps", type=int, help="instead of the recipes' budgets")
     parser.add_argument(
-        "--processes", type=int, help="at once; default: 2 with a thread each, on a GPU 4 (start MPS first)"
+        "--processes", type=int, help="at once; default: 2 with a thread each (on a GPU start MPS first)"
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--full", action="store_true", help="PacGAN's protocol; for a GPU")
@@ -133,7 +135,7 @@ def main() -> None:
     )
     asked = parser.parse_args()
     asked.data = asked.data or (["ring8", "grid25"] if asked.full else ["r15", "grid25"])
-    asked.processes = asked.processes or (4 if asked.device.startswith("cuda") else 2)
+    asked.processes = asked.processes or 2
     path = asked.o or HERE / ("gap-toys-full.json" if asked.full else "gap-toys.json")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ganherd
 import little
 from ganherd import recipe_file
+from ganherd.data.source import load
 from ganherd.errors import UserError
+from ganherd.run.folder import RunFolder
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -74,7 +77,7 @@ def test_a_tiny_study_runs_and_keeps_what_was_tried(
     monkeypatch.setattr(study["gap_arms"], "POINTS", 100)
 
     def here(jobs: Any, runs: Path, processes: int) -> list[dict[str, Any]]:
-        return [study["gap_arms"].work(job, runs) for job in jobs]
+        return [row for job in jobs for row in study["gap_arms"].work(job, runs)]
 
     monkeypatch.setattr(study["gap_toys"], "everyone", here)
     monkeypatch.setattr(study["gap_toys"], "draw", lambda rows, path: path.write_bytes(b""))
@@ -98,13 +101,34 @@ def test_a_tiny_study_runs_and_keeps_what_was_tried(
     assert "PacGAN4" in full and "24.8 ± 0.2" in full and "GAP ×4, mixture: here" in full
 
 
+def test_both_fours_may_be_one_run(
+    study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: four that swap and four that do not, and one GAN that is the first of these."""
+    little.be_brief(monkeypatch)
+    monkeypatch.setattr("ganherd.mixture._NOISES", 512)
+    arms = study["gap_arms"]
+    monkeypatch.setattr(arms, "POINTS", 100)
+    job = arms.Job("grid25", arms.BOTH, 0, 2, ("train.budget=6steps", "strategy.gap.every=2steps"))
+    gap, apart = arms.work(job, tmp_path)
+    run = RunFolder.open(tmp_path / "grid25-gap4-0")
+    swaps = [event for event in run.events() if event["event"] == "swap"]
+    met = {member % 8 for event in swaps for pair in event["pairs"] for member in pair}
+    assert met == set(arms.SLOTS["gap"]) and gap["slots"] == [0, 1, 2, 3] and apart["slots"] == [4, 5, 6, 7]
+    assert [len(one["members"]) for row in (gap, apart) for one in row["per_seed"]] == [4] * 4
+    points, one = ganherd.load(run.path).alone(4).sample(100, replica=1).x, study["gap_toys"]._first(apart)
+    expected = arms.numbers(arms.coverage(points, arms.modes_of(load(run.recipe.data))))
+    assert one["per_seed"][1]["members"] == [expected] and one["slots"] == [4]
+
+
 def test_the_full_protocol_and_everything_that_was_tried_are_valid_recipes(study: dict[str, ModuleType]) -> None:
     toys, job = study["gap_toys"], study["gap_arms"].Job
     for data in ("ring8", "grid25"):
         recipe = recipe_file.load(
-            f"{data}-gap4", job(data, "gap", 0, 10, (*toys.FULL, *toys.FULL_GAP), "cuda").settings
+            f"{data}-gap4", job(data, "both", 0, 10, (*toys.FULL, *toys.FULL_GAP), "cuda").settings
         )
         assert (recipe.train.budget, recipe.data.points, recipe.herd.seeds) == ("400epochs", 100_000, 10)
+        assert recipe.herd.members == 8 and recipe.strategy.gap.stay == [4, 5, 6, 7]
         assert recipe.nets.generator.settings["width"] == 400 and recipe.optim.beta1 == 0.8
         assert recipe.nets.discriminator.settings["activation"] == "maxout"
     for arm_, each in toys.TRIED.items():
