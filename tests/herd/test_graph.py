@@ -84,6 +84,13 @@ def test_graph_equals_fused(tmp_path, sections):
     assert (fused_sums - graph_sums).abs().max() < 1e-6
 
 
+def test_a_state_kept_on_the_host_while_a_graph_is_captured_is_the_same(tmp_path, monkeypatch):
+    beside, _ = trained(tmp_path, "graph", [9])
+    monkeypatch.setattr("ganherd.herd.graph._LARGE", 0.0)
+    on_host, _ = trained(tmp_path, "graph", [9])
+    assert all(torch.equal(value, on_host[name]) for name, value in beside.items())
+
+
 def test_fused_on_a_gpu_equals_the_loop(tmp_path):
     loop, _ = trained(tmp_path, "loop", [10])
     fused, _ = trained(tmp_path, "fused", [10])

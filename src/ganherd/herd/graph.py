@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ganherd.herd.engine import Engine, Herd, Plan, never
 from ganherd.herd.kernels.memory import remembered
-from ganherd.herd.state import bases, members_of
+from ganherd.herd.state import State, bases, bytes_per_member, members_of
 
 _STEPS_AHEAD = 64  # the order of the data is sent to the device for so many steps at a time
 _UNROLLED = 8  # periods in the longer of the two graphs
+_LARGE = 1 / 16  # of the device's memory: a state of so much is not copied there
 
 
 class GraphEngine(Engine):
@@ -83,7 +84,7 @@ class GraphEngine(Engine):
 
     def _capture(self) -> None:
         """Warms up on the real state, puts it back as it was, then records."""
-        kept = {name: value.clone() for name, value in self.herd.state.items()}
+        kept = _aside(self.herd.state, self.herd.device)
         side = torch.cuda.Stream(self.herd.device)
         side.wait_stream(torch.cuda.current_stream(self.herd.device))
         with torch.cuda.stream(side):
@@ -117,3 +118,10 @@ class GraphEngine(Engine):
                     step(state, batch, self._base[block], self._sums[:, block], phase, at=self._at, rivals=met)
             self._at += 1
             self._cursor += n_critic
+
+
+def _aside(state: State, device: torch.device) -> State:
+    """A copy: on the host where it is large, since a herd that fills the device leaves no room for another one there."""
+    whole = bytes_per_member(state) * len(state["set.seed"])
+    large = whole > _LARGE * torch.cuda.mem_get_info(device)[1]
+    return {name: value.to("cpu" if large else value.device, copy=True) for name, value in state.items()}
