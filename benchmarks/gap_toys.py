@@ -5,8 +5,9 @@ python benchmarks/gap_toys.py --tune                 the settings that were trie
 python benchmarks/gap_toys.py --full --device cuda   PacGAN's protocol on ring8 and grid25, beside its table; --runs keeps the
                                                      runs, and goes on with those that were stopped
 
-Three arms with the same updates for each member: one GAN, four that never meet, four that swap. All seeds of an arm are
-one run; on a GPU both fours are. One GAN of a seed is the first of its four apart, so these two differ by what the other three add.
+Three arms with the same updates for each member: one GAN, four that never meet, four that swap. All seeds of an arm are one run;
+on a GPU both fours are, which then begin from different weights. One GAN of a seed is the first of its four apart, so these two
+differ by what the other three add.
 """
 
 from __future__ import annotations

@@ -70,7 +70,12 @@ def difference(old: Recipe, new: Recipe) -> list[str]:
     >>> difference(Recipe(), Recipe.model_validate({"train": {"batch": 32}}))
     ['train.batch: 64 -> 32']
     """
-    return [f"{key}: {_show(a)} -> {_show(b)}" for key, a, b in _differences(old.model_dump(), new.model_dump(), "")]
+    return differing(old.model_dump(), new.model_dump())
+
+
+def differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The same of what was written down of them."""
+    return [f"{key}: {_show(a)} -> {_show(b)}" for key, a, b in _differences(old, new, "")]
 
 
 _ABSENT = object()

@@ -106,3 +106,12 @@ def test_candidates_are_compiled_at_the_same_time(tmp_path: Path, monkeypatch: p
 
     assert Shapes(tmp_path / "kernels.json").best("product", [SLOW, TOO_LARGE, QUICK], run) == QUICK
     assert not others.broken
+
+
+def test_where_nothing_fits_now_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock({})
+    on_gpu(monkeypatch, clock)
+    known = Shapes(tmp_path / "kernels.json")
+    assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == SLOW
+    clock.each = {SLOW: 2.0, QUICK: 1.0}
+    assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == QUICK

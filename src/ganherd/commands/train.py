@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -183,7 +184,7 @@ def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_
     phases.refuse(loaded)
 
     done = parts.train_part(loaded, run, members, quiet)
-    if done.scores or as_json:
+    if "part" not in done.folder.info or as_json:
         _trained(done, as_json)
         return
     left = ", ".join(parts.unfinished(parts.RunFolder(run)))
@@ -230,10 +231,11 @@ def _trained(run: Any, as_json: bool) -> None:
         print(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
     picture, folder = run.folder.samples / "final.png", run.folder
-    scores = folder.scores_path if run.scores else f"ganherd score {run.path}"
+    name = shlex.quote(str(run.path))
+    scores = folder.scores_path if run.scores else f"ganherd score {name}"
     print(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
     if run.scores:
         from ganherd.scores import table
 
         print("\n" + table(run.scores))
-    print(f"\nMore samples: ganherd sample {run.path} -n 64 -o grid.png")
+    print(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")

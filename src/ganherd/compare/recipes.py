@@ -70,7 +70,7 @@ class Asked:
 
     def training(self) -> dict[str, Any]:
         """What the runs of a comparison are made of; those of another one are not mixed with them."""
-        recipes = {name: recipe.model_dump() for name, recipe in self.recipes.items()}
+        recipes = {name: recipe.model_dump(exclude={"run": {"scores"}}) for name, recipe in self.recipes.items()}
         return _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
 
     def scoring(self) -> dict[str, Any]:
@@ -149,11 +149,15 @@ class _State:
         if old == new:
             return
         changed = [f"{key}: {old.get(key)} -> {new[key]}" for key in ("budget", "seeds") if old.get(key) != new[key]]
-        before = old.get("recipes", {})
+        before: dict[str, Any] = old.get("recipes", {})
         if list(before) != list(new["recipes"]):
             changed.append(f"recipes: {', '.join(before)} -> {', '.join(new['recipes'])}")
         else:
-            changed = changed or [name for name, recipe in new["recipes"].items() if before[name] != recipe]
+            changed = changed or [
+                f"{name}: {line}"
+                for name, recipe in new["recipes"].items()
+                for line in recipe_file.differing(before[name], recipe)
+            ]
         raise UserError(
             f"{self.folder} holds a comparison with other settings ({'; '.join(changed)}): choose another -o, or remove it."
         )

@@ -135,6 +135,7 @@ def member_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:
 def write_scores(folder: RunFolder, mixture: Mixture, assembly: Assembly, progress: Progress) -> dict[str, Any]:
     """scores.json, where it is wanted; a mixture that cannot be scored, as with a member left NaN by policy, still ends its run."""
     if not assembly.recipe.run.scores:
+        folder.scores_path.unlink(missing_ok=True)  # those of an earlier step
         return {}
     try:
         found = scores.score_seeds(mixture, assembly.dataset, progress=progress.say)

@@ -133,9 +133,10 @@ def check_origins(info: dict[str, Any], assembly: Assembly, folder: RunFolder) -
 
 
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
-    """Of a recipe that is resumed, only the budget may be another one."""
+    """Of a recipe that is resumed, only the budget may be another one, and whether it is scored."""
     wanted = as_resolved(wanted, recipe)
-    changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith("train.budget:")]
+    free = ("train.budget:", "run.scores:")
+    changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]
     if changes:
         raise UserError(
             f"{folder.path} was started with another recipe, so it cannot be resumed with this one ({'; '.join(changes)}); "

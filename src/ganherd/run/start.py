@@ -156,7 +156,7 @@ def resume(
     trust_code: bool = False,
     job: Communicator | None = None,
 ) -> Run:
-    """Goes on with a run exactly where its last checkpoint stands; only its budget may be another one.
+    """Goes on with a run exactly where its last checkpoint stands; only its budget may be another one, and whether it is scored.
 
     `job`: the ranks that all call this; they need not be as many as before.
     """
@@ -179,6 +179,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
             folder = RunFolder.open(path)
             recipe, wanted = folder.recipe, recipe_file.load(folder.recipe_path, overrides)
             refuse_changes(recipe, wanted, folder)
+            recipe = recipe.model_copy(update={"run": wanted.run})
             trackers.check(recipe)
             if job.rank == 0:
                 held.enter_context(rescue.lock(folder))
@@ -226,7 +227,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
             checkpoint.sweep(folder.checkpoints)
             facts = {"ranks": now, "engine": vars(plan)} if now or info.get("ranks") else {}
             folder.write_info(state="running", budget=vars(budget), **facts)
-            if wanted != recipe:  # after run.json: a kill between the two leaves a budget that holds
+            if wanted != folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
                 write_aside(folder.recipe_path, recipe_file.dump(wanted))
 
         try:

@@ -46,8 +46,13 @@ class Shapes:
         if key not in self._known:
             if torch.cuda.is_current_stream_capturing():
                 return candidates[0]
+            candidates = list(dict.fromkeys(candidates))
             _compile(run, candidates)
-            self._known[key] = min(candidates, key=lambda shape: _seconds(run, shape))
+            seconds = {shape: _seconds(run, shape) for shape in candidates}
+            best = min(candidates, key=seconds.__getitem__)
+            if seconds[best] == float("inf"):  # no memory is left to try them: another time
+                return best
+            self._known[key] = best
             self._write()
         return self._known[key]
 
