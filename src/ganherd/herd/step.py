@@ -141,9 +141,9 @@ class Step:
         update_("d", state, weights.gradients(loss), rules, draws, update + 1, now.step)
         if rules.game.clip:
             self._clip(state, choice)
-        sums[0] += loss.detach()
-        sums[2] += real_logits.detach().mean(1)
-        sums[3] += fake_logits.detach().mean(1)
+        sums[0].add_(loss.detach())
+        sums[2].add_(real_logits.detach().mean(1))
+        sums[3].add_(fake_logits.detach().mean(1))
         return made
 
     def _penalty(
@@ -202,7 +202,7 @@ class Step:
         update_("g", state, made.weights.gradients(loss), rules, draws, 0, now.step)
         if rules.ema is not None:
             state["g.ema"].lerp_(state["g.params"], 1.0 - rules.ema)
-        sums[1] += loss.detach()
+        sums[1].add_(loss.detach())
 
     def _beside(self, lane: int) -> AbstractContextManager[None]:
         return nullcontext() if self._lanes is None else self._lanes.beside(lane)
