@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import ganherd
+from ganherd import recipe_file
 from ganherd.compare import differences, downstream, entry, page, recipes, show
 from ganherd.errors import Interrupted
 from small import small_recipe
@@ -104,6 +105,16 @@ def test_of_two_phases_both_count(cli, two, data) -> None:
     assert budget["c"]["device_seconds"] == pytest.approx(sum(part["seconds"] for part in parts))
     alike = compared(cli, "c.yaml", "one.yaml", "--budget", "8steps", "--seeds", 1)["bases"]["images"]["entries"]
     assert [(row["steps"], row["first"], row["images"]) for row in alike.values()] == [(2, 2, 64), (8, 0, 64)]
+
+
+def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data) -> None:
+    one = small_recipe(data, data={"partition": "all"}, herd={"members": 1})
+    Path("one.yaml").write_text(yaml.safe_dump(one))
+    made = small_recipe(data, herd={"first": {"recipe": "one.yaml", "share": 0.5}})
+    del made["nets"]
+    found, first = entry.look_at(recipe_file.load(made)), entry.look_at(recipe_file.load(one))
+    assert (found.generators, found.discriminator) == (first.generators, first.discriminator)
+    assert found.parameters == 3 * first.parameters
 
 
 def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> None:

@@ -60,8 +60,11 @@ def look_at(recipe: Recipe) -> Entry:
     from ganherd.run import phases
     from ganherd.run.assemble import assemble
 
-    first = look_at(phases.before(recipe)) if phases.pending(recipe) else None
-    assembly = assemble(recipe, trust_code=True)
+    if phases.pending(recipe) is None:
+        first, assembly = None, assemble(recipe, trust_code=True)
+    else:
+        before = phases.before(recipe)
+        first, assembly = look_at(before), phases.foreseen(phases.after(recipe), before)
     herd, members = assembly.herd, assembly.members
     breeds = herd.breeds.all
     return Entry(
