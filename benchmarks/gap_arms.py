@@ -114,7 +114,7 @@ def _mean(each: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
 def work(job: Job, runs: Path) -> list[dict[str, Any]]:
     """Trains an arm, or both, and measures each, all in this process."""
     path, seconds = trained(job, runs)
-    rows = []
+    run, rows = RunFolder.open(path), []
     for arm, slots in SLOTS.items() if job.arm == BOTH else [(job.arm, None)]:
         began = time.perf_counter()
         per_seed = measured(path, arm, slots)
@@ -122,8 +122,8 @@ def work(job: Job, runs: Path) -> list[dict[str, Any]]:
             **asdict(job),
             "arm": arm,
             "recipe": job.recipe,
-            "steps": RunFolder.open(path).info.get("step"),
-            "points": RunFolder.open(path).recipe.data.points,
+            "steps": run.info.get("step"),
+            "points": run.recipe.data.points,
             "seconds": round(seconds, 1),
             "measuring_seconds": round(time.perf_counter() - began, 1),
             "per_seed": per_seed,

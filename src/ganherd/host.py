@@ -7,6 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def own_cores() -> list[int]:
@@ -42,7 +45,7 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def in_threads(work: Callable[[int], object], items: Sequence[int], threads: int) -> None:
+def in_threads(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:
     """`work` on each item, a run of neighbours in each of so many threads; pays where the work lets go of the interpreter.
 
     >>> seen = []
@@ -51,7 +54,7 @@ def in_threads(work: Callable[[int], object], items: Sequence[int], threads: int
     [0, 1, 2, 3, 4]
     """
 
-    def several(some: Iterable[int]) -> None:
+    def several(some: Iterable[T]) -> None:
         for item in some:
             work(item)
 

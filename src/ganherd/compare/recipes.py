@@ -54,12 +54,8 @@ class Asked:
         """Reads the recipes; every mistake is told here, before anything trains."""
         if len(sources) < 2:
             raise UserError("a comparison needs at least two recipes: name them one after the other.")
-        own = [
-            *overrides,
-            f"train.budget={budget}",
-            f"herd.seeds={seeds}",
-            "run.scores=false",
-        ]  # they are measured alike later
+        # no run is scored by itself: all are measured alike in the end
+        own = [*overrides, f"train.budget={budget}", f"herd.seeds={seeds}", "run.scores=false"]
         loaded = [recipe_file.load(source, own) for source in sources]
         names = None if metrics is None else known_metrics(metrics, "score")
         return cls(dict(zip(names_of(list(sources)), loaded, strict=True)), budget, seeds, names, samples, network)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import lru_cache
@@ -14,6 +13,8 @@ from pathlib import Path
 import torch
 import triton
 from torch import Tensor
+
+from ganherd.host import in_threads
 
 HEAVY = 1e9  # operations of a product from which a measurement pays
 _LONG = 5.0  # milliseconds that are measured well at once
@@ -105,8 +106,7 @@ def _compile(run: Callable[[Shape], object], candidates: Sequence[Shape]) -> Non
             run(shape)
 
     launch(candidates[0])  # by itself: what all share is made once
-    with ThreadPoolExecutor(len(candidates)) as threads:
-        list(threads.map(launch, candidates[1:]))
+    in_threads(launch, candidates[1:], len(candidates))
 
 
 def _seconds(run: Callable[[Shape], object], shape: Shape) -> float:
