@@ -115,3 +115,16 @@ def test_where_nothing_fits_now_nothing_is_remembered(tmp_path: Path, monkeypatc
     assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == SLOW
     clock.each = {SLOW: 2.0, QUICK: 1.0}
     assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == QUICK
+
+
+def test_processes_share_what_they_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that began together: neither measures again what the other has found, nor loses it."""
+    clock = Clock({SLOW: 2.0, QUICK: 1.0})
+    on_gpu(monkeypatch, clock)
+    path = tmp_path / "kernels.json"
+    one, other = Shapes(path), Shapes(path)
+    assert one.best("first", [SLOW, QUICK], clock.run) == other.best("second", [SLOW, QUICK], clock.run) == QUICK
+    found = dict(clock.launches)
+    assert one.best("second", [SLOW], clock.run) == other.best("first", [SLOW], clock.run) == QUICK
+    assert Shapes(path).best("first", [SLOW], clock.run) == Shapes(path).best("second", [SLOW], clock.run) == QUICK
+    assert clock.launches == found

@@ -33,17 +33,16 @@ class Shape:
 
 
 class Shapes:
-    """What was measured on this device before; it is read once and written whenever something new is found."""
+    """What was measured on this device before, here or by another process; the file is read again before anything is measured."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._known = {key: Shape(*found) for key, found in json.loads(path.read_text()).items()}
-        except (OSError, ValueError, TypeError):
-            self._known = {}
+        self._known: dict[str, Shape] = {}
 
     def best(self, key: str, candidates: Sequence[Shape], run: Callable[[Shape], object]) -> Shape:
         """The fastest of the candidates; the first one while a graph is being captured, when nothing can be measured."""
+        if key not in self._known:
+            self._read()
         if key not in self._known:
             if torch.cuda.is_current_stream_capturing():
                 return candidates[0]
@@ -57,7 +56,12 @@ class Shapes:
             self._write()
         return self._known[key]
 
+    def _read(self) -> None:
+        with suppress(OSError, ValueError, TypeError):
+            self._known |= {key: Shape(*found) for key, found in json.loads(self._path.read_text()).items()}
+
     def _write(self) -> None:
+        self._read()  # what others found meanwhile stays
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             aside = self._path.with_suffix(f".{os.getpid()}")
