@@ -18,6 +18,7 @@ from ganherd.herd.kernels.memory import remembered
 from ganherd.herd.kernels.taps import Turn, turned
 from ganherd.herd.lower import ALL, JOINED, KERNEL, lower
 from ganherd.herd.state import Blueprint
+from ganherd.nets.gran import GranGenerator
 from ganherd.nets.residual import ResidualDiscriminator, ResidualGenerator
 from ganherd.nets.wcgan import WcganDiscriminator, WcganGenerator
 
@@ -55,6 +56,7 @@ NETS = {
     "residual, spectral": (lambda: ResidualDiscriminator((3, 8, 8), width=5, attention=True), (3, 8, 8)),
     "plain, spectral": (lambda: ResidualDiscriminator((3, 8, 9), width=5, attention=True, body="plain"), (3, 8, 9)),
     "residual": (lambda: ResidualGenerator((3, 8, 8), 7, width=5), (7,)),
+    "a canvas that is painted in steps": (lambda: GranGenerator((1, 12, 12), 7, width=5, steps=2), (7,)),
 }  # fmt: skip
 
 

@@ -82,6 +82,25 @@ class Maxout(nn.Module):
         return F.max_pool1d(x, 3, stride=3) + F.max_pool1d(x, 5, stride=2) + F.max_pool1d(x, kernel_size=3, padding=0)
 
 
+class Shared(nn.Module):
+    """Layers that share a weight, batch norms that share gain, shift and a buffer, one layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.same = nn.Linear(3, 3), nn.Linear(3, 3), nn.Bilinear(3, 3, 3)
+        self.two.weight = self.one.weight
+        self.also, self.other = self.same, nn.Bilinear(3, 3, 3)
+        self.other.weight = self.same.weight
+        self.norms = nn.ModuleList(nn.BatchNorm1d(3) for _ in range(2))
+        first, second = self.norms
+        second.weight, second.bias, second.running_mean = first.weight, first.bias, first.running_mean
+        nn.init.normal_(first.weight)
+
+    def forward(self, x):
+        x = self.norms[1](self.two(torch.relu(self.norms[0](self.one(x)))))
+        return self.other(self.also(x, self.same(x, x)), x)
+
+
 class Counts(nn.Module):
     """Changes a buffer in place: cannot be lowered, and must not be."""
 
@@ -102,7 +121,7 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("members", [2, 5])
-@pytest.mark.parametrize("make", [Scaled, Residual, Shapes, ByName, Indices, Maxout])
+@pytest.mark.parametrize("make", [Scaled, Residual, Shapes, ByName, Indices, Maxout, Shared])
 def test_all_members_at_once_are_each_alone(make, members):
     torch.manual_seed(0)
     modules = [make().double() for _ in range(members)]

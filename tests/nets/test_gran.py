@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.herd.lower import VMAP, lower
+from ganherd.herd.lower import JOINED, VMAP, lower
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.gran import GranGenerator, StepNorm
 from ganherd.recipe import Net
@@ -30,7 +30,7 @@ def bold(module: GranGenerator) -> GranGenerator:
                 if layer.bias is not None:
                     layer.bias.normal_(0, 0.3)
             if isinstance(layer, StepNorm):
-                layer.shift.normal_(0, 0.5)
+                layer.norms[0].bias.normal_(0, 0.5)
     return module
 
 
@@ -77,14 +77,17 @@ def test_the_recurrence_as_the_paper_writes_it() -> None:
         centred = x - x.mean(over, keepdim=True)
         return centred / (centred.square().mean(over, keepdim=True) + 1e-5).sqrt() * gain + shift
 
+    def affine(step_norm: str) -> tuple[Tensor, Tensor]:
+        return w[f"{step_norm}.norms.0.weight"], w[f"{step_norm}.norms.0.bias"]
+
     def f(r: Tensor) -> Tensor:
         both = torch.cat([w["paint.of_noise.weight"], w["paint.of_canvas.weight"]], dim=1)
-        h = norm(r @ both.T, w["paint.norm.gain"], w["paint.norm.shift"]).relu().reshape(6, 4, 6, 6)
+        h = norm(r @ both.T, *affine("paint.norm")).relu().reshape(6, 4, 6, 6)
         return F.conv_transpose2d(h, w["paint.layers.2.weight"], w["paint.layers.2.bias"], 2, 2, 1)
 
     def g(paint: Tensor) -> Tensor:
         h = F.conv2d(paint, w["look.deepest.weight"], w["look.deepest.bias"], 2, 2).relu().flatten(1)
-        return norm(h @ w["look.out.weight"].T, w["look.out_norm.gain"], w["look.out_norm.shift"]).tanh()
+        return norm(h @ w["look.out.weight"].T, *affine("look.out_norm")).tanh()
 
     h_z = norm(z @ w["noise.0.weight"].T, w["noise.1.weight"], w["noise.1.bias"]).tanh()
     h, canvas = torch.zeros_like(h_z), torch.zeros(6, 2, 12, 12, dtype=torch.float64)
@@ -140,3 +143,17 @@ def test_every_layer_is_lowered() -> None:
     lowered = lower(gran((1, 14, 14), 6, width=3))
     assert lowered is not None
     assert VMAP not in {each.how for each in lowered.explain()}
+
+
+def test_a_norm_with_its_relu_is_one_operation_at_each_step() -> None:
+    lowered = lower(gran((1, 28, 28), 6, width=3, steps=3))
+    assert lowered is not None
+    rectified = [each for each in lowered.explain() if each.what == "ReLU" and each.how == JOINED]
+    of = [each.why.removeprefix("a part of ") for each in rectified]
+    assert of == [
+        "paint.norm.norms.0",
+        "look.norms.0.norms.0",
+        "paint.norm.norms.1",
+        "look.norms.0.norms.1",
+        "paint.norm.norms.2",
+    ]

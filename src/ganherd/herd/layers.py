@@ -20,16 +20,16 @@ _ELEMENTWISE = (nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.
 
 
 class Buffers:
-    """The buffers of one layer, by its own names."""
+    """The buffers of one layer, by its own names -> the module's."""
 
-    def __init__(self, moved: Tensors, name: str) -> None:
-        self._moved, self._prefix = moved, f"{name}."
+    def __init__(self, moved: Tensors, names: dict[str, str]) -> None:
+        self._moved, self._names = moved, names
 
     def get(self, key: str) -> Tensor | None:
-        return self._moved.get(self._prefix + key)
+        return self._moved[self._names[key]] if key in self._names else None
 
     def set(self, key: str, value: Tensor) -> None:
-        self._moved[self._prefix + key] = value
+        self._moved[self._names[key]] = value
 
 
 @dataclass

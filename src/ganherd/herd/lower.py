@@ -68,16 +68,18 @@ class Lowered:
             return lambda values, params, moved, draws: functions.run(node, *_arguments(node, values), draws)
         if node in self._joins.into:
             return lambda values, *_: values[node.args[0]]  # its neighbour does it
-        operation = known(layer)
+        operation, names = known(layer), self._graph.own(name)
         if operation is None or node.kwargs:
-            return lambda values, *around: mapped_layer(name, layer, *_arguments(node, values), *around)
-        keys = [(key, f"{name}.{key}") for key, _ in layer.named_parameters(recurse=False)]
+            return lambda values, *around: mapped_layer(names, layer, *_arguments(node, values), *around)
+        keys = [(key, names[key]) for key, _ in layer.named_parameters(recurse=False)]
         joins, source = self._joins, node.args[0]
         neighbours = joins.beside(node), joins.normed(node), joins.reader(node)
 
         def run(values: Values, params: Tensors, moved: Tensors, draws: Draws) -> Any:
             own = {key: params[full] for key, full in keys}
-            return operation(Layer(layer, own, Buffers(moved, name), draws, self._library, *neighbours), values[source])
+            return operation(
+                Layer(layer, own, Buffers(moved, names), draws, self._library, *neighbours), values[source]
+            )
 
         return run
 

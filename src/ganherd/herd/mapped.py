@@ -44,17 +44,16 @@ def mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -
 
 
 def mapped_layer(
-    name: str, layer: nn.Module, args: Any, kwargs: Any, params: Tensors, moved: Tensors, draws: Draws
+    names: dict[str, str], layer: nn.Module, args: Any, kwargs: Any, params: Tensors, moved: Tensors, draws: Draws
 ) -> Any:
-    """A layer of that name in its module; its buffers in `moved` [N, …] move on."""
-    prefix = f"{name}."
-    own = {k.removeprefix(prefix): v for k, v in params.items() if k.startswith(prefix)}
-    state = {k.removeprefix(prefix): v for k, v in moved.items() if k.startswith(prefix)}
+    """A layer whose parameters and buffers have those names -> names in its module; its buffers in `moved` [N, …] move on."""
+    own = {key: params[name] for key, name in names.items() if name in params}
+    state = {key: moved[name] for key, name in names.items() if name in moved}
 
     def call(own: Tensors, state: Tensors, *args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
         both = {**own, **{key: value.clone() for key, value in state.items()}}
         return functional_call(layer, both, args, kwargs), {key: both[key] for key in state}
 
     out, new = mapped(call, (own, state, *args), kwargs, draws)
-    moved.update({f"{prefix}{key}": value for key, value in new.items()})
+    moved.update({names[key]: value for key, value in new.items()})
     return out

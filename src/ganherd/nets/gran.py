@@ -57,10 +57,11 @@ class _Decoder(nn.Module):
         self.of_noise = nn.Linear(latent, n, bias=False)
         if steps > 1:
             self.of_canvas = nn.Linear(latent, n, bias=False)
-        self.norm = StepNorm((n,), steps)
-        layers: list[nn.Module] = [nn.Unflatten(1, start)]
+        self.norm = StepNorm(nn.BatchNorm1d, n, steps)
+        layers: list[nn.Module] = [nn.ReLU(), nn.Unflatten(1, start)]
         for i, (n_in, n_out) in enumerate(pairwise(maps)):
-            layers += [nn.ReLU(), doubling(n_in, n_out, sizes[i], sizes[i + 1], bias=True)]
+            layers += [nn.ReLU()] if i else []
+            layers.append(doubling(n_in, n_out, sizes[i], sizes[i + 1], bias=True))
         self.layers = nn.Sequential(*layers)
 
     def forward(self, h: Tensor, t: int) -> Tensor:
@@ -75,16 +76,17 @@ class _Encoder(nn.Module):
         super().__init__()
         inwards = list(pairwise(reversed(maps)))
         self.convs = nn.ModuleList(halving(n_in, n_out, bias=False) for n_in, n_out in inwards[:-1])
-        self.norms = nn.ModuleList(StepNorm((n_out, 1, 1), steps) for _, n_out in inwards[:-1])
+        self.norms = nn.ModuleList(StepNorm(nn.BatchNorm2d, n_out, steps) for _, n_out in inwards[:-1])
         self.deepest = halving(*inwards[-1], bias=True)
         self.out = nn.Linear(maps[0] * math.prod(sizes[0]), latent, bias=False)
-        self.out_norm = StepNorm((latent,), steps)
+        self.out_norm = StepNorm(nn.BatchNorm1d, latent, steps)
+        self.rectify, self.flatten = nn.ReLU(), nn.Flatten()  # layers, so that their neighbours' kernels do them
 
     def forward(self, x: Tensor, t: int) -> Tensor:
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = torch.relu(norm(conv(x), t))
-        x = torch.relu(self.deepest(x))  # [B, C, h, w]
-        return torch.tanh(self.out_norm(self.out(x.flatten(1)), t))  # [B, latent]
+            x = self.rectify(norm(conv(x), t))
+        x = self.rectify(self.deepest(x))  # [B, C, h, w]
+        return torch.tanh(self.out_norm(self.out(self.flatten(x)), t))  # [B, latent]
 
 
 class StepNorm(nn.Module):
@@ -94,13 +96,13 @@ class StepNorm(nn.Module):
     the generator was trained to make. The authors' code knows batch statistics alone.
     """
 
-    def __init__(self, shape: tuple[int, ...], steps: int) -> None:
+    def __init__(self, kind: type[nn.BatchNorm1d | nn.BatchNorm2d], features: int, steps: int) -> None:
         super().__init__()
-        kind = nn.BatchNorm1d if len(shape) == 1 else nn.BatchNorm2d
-        self.norms = nn.ModuleList(kind(shape[0], affine=False) for _ in range(steps))
-        self.gain = nn.Parameter(torch.normal(1.0, 0.02, shape))
-        self.shift = nn.Parameter(torch.zeros(shape))
+        self.norms = nn.ModuleList(kind(features) for _ in range(steps))
+        first = self.norms[0]
+        for other in self.norms:
+            other.weight, other.bias = first.weight, first.bias
 
     def forward(self, x: Tensor, t: int) -> Tensor:
-        out: Tensor = self.norms[t](x) * self.gain + self.shift
+        out: Tensor = self.norms[t](x)
         return out
