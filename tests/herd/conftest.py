@@ -1,17 +1,31 @@
-"""Where kernels run by Triton's interpreter, it does not look for overflows of integers: that takes half of its time."""
+"""Where kernels run by Triton's interpreter: what it looks for in vain is left out, what it cannot do with this numpy is mended."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def _no_search_for_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' shapes are too small for any; compiled kernels do not look either."""
+def _as_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = sys.modules.get("triton.runtime.interpreter")
-    if interpreter is not None:
-        builder = interpreter.interpreter_builder
-        monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
+    if interpreter is None:
+        return
+    # the tests' shapes are too small for overflows of integers, and the search for them takes half of the time
+    builder = interpreter.interpreter_builder
+    monkeypatch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", _with_lengths(interpreter._patch_lang_tensor))
+
+
+def _with_lengths(patch: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """A loop may be as long as a number says that the kernel found: an array of one, which numpy 2.4 no longer takes for a number."""
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patched

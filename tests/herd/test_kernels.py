@@ -48,6 +48,8 @@ CONVOLUTIONS = {
     "transposed, few channels": (3, 1, 6, 8, 1, 3, 4, 2, 2, True, torch.float32, True),
     "transposed, many channels": (1, 2, 6, 9, 20, 17, 4, 2, 0, True, torch.float32, True),
     "transposed, odd": (2, 1, 5, 4, 16, 3, 5, 2, 1, True, HALF, False),
+    "transposed, odd, deeper than a tile": (2, 2, 4, 5, 70, 20, 5, 2, 2, True, torch.float32, True),
+    "transposed, one tap": (1, 2, 3, 4, 17, 5, 1, 2, 0, True, torch.float32, False),
     "transposed, small": (2, 2, 5, 6, 3, 32, 3, 2, 1, True, HALF, False),
     "one tap, wider than a tile": (1, 1, 6, 11, 40, 130, 1, 1, 0, False, torch.float32, False),
 }

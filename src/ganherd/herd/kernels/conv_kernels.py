@@ -63,8 +63,14 @@ def gather_kernel(
     x += n * B * H * W * CI
     w += n * WN
     STEP: tl.constexpr = 1 if TRANSPOSED else STRIDE  # of the input from one q to the next
+    if TRANSPOSED and K % 2 == 1 and not FLAT:  # of an odd number of taps a parity meets one more than the other
+        across = (K - first_x + 1) // 2
+        steps = (K - first_y + 1) // 2 * across * KB
+    else:
+        across = J
+        steps = KB if FLAT else J * J * KB
     acc = tl.zeros((BM, BN), tl.float32)
-    for step in range(KB if FLAT else J * J * KB):
+    for step in range(steps):
         if FLAT:
             k = step * BK + tl.arange(0, BK)
             tap = k // CI
@@ -75,8 +81,8 @@ def gather_kernel(
             c = (step % KB) * BK + tl.arange(0, BK)
             used = c < CI
         if TRANSPOSED:
-            ky = 2 * (tap // J) + first_y
-            kx = 2 * (tap % J) + first_x
+            ky = 2 * (tap // across) + first_y
+            kx = 2 * (tap % across) + first_x
             dy = (py + PAD - ky) // 2  # the parity makes it even: the division is exact
             dx = (px + PAD - kx) // 2
         else:
@@ -85,7 +91,7 @@ def gather_kernel(
             dy = ky - PAD
             dx = kx - PAD
         valid = used
-        if TRANSPOSED:  # an odd number of taps leaves one parity with fewer
+        if TRANSPOSED and FLAT:  # an odd number of taps leaves one parity with fewer
             valid = used & (ky < K) & (kx < K)
         if FLAT:  # every column of the product has a tap of its own
             iy = qy[:, None] * STEP + dy[None, :]
