@@ -22,7 +22,7 @@ def _as_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _with_lengths(patch: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """A loop may be as long as a number says that the kernel found: an array of one, which numpy 2.4 no longer takes for a number."""
+    """A loop may be as long as the kernel finds: that is an array of one, which numpy 2.4 no longer takes for a number."""
 
     def patched(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)

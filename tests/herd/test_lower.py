@@ -83,7 +83,7 @@ class Maxout(nn.Module):
 
 
 class Shared(nn.Module):
-    """Layers that share a weight, batch norms that share gain, shift and a buffer, one layer under two names."""
+    """Layers that share a weight, batch norms that share all that they learn, one layer under two names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Shared(nn.Module):
         self.other.weight = self.same.weight
         self.norms = nn.ModuleList(nn.BatchNorm1d(3) for _ in range(2))
         first, second = self.norms
-        second.weight, second.bias, second.running_mean = first.weight, first.bias, first.running_mean
+        first.bias = second.weight = second.bias = first.weight
         nn.init.normal_(first.weight)
 
     def forward(self, x):

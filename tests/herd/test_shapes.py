@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
+from dataclasses import astuple
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -128,3 +130,26 @@ def test_processes_share_what_they_measure(tmp_path: Path, monkeypatch: pytest.M
     assert one.best("second", [SLOW], clock.run) == other.best("first", [SLOW], clock.run) == QUICK
     assert Shapes(path).best("first", [SLOW], clock.run) == Shapes(path).best("second", [SLOW], clock.run) == QUICK
     assert clock.launches == found
+
+
+def test_what_is_in_use_stays_though_another_process_found_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock({SLOW: 2.0, QUICK: 1.0})
+    on_gpu(monkeypatch, clock)
+    path = tmp_path / "kernels.json"
+    known = Shapes(path)
+    assert known.best("product", [SLOW, QUICK], clock.run) == QUICK
+    path.write_text(json.dumps({"product": astuple(SLOW)}))
+    assert known.best("other", [SLOW, QUICK], clock.run) == QUICK  # reads the file
+    assert known.best("product", [SLOW, QUICK], clock.run) == QUICK
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"product": 3}', '{"product": [1]}'])
+def test_a_file_that_is_none_costs_a_measurement(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock({SLOW: 2.0, QUICK: 1.0})
+    on_gpu(monkeypatch, clock)
+    path = tmp_path / "kernels.json"
+    path.write_text(text)
+    assert Shapes(path).best("product", [SLOW, QUICK], clock.run) == QUICK
+    assert Shapes(path).best("product", [SLOW], clock.run) == QUICK

@@ -48,7 +48,8 @@ class SeparateGan:
         module = copy.deepcopy(blueprint.module).train()
         weights = {name: value[member] for name, value in blueprint.views(herd.state[f"{kind}.params"]).items()}
         buffers = {name: herd.state[f"{kind}.buffers.{name}"][member] for name in blueprint.buffers}
-        module.load_state_dict({**weights, **buffers})
+        missing, unexpected = module.load_state_dict({**weights, **buffers}, strict=False)
+        assert not unexpected and all(blueprint.kept[name] in weights for name in missing)  # what layers share
         return module
 
     def train(self, steps: int, first: int = 0) -> None:

@@ -71,7 +71,10 @@ class Lowered:
         operation, names = known(layer), self._graph.own(name)
         if operation is None or node.kwargs:
             return lambda values, *around: mapped_layer(names, layer, *_arguments(node, values), *around)
-        keys = [(key, names[key]) for key, _ in layer.named_parameters(recurse=False)]
+        keys = [
+            (key, self._graph.kept[f"{name}.{key}"])
+            for key, _ in layer.named_parameters(recurse=False, remove_duplicate=False)
+        ]
         joins, source = self._joins, node.args[0]
         neighbours = joins.beside(node), joins.normed(node), joins.reader(node)
 

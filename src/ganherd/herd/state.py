@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ganherd.errors import UserError
 from ganherd.herd import streams
+from ganherd.herd.names import kept, refuse_shared_buffers
 
 State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets, `set.` are per-member settings
 
@@ -35,6 +36,7 @@ class Blueprint:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        refuse_shared_buffers(module)
         parameters = dict(module.named_parameters())
         wrong = [name for name, p in parameters.items() if not p.is_floating_point()]
         if wrong:
@@ -46,13 +48,10 @@ class Blueprint:
         self.size = sum(self.sizes)
         self.buffers = {name: (tuple(b.shape), b.dtype) for name, b in module.named_buffers()}
         self.takes_label = takes_label(module)
-        normalised = {
-            f"{prefix}.{name}" if prefix else name
-            for prefix, child in module.named_modules()
-            if isinstance(child, nn.modules.batchnorm._NormBase)
-            for name, _ in child.named_parameters(recurse=False)
-        }
-        self.normalising = [name in normalised for name in parameters]  # gain and shift of batch norm
+        self.kept = kept(module)
+        norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
+        of_norms = {id(p) for layer in norms for p in layer.parameters(recurse=False)}
+        self.normalising = [id(p) in of_norms for p in parameters.values()]  # gain and shift of batch norm
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [N, P] as named parameters [N, …]; one split, so that its gradient is one concatenation."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
+from ganherd.herd.names import kept
 from ganherd.nets.spectral import Spectral
 
 
@@ -20,7 +21,7 @@ class Traced:
 
     nodes: list[fx.Node]
     layers: dict[str, nn.Module]
-    kept: dict[str, str]  # every name of a parameter or buffer -> the first one: shared by layers, it has several
+    kept: dict[str, str]  # see `names`
 
     def layer(self, node: fx.Node) -> nn.Module | None:
         """The layer that an operation calls, if it calls one."""
@@ -59,21 +60,7 @@ def trace(module: nn.Module) -> Traced:
             raise NoGraph(f"its tensor {node.target} is neither a parameter nor a buffer")
         if node.op == "call_method" and str(node.target).endswith("_"):  # perhaps of a buffer
             raise NoGraph(f"it changes a tensor in place, with {node.target}")
-    return Traced(list(graph.nodes), dict(module.named_modules()), _kept(module))
-
-
-def _kept(module: nn.Module) -> dict[str, str]:
-    """
-    >>> twice = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    >>> twice[1].weight = twice[0].weight
-    >>> _kept(twice)
-    {'0.weight': '0.weight', '0.bias': '0.bias', '1.weight': '0.weight', '1.bias': '1.bias'}
-    """
-    found: dict[str, str] = {}
-    for named in (module.named_parameters, module.named_buffers):
-        first = {id(tensor): name for name, tensor in named()}
-        found |= {name: first[id(tensor)] for name, tensor in named(remove_duplicate=False)}
-    return found
+    return Traced(list(graph.nodes), dict(module.named_modules()), kept(module))
 
 
 def label(node: fx.Node) -> str:

@@ -60,9 +60,8 @@ class _Decoder(nn.Module):
         self.norm = StepNorm(nn.BatchNorm1d, n, steps)
         layers: list[nn.Module] = [nn.ReLU(), nn.Unflatten(1, start)]
         for i, (n_in, n_out) in enumerate(pairwise(maps)):
-            layers += [nn.ReLU()] if i else []
-            layers.append(doubling(n_in, n_out, sizes[i], sizes[i + 1], bias=True))
-        self.layers = nn.Sequential(*layers)
+            layers += [doubling(n_in, n_out, sizes[i], sizes[i + 1], bias=True), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-1])  # the last one is linear
 
     def forward(self, h: Tensor, t: int) -> Tensor:
         paint: Tensor = self.layers(self.norm(h, t))  # [B, C, H, W], linear

@@ -57,8 +57,7 @@ class ByClass:
 def _load(module: nn.Module, part: State, kind: str, rows: str) -> None:
     named = Blueprint(module).views(part[rows])
     module.to(part[rows].dtype)
-    whole = {name: value[0] for name, value in {**named, **buffers_of(part, kind)}.items()}
-    module.load_state_dict(whole, strict=False)  # what layers share has one of its names here
+    module.load_state_dict({name: value[0] for name, value in {**named, **buffers_of(part, kind)}.items()})
 
 
 def _labels(weights: Sequence[float]) -> Tensor:

@@ -45,10 +45,15 @@ def columns(net: Blueprint, layers: Sequence[str]) -> tuple[slice, ...]:
     >>> columns(net, ["0"]), columns(net, ["0.bias", "2.weight", "1"])
     ((slice(0, 9, None),), (slice(6, 12, None),))
     """
+    wanted = {
+        kept
+        for name, kept in net.kept.items()
+        if any(name == layer or name.startswith(f"{layer}.") for layer in layers)
+    }
     found: list[slice] = []
     start = 0
     for name, size in zip(net.shapes, net.sizes, strict=True):
-        if any(name == layer or name.startswith(f"{layer}.") for layer in layers):
+        if name in wanted:
             begin = found.pop().start if found and found[-1].stop == start else start
             found.append(slice(begin, start + size))
         start += size

@@ -57,11 +57,12 @@ class Shapes:
         return self._known[key]
 
     def _read(self) -> None:
-        with suppress(OSError, ValueError, TypeError):
-            self._known |= {key: Shape(*found) for key, found in json.loads(self._path.read_text()).items()}
+        """What others have found; what was measured here stays, since kernels with it may be in use."""
+        with suppress(OSError, ValueError, TypeError, AttributeError):
+            self._known = {key: Shape(*one) for key, one in json.loads(self._path.read_text()).items()} | self._known
 
     def _write(self) -> None:
-        self._read()  # what others found meanwhile stays
+        self._read()  # what others found meanwhile is kept, up to a race that costs a measurement
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             aside = self._path.with_suffix(f".{os.getpid()}")
