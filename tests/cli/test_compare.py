@@ -107,7 +107,8 @@ def test_of_two_phases_both_count(cli, two, data) -> None:
     assert [(row["steps"], row["first"], row["images"]) for row in alike.values()] == [(2, 2, 64), (8, 0, 64)]
 
 
-def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data) -> None:
+def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     one = small_recipe(data, data={"partition": "all"}, herd={"members": 1})
     Path("one.yaml").write_text(yaml.safe_dump(one))
     made = small_recipe(data, herd={"first": {"recipe": "one.yaml", "share": 0.5}})

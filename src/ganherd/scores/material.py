@@ -169,10 +169,11 @@ class Material:
 
     @cached_property
     def class_weights(self) -> tuple[np.ndarray, str]:
-        """p(y), float64 [classes], and whose it is: the mixture's where members stand for classes, or the data's."""
+        """p(y), float64 [classes], and whose it is: the mixture's where members stand for classes, or the data's. A set of samples
+        has none but the data's: compared with its own labels it would always be right."""
         if self._takes_label:
             return np.asarray(self.mixture.label_weights, np.float64), "p(y) of the mixture"
-        if self.has_labels:
+        if self.has_labels and self.has_generators:
             label_of = np.asarray(self.mixture.label_of)
             weights = self.weights
             known = label_of >= 0
