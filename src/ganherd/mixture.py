@@ -258,7 +258,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
 
     >>> load("runs/no-such-run")
     Traceback (most recent call last):
-    ganherd.errors.UserError: there is no mixture in runs/no-such-run: it is made when training ends.
+    ganherd.errors.UserError: there is no run folder runs/no-such-run; `ganherd train --run runs/no-such-run` makes one.
     """
     folder = mixture_of(path)
     facts, tensors = mixture_file.read(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -163,6 +164,36 @@ def test_bench(cli) -> None:
     for row in rows:
         assert row["members"] == 2 and row["member_steps_per_second"] > 0 and row["peak_bytes"] > 0
     assert sum(row["chosen"] for row in rows) == 1
+
+
+def test_a_finished_run_says_that_it_is(cli, run) -> None:
+    copy = shutil.copytree(run, "finished")
+    steps = json.loads(Path(copy, "run.json").read_text())["step"]
+    answer = cli("train", "--resume", copy)
+    assert f"finished has made all of its {steps} steps: a larger --budget goes on with it" in answer.err
+    assert " to " not in answer.err.splitlines()[0]
+
+
+def test_a_run_without_a_mixture_names_both_ways_to_one(cli, run) -> None:
+    copy = shutil.copytree(run, "stopped")
+    shutil.rmtree("stopped/mixture")
+    steps = json.loads(Path(copy, "run.json").read_text())["step"]
+    for words in (["sample", copy, "-o", "x.npz"], ["score", copy]):
+        said = cli(*words).sentence
+        assert (
+            f"Go on with `ganherd train --resume stopped`; with --budget {steps}steps it ends where it stands" in said
+        )
+    assert cli("train", "--resume", copy, "--budget", f"{steps}steps", "--quiet").code == 0
+    assert cli("sample", copy, "-n", 3, "-o", "x.npz").code == 0
+
+
+def test_a_time_that_is_over_is_told(cli, mine, monkeypatch) -> None:
+    """Planned by a rate that was measured too high; what is left is never more than the time."""
+    monkeypatch.setattr("ganherd.run.start.measure", lambda *_: (1e4, 0.0))
+    answer = cli("train", mine(), "--run", "new", "--budget", "1s")
+    steps = json.loads(Path("new/run.json").read_text())["step"]
+    assert f"the time is over: it ends at step {steps:,}, 9,800 were planned" in answer.err
+    assert all(int(left) <= 1 for left in re.findall(r"^step .* (\d+) s left", answer.err, re.M))
 
 
 def test_resume_with_a_longer_budget(cli, run) -> None:

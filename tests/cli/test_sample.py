@@ -141,6 +141,6 @@ def test_places_that_cannot_be_written(cli, run) -> None:
 
 
 def test_what_is_no_run(cli, tmp_path) -> None:
-    assert "there is no mixture in nowhere" in cli("sample", "nowhere", "-o", "x.npz").sentence
+    assert "there is no run folder nowhere" in cli("sample", "nowhere", "-o", "x.npz").sentence
     Path("empty").mkdir()
-    assert "there is no mixture in empty" in cli("sample", "empty", "-o", "x.npz").sentence
+    assert "empty is not a run folder" in cli("sample", "empty", "-o", "x.npz").sentence

@@ -54,13 +54,17 @@ def test_an_npz_against_known_data(held_out: Path, digits_data: Dataset) -> None
     assert sum(found["ifid"]["per_class_samples"].values()) == n
 
 
-def test_classes_of_a_set_are_compared_with_the_datas_and_not_with_its_own(digits_data: Dataset, tmp_path: Path) -> None:
+def test_classes_of_a_set_are_compared_with_the_datas_and_not_with_its_own(
+    digits_data: Dataset, tmp_path: Path
+) -> None:
     """A file of sevens alone is as far from ten classes as it can be."""
     own = np.flatnonzero(digits_data.y == 7)
     np.savez(tmp_path / "7.npz", x=digits_data.x[own], y=digits_data.y[own], labels=np.array(digits_data.labels))
     found = score_sets("digits", str(tmp_path / "7.npz"), ["histogram"])["histogram"]
     share = np.bincount(load(Data(source="digits", holdout=0.0)).y, minlength=10)[7] / 1797
-    assert found["value"] == pytest.approx(1 - share, abs=0.02) and found["reference"] == "label frequencies of the data"
+    assert (
+        found["value"] == pytest.approx(1 - share, abs=0.02) and found["reference"] == "label frequencies of the data"
+    )
 
 
 def test_a_folder_of_images_is_the_same_set(held_out: Path, tmp_path: Path) -> None:

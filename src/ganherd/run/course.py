@@ -53,14 +53,16 @@ def train_on(
             if not ranks.is_alone:
                 trainer.heart = closing.enter_context(beating(ranks, folder.path, trainer))
             progress.say(
-                f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
+                f"{folder.path} has made all of its {budget.steps:,} steps: a larger --budget goes on with it"
+                if trainer.step >= budget.steps
+                else f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
                 f"{plan.describe(assembly.herd.size)}"
             )
             if not ranks.job.hears_of_loss:  # the launcher would end all at once
                 progress.say(f"should a rank be killed, the job ends; go on with: {rescue.again()}")
             rescue.tell(trainer, source)
             trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
-            progress.start(budget.steps)
+            progress.start(budget.steps, budget.deadline)
             stop.name = rescue.asked
             with stop, spares.listening(ranks, folder.path, stop):
                 trainer.train(stop)

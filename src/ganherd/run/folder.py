@@ -148,9 +148,14 @@ def mixture_of(path: str | Path) -> Path:
     """The folder of a run's mixture (which may be named itself)."""
     folder = Path(path)
     folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
-    if not (folder / "mixture.json").is_file():
-        raise UserError(f"there is no mixture in {path}: it is made when training ends.")
-    return folder
+    if (folder / "mixture.json").is_file():
+        return folder
+    run = RunFolder.open(path)
+    from ganherd.run import checkpoint  # which imports torch: not before a folder that is no run is refused
+
+    step = max(checkpoint.steps(run.checkpoints), default=0)
+    end = f"; with --budget {step}steps it ends where it stands" if step else ""
+    raise UserError(f"there is no mixture in {path}: it is made when training ends. Go on with `{run.again}`{end}.")
 
 
 def write_aside(path: Path, text: str) -> None:

@@ -249,6 +249,7 @@ class Trainer:
     def end(self) -> None:
         """The time is over: the run ends with this step, also if it is resumed from here."""
         self.event("budget", reason="the time was over", steps=self.step, planned=self.budget.steps)
+        self.progress.say(f"the time is over: it ends at step {self.step:,}, {self.budget.steps:,} were planned")
         self.over = self.budget.deadline
         self.budget.end_at(self.step)
 

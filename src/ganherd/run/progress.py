@@ -62,12 +62,14 @@ class Progress:
         self._alarms: dict[int, list[str]] = {}  # by member, those that are not over
         self._line: dict[str, Any] = {}
         self._steps = 1
+        self._seconds, self._deadline = 0.0, float("inf")  # that it has trained, and may train
         self._said = -_SECONDS_BETWEEN_LINES
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    def start(self, steps: int) -> None:
-        self._steps = steps
+    def start(self, steps: int, deadline: float | None = None) -> None:
+        """So many steps, or until it has trained for so many seconds, whichever comes first."""
+        self._steps, self._deadline = steps, float("inf") if deadline is None else deadline
         self._bar.update(self._task, total=steps)
         if not self._quiet and self._console.is_terminal:
             self._live = Live(self._view(), console=self._console, refresh_per_second=4, get_renderable=self._view)
@@ -82,7 +84,7 @@ class Progress:
 
     def at(self, step: int, seconds: float) -> None:
         """Called after every step: cheap."""
-        now = time.monotonic()
+        now, self._seconds = time.monotonic(), seconds
         if not self._times or now - self._times[-1][1] > 0.05:
             self._times.append((step, now))
         if self._live:
@@ -137,7 +139,7 @@ class Progress:
     def _about(self, step: int) -> str:
         if not self.rate:
             return "…"
-        left = max(0, self._steps - step) / self.rate
+        left = max(0.0, min((self._steps - step) / self.rate, self._deadline - self._seconds))
         return f"{100 * step / self._steps:.0f}%  {self.rate * len(self._names):,.0f} member-steps/s  {duration(left)} left"
 
     def _view(self) -> Group:

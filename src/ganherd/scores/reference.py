@@ -135,7 +135,7 @@ class Reference:
             "resizing": self.network.resizing,
             "precision": precision(features.x.device),
             "dimension": features.dimension,
-            "real": self.dataset.name,
+            "real": f"{self.dataset.name}, training part" if len(self.dataset.x_test) else self.dataset.name,
             "real_samples": len(self.rows),
         }
         accuracy = self.network.held_out_accuracy
