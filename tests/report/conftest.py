@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ganherd.recipe import Recipe
+from ganherd.run.folder import RunFolder
 
 
 @dataclass
@@ -21,6 +22,14 @@ class FakeRun:
     info: dict[str, Any] = field(default_factory=dict)
     metric_lines: list[dict[str, Any]] = field(default_factory=list)
     event_lines: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def again(self) -> str:
+        return RunFolder(self.path).again
+
+    @property
+    def checkpoints(self) -> Path:
+        return RunFolder(self.path).checkpoints
 
     def metrics(self) -> list[dict[str, Any]]:
         return self.metric_lines

@@ -182,6 +182,13 @@ def test_a_run_that_has_just_begun(make_run: MakeRun, fakes: Any) -> None:
         assert words in outline.text, words
 
 
+def test_a_run_that_was_stopped_says_how_to_go_on(make_run: MakeRun) -> None:
+    run = make_run(records=20, state="interrupted")
+    _, outline = page(run, None)
+    assert f"stopped before its end, and saved at step 0: ganherd train --resume {run.path} goes on" in outline.text
+    assert "Not scored yet: it is when it has ended." in outline.text
+
+
 def test_a_run_that_is_under_way_shows_its_last_picture(make_run: MakeRun, fakes: Any) -> None:
     run = make_run(records=20, state="running")
     (run.path / "samples").mkdir()

@@ -13,7 +13,7 @@ import numpy as np
 from ganherd.errors import UserError
 from ganherd.pictures import MOST_ROWS
 from ganherd.report.charts import TROUBLES, loss_table
-from ganherd.run import status
+from ganherd.run import checkpoint, status
 from ganherd.run.progress import words
 from ganherd.scores import gallery
 from ganherd.scores.gallery import Shown
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ganherd.data.source import Dataset
     from ganherd.mixture import Mixture
     from ganherd.mixture_file import Neighbourhoods
-    from ganherd.run.folder import RunFolder
+from ganherd.run.folder import RunFolder
 
 T = TypeVar("T")
 PER_ROW = 12  # samples of each class in the report
@@ -83,6 +83,9 @@ def gather(
     info = _attempt(lambda: run.info, notes, "run.json") or {}
     metrics = _attempt(run.metrics, notes, "metrics.jsonl") or []
     events = _attempt(run.events, notes, "events.jsonl") or []
+    if info.get("state") == "interrupted":
+        saved = max(checkpoint.steps(run.checkpoints), default=0)
+        notes.append(f"It was stopped before its end, and saved at step {saved:,}: {run.again} goes on with it.")
     folder = Path(run.path)
     if mixture is None and (folder / "mixture" / "mixture.json").is_file():
         mixture = _attempt(lambda: _load_mixture(folder, trust_code), notes, "the mixture")

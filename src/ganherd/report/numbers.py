@@ -20,7 +20,8 @@ def scores(story: Story) -> Safe:
     ]
     entries = {k: story.scores[k] for k in names if isinstance(story.scores[k], Mapping) and k != "skipped"}
     if not entries:
-        return tag("section", head, tag("p", "Not scored yet: ganherd score measures a run's mixture.", cls="soft"))
+        how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
+        return tag("section", head, tag("p", f"Not scored yet: {how}.", cls="soft"))
     rows, warnings = [], []
     for name, entry in entries.items():
         metric = METRICS.get(name)

@@ -70,7 +70,6 @@ def score(
         if reason := _missing(METRICS[name], material):
             skipped[name] = reason
             continue
-        material.tell(name.replace("_", " "))
         try:
             found = METRICS[name].measure(material)
         except LeftOut as why:
