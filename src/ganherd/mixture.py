@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ganherd import mixture_file
 from ganherd.errors import UserError
 from ganherd.herd import streams
+from ganherd.herd.names import called
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
 from ganherd.mixture_breeds import Generators, breeds_of, tensors_of
@@ -223,7 +223,7 @@ class Mixture:
             told = (torch.full((len(z),), label, device=device),) if takes_label(breed.module) else ()
             inputs = (z.to(device), *told)
             with MemberRandomness(torch.from_numpy(streams.keys(key, streams.INSIDE))[0].to(device)):
-                x = functional_call(breed.module, state, inputs)
+                x = called(breed.module, state, inputs)
             x = x.float() * self.scale + self.offset
             return x.round().clamp(0, 255).to(torch.uint8) if self.is_image else x, torch.isfinite(x).all()
 

@@ -34,11 +34,23 @@ class G(nn.Module):
         h = self.norms[0](self.first(z)).relu()
         return self.out(self.norms[1](self.again(h)).relu())
 
+class Named(G):
+    # the same, with layers that have another name besides
+    def __init__(self, shape, latent):
+        super().__init__(shape, latent)
+        self.also, self.inner = self.first, nn.ModuleList([self.norms[0], self.out])
+
+class Mixed(Named):
+    # the same, in a way that cannot be traced
+    def forward(self, z):
+        return super().forward(z if len(z) else -z)
+
 class D(nn.Module):
     def __init__(self, shape):
         super().__init__()
         self.into, self.first, self.again, self.out = nn.Linear(*shape, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 1)
         self.again.weight = self.first.weight
+        self.also = self.again
 
     def forward(self, x):
         return self.out(self.again(self.first(self.into(x).relu()).relu()).relu()).squeeze(1)
@@ -50,7 +62,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     (tmp_path / "shared_nets.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     mine = importlib.import_module("shared_nets")
-    yield {"latent": 6, "generator": mine.G, "discriminator": mine.D}
+    yield {"latent": 6, "generator": [mine.G, mine.Named, mine.Mixed], "discriminator": mine.D}
     del sys.modules["shared_nets"]
 
 
@@ -60,12 +72,12 @@ def _sampled(run: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_engines_agree_and_a_resumed_run_is_the_same(nets: dict[str, Any], precision: str, tmp_path: Path) -> None:
-    def train(engine: str, steps: int) -> Path:
-        run = tmp_path / f"{engine}-{steps}"
+    def train(engine: str, steps: int, kind: int = 0) -> Path:
+        run = tmp_path / f"{engine}-{steps}-{kind}"
         recipe = {
             "data": {"source": "ring8", "partition": "all"},
             "herd": {"members": 3},
-            "nets": nets,
+            "nets": nets | {"generator": nets["generator"][kind]},
             "train": {"budget": f"{steps}steps", "batch": 16, "precision": precision},
             "strategy": {"name": "gap", "gap": {"every": "2steps"}},
             "run": {"scores": False},
@@ -76,6 +88,11 @@ def test_engines_agree_and_a_resumed_run_is_the_same(nets: dict[str, Any], preci
 
     fused, loop = (_sampled(train(engine, 9)) for engine in ("fused", "loop"))
     assert np.allclose(fused, loop, rtol=0, atol=1e-9 if precision == "float64" else 1e-5) and np.ptp(fused) > 0
+    for engine in ("fused", "loop"):
+        for kind in (1, 2):  # as many numbers, drawn in the same order
+            assert np.allclose(
+                _sampled(train(engine, 9, kind)), loop, rtol=0, atol=1e-9 if precision == "float64" else 1e-5
+            )
     part = train("fused", 5)
     ganherd.resume(part, ["train.budget=9steps"], quiet=True, trust_code=True)
     assert np.array_equal(_sampled(part), fused)

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from ganherd.herd import ops
+from ganherd.herd.names import called
 from ganherd.herd.streams import Calls, MemberRandomness
 
 Tensors = dict[str, Tensor]
@@ -52,7 +53,7 @@ def mapped_layer(
 
     def call(own: Tensors, state: Tensors, *args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
         both = {**own, **{key: value.clone() for key, value in state.items()}}
-        return functional_call(layer, both, args, kwargs), {key: both[key] for key in state}
+        return called(layer, both, args, kwargs), {key: both[key] for key in state}
 
     out, new = mapped(call, (own, state, *args), kwargs, draws)
     moved.update({names[key]: value for key, value in new.items()})

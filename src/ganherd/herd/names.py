@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from ganherd.errors import UserError
+
+_PLACES: WeakKeyDictionary[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
 
 def kept(module: nn.Module) -> dict[str, str]:
@@ -22,11 +28,36 @@ def kept(module: nn.Module) -> dict[str, str]:
     return found
 
 
+def called(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any = None) -> Any:
+    """What the module answers with these parameters and buffers, by the names that they are kept under; buffers that it puts in
+    the place of others are in `tensors` after it.
+
+    Every place is filled once. PyTorch, left to find shared parameters by itself, fills that of a layer which has two names
+    twice, and leaves the caller's tensors in it.
+    """
+    places = _PLACES.get(module)
+    if places is None:
+        places = _PLACES[module] = _places(module)
+    given = {place: tensors[name] for place, name in places.items()}
+    out = functional_call(module, given, args, kwargs, tie_weights=False)
+    tensors.update({name: given[place] for place, name in places.items()})
+    return out
+
+
+def _places(module: nn.Module) -> dict[str, str]:
+    """Where parameters and buffers lie, each layer once -> the name that is kept."""
+    names, found = kept(module), list[str]()
+    for prefix, layer in module.named_modules():
+        for named in (layer.named_parameters, layer.named_buffers):
+            found += [place for place, _ in named(prefix, recurse=False, remove_duplicate=False)]
+    return {place: names[place] for place in found}
+
+
 def refuse_shared_buffers(module: nn.Module) -> None:
     """Layers may share parameters; PyTorch parts the buffers that they share as soon as a module is moved or cast."""
     owners: dict[int, str] = {}
     for prefix, layer in module.named_modules():
-        for name, buffer in layer.named_buffers(prefix, recurse=False):
+        for name, buffer in layer.named_buffers(prefix, recurse=False, remove_duplicate=False):
             if (other := owners.setdefault(id(buffer), name)) != name:
                 raise UserError(
                     f"{other} and {name} of {type(module).__name__} are one buffer, which PyTorch parts when a module is "

@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from ganherd.herd.lower import lower
+from ganherd.herd.names import called
 from ganherd.herd.state import Blueprint
 from ganherd.herd.streams import MemberRandomness
 
@@ -26,7 +27,7 @@ def member_call(
     """One member's module as a pure function: (output, buffers after it)."""
     both = {**params, **{name: value.clone() for name, value in buffers.items()}}  # the call writes into the clones
     with MemberRandomness(key):
-        out = functional_call(blueprint.module, both, inputs)
+        out = called(blueprint.module, both, inputs)
     return out, {name: both[name] for name in buffers}
 
 

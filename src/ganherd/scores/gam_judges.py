@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ganherd.data import source
 from ganherd.errors import UserError
+from ganherd.herd.names import called
 from ganherd.herd.play import logits_of
 from ganherd.herd.state import Blueprint, buffers_of, takes_label
 from ganherd.run import checkpoint
@@ -65,7 +65,7 @@ class Judges:
                 given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
                 if takes_label(self.module):
                     given += (torch.from_numpy(y[rows]).to(like.device),)
-                out.append(logits_of(functional_call(self.module, state, given)).reshape(-1).double().cpu())
+                out.append(logits_of(called(self.module, state, given)).reshape(-1).double().cpu())
         return np.asarray(torch.cat(out).numpy())
 
 
