@@ -135,6 +135,10 @@ def main() -> None:
         "-o", type=Path, help="default: benchmarks/results/gap-toys.json, with --full gap-toys-full.json"
     )
     asked = parser.parse_args()
+    if asked.try_ and not asked.tune:
+        parser.error("--try goes with --tune")
+    if min(number for number in (asked.steps, asked.seeds, asked.processes) if number is not None) < 1:
+        parser.error("--steps, --seeds and --processes are at least 1")
     asked.data = asked.data or (["ring8", "grid25"] if asked.full else ["r15", "grid25"])
     asked.processes = asked.processes or 2
     path = asked.o or HERE / ("gap-toys-full.json" if asked.full else "gap-toys.json")

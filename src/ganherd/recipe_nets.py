@@ -69,6 +69,10 @@ class Nets(Section):
     # how they are drawn, for all or for each member: N(0, 1), or even in [-1, 1]
     prior: Prior | Annotated[list[Prior], Field(min_length=1)] = "normal"
 
+    @property
+    def all(self) -> list[Net]:
+        return [self.generator, self.discriminator, *(breed.generator for breed in self.breeds)]
+
     @model_validator(mode="before")
     @classmethod
     def _the_first_of_the_breeds(cls, value: Any) -> Any:

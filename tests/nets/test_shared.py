@@ -116,3 +116,21 @@ def test_shared_buffers_are_refused_and_shared_layers_are_not() -> None:
     with pytest.raises(UserError, match=r"^0\.running_mean and 1\.running_mean of Sequential are one buffer"):
         Blueprint(net)
     assert torch.equal(net[1].running_mean, net[0].running_mean)
+
+
+def test_the_hint_for_own_nets_can_be_typed(
+    nets: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ganherd.commands.train import _trained
+
+    path = tmp_path / "own"
+    recipe = {
+        "data": {"source": "ring8", "partition": "all"},
+        "herd": {"members": 1},
+        "nets": nets | {"generator": nets["generator"][0]},
+        "train": {"budget": "1steps"},
+        "run": {"scores": False},
+    }
+    _trained(ganherd.train(recipe, run=path, quiet=True), False)
+    said = capsys.readouterr().out
+    assert f"ganherd sample {path} --trust-code -n 64" in said and f"ganherd score {path} --trust-code" in said

@@ -48,7 +48,7 @@ def score(
         int | None, typer.Option(min=1, help="Held-out images for AIS; default: 16, on a GPU 100.")
     ] = None,
     ais_variance: Annotated[
-        float | None, typer.Option(min=1e-9, help="σ² of AIS, for pixels in [0, 1]; default: 0.025.")
+        float | None, typer.Option(min=1e-9, max=1e9, help="σ² of AIS, for pixels in [0, 1]; default: 0.025.")
     ] = None,
     ais_temperatures: Annotated[
         int | None, typer.Option(min=1, help="Of AIS; default: 1,000. More bring its bounds together.")

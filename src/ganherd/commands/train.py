@@ -231,7 +231,10 @@ def _trained(run: Any, as_json: bool) -> None:
         print(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
     picture, folder = run.folder.samples / "final.png", run.folder
-    name = shlex.quote(str(run.path))
+    from ganherd.nets.catalog import is_foreign
+
+    trust = " --trust-code" if any(is_foreign(net.name) for net in folder.recipe.nets.all) else ""
+    name = shlex.quote(str(run.path)) + trust
     scores = folder.scores_path if run.scores else f"ganherd score {name}"
     print(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
     if run.scores:

@@ -108,7 +108,7 @@ def resolved(recipe: Recipe) -> Recipe:
         found = as_taken(recipe, _nets([(source, member) for member in range(source.members)]))
     else:
         return recipe
-    foreign = next((net.name for net in _all_nets(found) if is_foreign(net.name)), None)
+    foreign = next((net.name for net in found.all if is_foreign(net.name)), None)
     if recipe.nets != found and foreign:
         raise UserError(
             f"{' or '.join(sources)} names the net {foreign}, which is not ganherd's: if you trust it, write its nets "
@@ -176,10 +176,6 @@ def _of_class(found: Nets) -> Nets:
         what: Net(name="residual", settings=getattr(found, what).settings) for what in ("generator", "discriminator")
     }
     return found.model_copy(update=own)
-
-
-def _all_nets(found: Nets) -> list[Net]:
-    return [found.generator, found.discriminator, *(breed.generator for breed in found.breeds)]
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
