@@ -134,6 +134,20 @@ def test_what_does_not_fit_is_left_out_with_a_reason_and_nothing_at_all_is_an_er
         figures.draw([runs["few"], runs["few"]], tmp_path)
 
 
+def test_a_run_that_a_figure_cannot_show_is_named_on_the_terminal_and_on_the_page(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = ("--only", "points,generalisation,spread")
+    assert little.command("figures", runs["few"], runs["single"], runs["gap"], "-o", tmp_path / "out", *only) == 0
+    told, page = capsys.readouterr().err, (tmp_path / "out" / "figures.html").read_text()
+    costs = "few is left out: its records have no costs on held-out data; train it with --set run.validation=8"
+    one = "single is left out: it has one member"
+    images = ("gap is left out: its data are images", "single is left out: its data are images")
+    for sentence in (costs, one, *images):
+        assert sentence in told and f"{sentence}." in page
+    assert told.count(costs) == 2 and told.count(one) == 1
+
+
 def test_the_command_names_what_it_wrote(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

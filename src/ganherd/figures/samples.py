@@ -10,7 +10,7 @@ import numpy as np
 
 from ganherd import pictures
 from ganherd.errors import UserError
-from ganherd.figures.compared import Compared, LeftOut, Tell
+from ganherd.figures.compared import Compared, LeftOut, Tell, left_out
 from ganherd.pictures import DATA, GENERATED, INK
 from ganherd.scores.modes import POINTS, coverage, modes_of
 
@@ -47,7 +47,9 @@ def points(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[st
             axes.set_visible(False)
     many = any(run.mixture.replicas > 1 for run in flat)
     caption = f"The training data (grey) and {POINTS:,} samples of each mixture (blue), seed {seed}, not chosen"
-    yield "points", caption + ("; of the first replica." if many else "."), figure
+    caption += "; of the first replica." if many else "."
+    images = {run.name: "its data are images" for run in runs if run not in flat}
+    yield "points", caption + left_out(images, "points", tell), figure
 
 
 def _captured(x: np.ndarray, data: Dataset) -> str:
