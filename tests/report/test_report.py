@@ -211,6 +211,22 @@ def test_points_replicas_and_members_without_a_class(make_run: MakeRun, fakes: A
     assert "the first of 2 replicas" in outline.text and "replica" in outline.text
 
 
+def test_points_have_coordinates_and_as_many_modes_as_the_data(make_run: MakeRun, fakes: Any) -> None:
+    run = make_run(members=4, recipe=Recipe(data=Data(source="ring8", partition="all"), herd=Herd(members=4)))
+    common = {"samples": 1000, "network": "coordinates", "seed": 0}
+    scores = {
+        "diversity": {"value": 0.9, **common, "per_class": {"all": 0.9}},
+        "modes": {"value": 7, "of": 8, **common},
+        "classifier_score": {"value": 3.0, **common},
+    }
+    (run.path / "scores.json").write_text(json.dumps({"scores": scores}))
+    data = fakes.points()
+    text, _ = page(run, data, fakes.mixture(data, by_class=False))
+    assert "spread of generated coordinates / data" in text
+    assert re.search(r"7 of 8</span></td><td[^>]*>8</td>", text)  # the perfect value stands beside it
+    assert re.search(r"3.000</span></td><td[^>]*>the higher</td>", text)
+
+
 def test_rows_that_are_members_are_not_counted_as_classes_and_stand_beside_any_data(
     make_run: MakeRun, fakes: Any
 ) -> None:

@@ -57,6 +57,14 @@ class Compared:
         return self.datasets[key]
 
     @cached_property
+    def kind(self) -> str:
+        """What its data are, in a word, also where they are not here."""
+        try:
+            return self.dataset.kind
+        except UserError:
+            return "examples"
+
+    @cached_property
     def metrics(self) -> list[dict[str, object]]:
         return self.folder.metrics()
 

@@ -40,10 +40,10 @@ def generalisation(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[
         _finish(axes, title)
     mean.legend(frameon=False, labelcolor=INK, fontsize=8)
     gap.legend(frameon=False, labelcolor=INK, fontsize=8)
-    images = ", ".join(dict.fromkeys(f"{run.recipe.run.validation:,}" for run in known))
+    tried_on = ", ".join(dict.fromkeys(f"{run.recipe.run.validation:,} {run.kind}" for run in known))
     yield (
         "generalisation",
-        f"What the discriminators minimise, on {images} images that they train on (solid) and as many held-out ones "
+        f"What the discriminators minimise, on {tried_on} that they train on (solid) and as many held-out ones "
         "(dashed), with the same fakes. Bands: one standard deviation over the members. The less held-out data costs "
         "beyond training data, the better a discriminator generalises." + left_out(missing, "generalisation", tell),
         figure,
@@ -94,8 +94,8 @@ def _known(runs: Sequence[Compared]) -> tuple[list[Compared], dict[str, str]]:
     """Those that recorded costs more than once, which makes a curve; of the others, why they are not drawn."""
     records = {run.name: len(run.recorded(COSTS[1])[0]) for run in runs}
     known = [run for run in runs if records[run.name] > 1]
-    images = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
-    why = f"its records have no costs on held-out data; train it with --set run.validation={images}"
+    amount = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
+    why = f"its records have no costs on held-out data; train it with --set run.validation={amount}"
     whys = {
         run.name: "it has one record of costs, and a curve needs two" if records[run.name] else why
         for run in runs
