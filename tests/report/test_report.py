@@ -310,6 +310,21 @@ def test_alarms_are_told_by_name_and_those_that_are_over_in_green(make_run: Make
     assert told == [("collapse",) if m == 7 else () for m in range(10)]
 
 
+def test_the_timeline_has_ends_and_faint_ticks_where_members_met(make_run: MakeRun, fakes: Any) -> None:
+    events = [{"step": 0, "event": "start"}, *({"step": s, "event": "swap", "what": "d"} for s in range(2, 9000, 2))]
+    run = make_run(
+        event_lines=[*events, {"step": 9000, "event": "finish", "seconds": 29.2, "profile": {"gather": 0.0}}]
+    )
+    text, outline = page(run, fakes.images())
+    line = text[text.index('<svg class="timeline"') :].split("</svg>")[0]
+    assert ">step 0</text>" in line and ">step 9,000</text>" in line
+    assert line.count("<circle") == 2 and 100 < line.count('opacity="0.4"') < 500  # no two at one place
+    assert "Faint ticks: swap." in outline.text
+    assert (
+        "seconds: 29.2" in outline.text and "gather" not in outline.text
+    )  # the time of the whole run stands elsewhere
+
+
 def test_images_of_a_short_row_are_as_large_as_the_others(make_run: MakeRun, fakes: Any) -> None:
     bare = fakes.dataset(fakes.images().x, fakes.images().y, ())
 
