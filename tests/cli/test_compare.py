@@ -107,10 +107,10 @@ def test_of_two_phases_both_count(cli, two, data) -> None:
     assert [(row["steps"], row["first"], row["images"]) for row in alike.values()] == [(2, 2, 64), (8, 0, 64)]
 
 
-def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data) -> None:
+def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data, tmp_path) -> None:
     one = small_recipe(data, data={"partition": "all"}, herd={"members": 1})
-    Path("one.yaml").write_text(yaml.safe_dump(one))
-    made = small_recipe(data, herd={"first": {"recipe": "one.yaml", "share": 0.5}})
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(one))
+    made = small_recipe(data, herd={"first": {"recipe": str(tmp_path / "one.yaml"), "share": 0.5}})
     del made["nets"]
     found, first = entry.look_at(recipe_file.load(made)), entry.look_at(recipe_file.load(one))
     assert (found.generators, found.discriminator) == (first.generators, first.discriminator)
