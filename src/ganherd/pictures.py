@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -36,9 +36,9 @@ def draw_samples(
     member: np.ndarray | None = None,
     data: np.ndarray | None = None,
 ) -> Picture:
-    """Samples as one picture: a row for each class (or each member) of images, or points over the data's points."""
+    """Samples as one picture: a row for each class (or each member) of images, or points beside the data's."""
     if x.ndim == 2:
-        return draw_points(x, data)
+        return draw_points(x) if data is None else draw_beside(x, data)
     rows = sample_rows(x, y, labels, member)
     return draw_grid([images for _, images in rows], [name for name, _ in rows])
 
@@ -112,17 +112,34 @@ def to_image(x: np.ndarray) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(x[0]))
 
 
-def draw_points(x: np.ndarray, data: np.ndarray | None = None, most: int = 5000) -> Figure:
+def draw_points(x: np.ndarray, data: np.ndarray | None = None) -> Figure:
     """Generated points over the data's, both [n, 2]."""
     figure, (axes,) = new_figure(5.2, 5.2)
+    scatter(axes, x, data)
+    if data is not None:
+        axes.legend(frameon=False, labelcolor=INK, markerscale=2, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def draw_beside(x: np.ndarray, data: np.ndarray) -> Figure:
+    """The data's points alone, and beside them the generated ones over them, both [n, 2]."""
+    figure, (left, right) = new_figure(9.6, 5.2, columns=2)
+    scatter(left, np.empty((0, 2)), data)
+    scatter(right, x, data)
+    left.set_title(f"data, {len(data):,} points", color=INK, fontsize=10, loc="left")
+    right.set_title(f"{len(x):,} generated points over the data", color=INK, fontsize=10, loc="left")
+    return figure
+
+
+def scatter(axes: Axes, x: np.ndarray, data: np.ndarray | None, most: int = 5000) -> None:
+    """Generated points [n, 2] over the data's, which are grey below them and dark alone."""
+    known = x[np.isfinite(x).all(1)][:most]
+    look: dict[str, Any] = {"alpha": 0.5, "linewidths": 0, "rasterized": True}
     if data is not None:
         some = data[:: max(1, len(data) // most)]
-        axes.scatter(some[:, 0], some[:, 1], s=10, c=DATA, alpha=0.35, linewidths=0, rasterized=True, label="data")
-    known = x[np.isfinite(x).all(1)][:most]
+        axes.scatter(some[:, 0], some[:, 1], s=10, c=DATA if len(known) else INK, label="data", **look)
     if len(known):
-        axes.scatter(
-            known[:, 0], known[:, 1], s=9, c=GENERATED, alpha=0.55, linewidths=0, rasterized=True, label="generated"
-        )
+        axes.scatter(known[:, 0], known[:, 1], s=5, c=GENERATED, label="generated", **look)
     reference = data if data is not None and len(data) else known
     if len(reference):
         # the data decides what is shown: a diverged member must not shrink it to a dot
@@ -134,9 +151,6 @@ def draw_points(x: np.ndarray, data: np.ndarray | None = None, most: int = 5000)
         if outside:
             axes.set_xlabel(f"{outside:,} of {len(x):,} generated points lie outside", color=INK)
     axes.set_aspect("equal")
-    if data is not None:
-        axes.legend(frameon=False, labelcolor=INK, markerscale=2, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
-    return figure
 
 
 def save(picture: Picture, path: str | Path) -> Path:

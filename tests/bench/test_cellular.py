@@ -61,7 +61,9 @@ def test_the_floor_counts_the_products_of_the_papers_nets() -> None:
 def test_grids_of_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--grid-sizes", "1-2", "--iterations", 1, "--batches", 2, "--device", "cpu")
     assert little.command("bench", "cellular", *words, "-q", "-o", tmp_path / "cost.json") == 0
-    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [["1×1", "1"], ["2×2", "4"]]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["1×1", "1"], ["2×2", "4"]]
+    assert [line.split()[0] for line in lines[4:]] == ["rows", "picture"]  # the files, named
     rows = json.loads((tmp_path / "cost.json").read_text())["rows"]
     assert [row["cells"] for row in rows] == [1, 4] and all(row["seconds"] > 0 for row in rows)
     assert all(row["memory"] > 2**20 for row in rows)

@@ -84,6 +84,25 @@ def test_a_row_without_a_number_is_told_and_drawn_around(tmp_path) -> None:
     assert (tmp_path / "rows.png").stat().st_size > 10_000
 
 
+def test_slow_nets_have_two_digits_and_no_column_is_empty() -> None:
+    out = found(row("eager", 1, 1.04), row("fused", 1, 0.951))
+    lines = table(out).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("members"))
+    head, eager, fused = lines[at : at + 3]
+    assert " 1.0 " in eager and " 0.95 " in fused and "× eager" in head and "× processes" not in head
+    told: list[str] = []
+    for each in out.rows:
+        fusion._tell(each, told.append)
+    assert told == ["  wcgan, 1 member, eager: 1.0 member-steps/s", "  wcgan, 1 member, fused: 0.95 member-steps/s"]
+
+
+def test_the_command_names_the_files_that_it_wrote(cli, monkeypatch) -> None:
+    monkeypatch.setattr(fusion, "measure", lambda asked, say, keep: found(row("eager", 10, 100.0)))
+    answer = cli("bench", "fusion", "-o", "made/rows.png")
+    assert answer.out.splitlines()[-2:] == ["rows     made/rows.json", "picture  made/rows.png"]
+    assert Path("made/rows.json").is_file() and Path("made/rows.png").is_file()
+
+
 @pytest.fixture
 def started(monkeypatch) -> list[list[str]]:
     """The words of every process that was to measure; the first of them writes one row and dies."""

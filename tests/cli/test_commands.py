@@ -78,6 +78,11 @@ def test_a_printed_recipe_is_a_recipe(cli) -> None:
     assert {"name", "about"} == set(only_json(cli("recipes", "--json"))["recipes"][0])
 
 
+def test_dry_run_calls_points_points(cli) -> None:
+    found = cli("train", "r15-gan", "--dry-run", "--set", "engine={name: loop, threads: 1, chunk: 1}").out
+    assert "r15, 100 points of shape [2]" in found and "1 member with 100 points" in found and "images" not in found
+
+
 def test_dry_run_writes_nothing(cli, mine) -> None:
     name = mine()
     answer = cli("train", name, "--dry-run")

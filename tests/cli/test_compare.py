@@ -107,11 +107,10 @@ def test_of_two_phases_both_count(cli, two, data) -> None:
     assert [(row["steps"], row["first"], row["images"]) for row in alike.values()] == [(2, 2, 64), (8, 0, 64)]
 
 
-def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data, tmp_path) -> None:
     one = small_recipe(data, data={"partition": "all"}, herd={"members": 1})
-    Path("one.yaml").write_text(yaml.safe_dump(one))
-    made = small_recipe(data, herd={"first": {"recipe": "one.yaml", "share": 0.5}})
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(one))
+    made = small_recipe(data, herd={"first": {"recipe": str(tmp_path / "one.yaml"), "share": 0.5}})
     del made["nets"]
     found, first = entry.look_at(recipe_file.load(made)), entry.look_at(recipe_file.load(one))
     assert (found.generators, found.discriminator) == (first.generators, first.discriminator)
@@ -238,6 +237,51 @@ def _file(folder: Path, data: Path, name: str) -> str:
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(small_recipe(data)))
     return str(path)
+
+
+def scored(**values: list[float]) -> dict:
+    """The scores of one recipe: those of its seeds, their mean, and an interval that all others overlap."""
+    common = {"samples": 10, "network": "pixels", "seed": 0, "interval": {"low": 0.0, "high": 9.0}}
+    return {
+        n: {"value": sum(v) / len(v), "per_seed": v, "seeds": [*range(len(v))], **common} for n, v in values.items()
+    }
+
+
+def facts_of(scores: dict[str, dict], seeds: int) -> dict:
+    took = {"members": 1, "parameters": 2, "generator_parameters": [1], "discriminator_parameters": 1, "steps": 5, "images": 40,
+            "device": "cpu", "device_seconds": 1.0, "wall_seconds": 1.0}  # fmt: skip
+    basis = {"entries": {name: {**took, "scores": own} for name, own in scores.items()},
+             "differences": differences.differences(scores)}  # fmt: skip
+    training = {"recipes": dict.fromkeys(scores), "budget": "5steps", "seeds": seeds}
+    return {"training": training, "data": {"name": "digits"}, "bases": {"budget": basis, "images": basis}}
+
+
+def test_a_star_needs_a_paired_difference_to_all_others() -> None:
+    """Intervals that overlap do not matter: seeds that go up and down together are told apart."""
+    a = scored(fid=[5.0, 6.0, 7.0], kid=[1.0, 2.0, 3.0], recall=[0.1, 0.2, 0.3])
+    b = scored(fid=[4.0, 5.01, 6.0], kid=[2.0, 1.0, 2.5], recall=[0.2, 0.31, 0.4])
+    assert differences.better({"a": a, "b": b}) == {"fid": "b", "recall": "b"}
+    assert differences.better({"a": a, "b": b, "c": scored(fid=[5.0, 4.0, 6.0], recall=[0.0, 0.1, 0.2])}) == {
+        "recall": "b"
+    }
+    text = show.text(facts_of({"a": a, "b": b}, 3))
+    by_score = {line.split()[0]: line for line in text.split("difference")[0].splitlines() if line}
+    assert "4.000 *" not in text and by_score["fid"].index("*") > by_score["fid"].index("5.003")
+    assert "*" not in by_score["kid"] and "~" not in text and "overlap" not in text
+    one = show.text(facts_of({"a": scored(fid=[5.0]), "b": scored(fid=[1.0])}, 1))
+    assert "*" not in one and "~" not in one
+
+
+def test_the_picture_names_the_scores_that_it_leaves_out_and_has_the_units_of_the_table() -> None:
+    names = ("fid", "ifid", "kid", "label_accuracy", "precision", "recall", "coverage", "density")
+    facts = facts_of({n: scored(**{name: [0.5, 0.6] for name in names}) for n in "ab"}, 2)
+    drawn = page.draw(facts, "compare.html")
+    assert drawn.get_supxlabel() == "Not drawn, but in compare.html: coverage, density."
+    accuracy, precision = drawn.axes[3], drawn.axes[4]
+    assert accuracy.yaxis.get_major_formatter()(0.5, 0) == "50 %"
+    assert "%" not in precision.yaxis.get_major_formatter()(0.5, 0)
+    few = facts_of({n: scored(fid=[0.5, 0.6]) for n in "ab"}, 2)
+    assert not page.draw(few, "compare.html").get_supxlabel()
 
 
 def test_the_page_draws_what_was_measured() -> None:

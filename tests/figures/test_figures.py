@@ -85,7 +85,8 @@ def test_points_stand_in_a_row_for_each_data_set(runs: dict[str, Path]) -> None:
 
 def test_curves_are_the_recorded_costs(runs: dict[str, Path]) -> None:
     """The mean over members and seeds, and one member; the gap between held-out and trained data."""
-    ((_, _, picture),) = curves.generalisation(of(runs["single"], runs["gap"]), 0, lambda line: None)
+    ((_, caption, picture),) = curves.generalisation(of(runs["single"], runs["gap"]), 0, lambda line: None)
+    assert "on 8 images that they train on" in caption
     lines = little.lines(runs["gap"] / "metrics.jsonl")
     trained, held = (np.array([line[name] for line in lines]) for name in COSTS)
     mean, one, gap = picture.axes  # type: ignore[union-attr]
@@ -107,6 +108,10 @@ def test_spread_is_the_standard_deviation_over_the_members_of_each_seed(runs: di
     assert len(panel.lines) == 3  # the members of the first seed; one GAN has no spread
     assert side.patches[0].get_width() == pytest.approx(by_seed.mean())
     np.testing.assert_allclose(side.collections[0].get_offsets()[:, 0], by_seed)
+
+
+def test_the_costs_of_points_are_on_points(runs: dict[str, Path]) -> None:
+    assert of(runs["single"])[0].kind == "images" and of(runs["few"])[0].kind == "points"
 
 
 def test_where_both_are_alike_half_of_the_nearest_are_samples() -> None:
@@ -132,6 +137,20 @@ def test_what_does_not_fit_is_left_out_with_a_reason_and_nothing_at_all_is_an_er
         figures.draw([runs["few"]], tmp_path, names=["a", "b"])
     with pytest.raises(UserError, match="named twice"):
         figures.draw([runs["few"], runs["few"]], tmp_path)
+
+
+def test_a_run_that_a_figure_cannot_show_is_named_on_the_terminal_and_on_the_page(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = ("--only", "points,generalisation,spread")
+    assert little.command("figures", runs["few"], runs["single"], runs["gap"], "-o", tmp_path / "out", *only) == 0
+    told, page = capsys.readouterr().err, (tmp_path / "out" / "figures.html").read_text()
+    costs = "few is left out: its records have no costs on held-out data; train it with --set run.validation=8"
+    one = "single is left out: it has one member"
+    images = ("gap is left out: its data are images", "single is left out: its data are images")
+    for sentence in (costs, one, *images):
+        assert sentence in told and f"{sentence}." in page
+    assert told.count(costs) == 2 and told.count(one) == 1
 
 
 def test_the_command_names_what_it_wrote(

@@ -100,6 +100,18 @@ def test_points_that_fly_away_are_counted_not_followed() -> None:
     assert "2 of 9" in figure.axes[0].get_xlabel()
 
 
+def test_the_data_of_points_stand_dark_beside_the_samples() -> None:
+    """Below thousands of dots they would not be seen."""
+    from matplotlib.colors import to_hex
+
+    data = np.random.default_rng(0).standard_normal((200, 2))
+    alone, over = pictures.draw_samples(data[:50] + 0.1, data=data).axes  # type: ignore[union-attr]
+    assert [to_hex(dots.get_facecolors()[0]) for dots in alone.collections] == [pictures.INK]
+    assert [to_hex(dots.get_facecolors()[0]) for dots in over.collections] == [pictures.DATA, pictures.GENERATED]
+    assert alone.get_xlim() == over.get_xlim() and len(alone.collections[0].get_offsets()) == 200
+    assert alone.get_title(loc="left") == "data, 200 points"
+
+
 def test_no_global_state_of_matplotlib() -> None:
     pictures.png(charts.draw_losses([]))
     import matplotlib

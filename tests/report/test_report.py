@@ -218,6 +218,22 @@ def test_points_replicas_and_members_without_a_class(make_run: MakeRun, fakes: A
     assert "the first of 2 replicas" in outline.text and "replica" in outline.text
 
 
+def test_points_have_coordinates_and_as_many_modes_as_the_data(make_run: MakeRun, fakes: Any) -> None:
+    run = make_run(members=4, recipe=Recipe(data=Data(source="ring8", partition="all"), herd=Herd(members=4)))
+    common = {"samples": 1000, "network": "coordinates", "seed": 0}
+    scores = {
+        "diversity": {"value": 0.9, **common, "per_class": {"all": 0.9}},
+        "modes": {"value": 7, "of": 8, **common},
+        "classifier_score": {"value": 3.0, **common},
+    }
+    (run.path / "scores.json").write_text(json.dumps({"scores": scores}))
+    data = fakes.points()
+    text, _ = page(run, data, fakes.mixture(data, by_class=False))
+    assert "spread of generated coordinates / data" in text
+    assert re.search(r"7 of 8</span></td><td[^>]*>8</td>", text)  # the perfect value stands beside it
+    assert re.search(r"3.000</span></td><td[^>]*>the higher</td>", text)
+
+
 def test_rows_that_are_members_are_not_counted_as_classes_and_stand_beside_any_data(
     make_run: MakeRun, fakes: Any
 ) -> None:
@@ -299,6 +315,21 @@ def test_alarms_are_told_by_name_and_those_that_are_over_in_green(make_run: Make
     assert '<span class="pill warn">2, now: collapse</span>' in text and '<span class="pill">1, over</span>' in text
     told = [member.ill for member in gather(run, fakes.mixture(data), data).members]
     assert told == [("collapse",) if m == 7 else () for m in range(10)]
+
+
+def test_the_timeline_has_ends_and_faint_ticks_where_members_met(make_run: MakeRun, fakes: Any) -> None:
+    events = [{"step": 0, "event": "start"}, *({"step": s, "event": "swap", "what": "d"} for s in range(2, 9000, 2))]
+    run = make_run(
+        event_lines=[*events, {"step": 9000, "event": "finish", "seconds": 29.2, "profile": {"gather": 0.0}}]
+    )
+    text, outline = page(run, fakes.images())
+    line = text[text.index('<svg class="timeline"') :].split("</svg>")[0]
+    assert ">step 0</text>" in line and ">step 9,000</text>" in line
+    assert line.count("<circle") == 2 and 100 < line.count('opacity="0.4"') < 500  # no two at one place
+    assert "Faint ticks: swap." in outline.text
+    assert (
+        "seconds: 29.2" in outline.text and "gather" not in outline.text
+    )  # the time of the whole run stands elsewhere
 
 
 def test_images_of_a_short_row_are_as_large_as_the_others(make_run: MakeRun, fakes: Any) -> None:

@@ -120,6 +120,25 @@ def test_a_judge_that_says_the_same_of_all_is_named() -> None:
     assert "10,000 samples" in text and "500 held-out" in text
 
 
+def test_the_table_says_once_which_run_the_others_are_held_against() -> None:
+    players = [Player("a", 0), Player("b", 0), Player("c", 0)]
+    verdict = gam2(np.full((3, 3), 0.3), np.eye(3, dtype=bool))
+    text = gam_table.table(players, verdict, np.full(3, 0.2), 10_000, 500)
+    assert text.count("a is the baseline: the first run given\n") == 1
+    assert text.index("a is the baseline") < text.index("b does not help against a")
+    alone = gam_table.table(
+        players[:1], gam2(np.full((1, 1), 0.3), np.zeros((1, 1), bool)), np.full(1, 0.2), 10_000, 500
+    )
+    assert "baseline" not in alone
+
+
+def test_each_kind_of_generator_has_a_baseline() -> None:
+    players = [Player("a", 0, kind="x"), Player("b", 0, kind="x"), Player("b", 1, kind="y"), Player("c", 0, kind="y")]
+    text = gam_table.table(players, gam2(np.full((4, 4), 0.3), np.eye(4, dtype=bool)), np.full(4, 0.2), 10_000, 500)
+    assert "a (x) is the baseline: the first run given with this kind" in text
+    assert "b (y) is the baseline: the first run given with this kind" in text
+
+
 # -- runs ---------------------------------------------------------------------------------------------------------
 
 

@@ -76,7 +76,7 @@ class Found:
         return {**vars(self), "ways": {way: WAYS[way] for way in dict.fromkeys(row["way"] for row in self.rows)}}
 
 
-def measure(asked: Asked, say: Callable[[str], None], keep: Callable[[Found], None] | None = None) -> Found:
+def measure(asked: Asked, say: Callable[[str], None], keep: Callable[[Found], object] | None = None) -> Found:
     """Case by case and way by way, each in a process of its own; `keep` gets what there is after each."""
     asked.check()
     import torch
@@ -131,7 +131,7 @@ def _rows(
     left = list(dict.fromkeys(sizes))
     while left:
         now = left if gpu else left[:1]
-        say(f"{name}, {way}: {', '.join(map(str, now))} members…")
+        say(f"{name}, {way}: {', '.join(map(str, now))} member{'' if now == [1] else 's'}…")
         words, failed, seen = [name, ",".join(map(str, now)), way, str(seconds), device, precision], None, 0
         with _Process(words, len(now) * (_PATIENCE + 4 * seconds)) as process:
             for row in process.rows():
@@ -180,9 +180,21 @@ class _Process:
 
 def _tell(row: Row, say: Callable[[str], None]) -> None:
     reached = (
-        f"no number: {row['error']}" if "error" in row else f"{row['member_steps_per_second']:,.0f} member-steps/s"
+        f"no number: {row['error']}"
+        if "error" in row
+        else f"{two_digits(row['member_steps_per_second'])} member-steps/s"
     )
-    say(f"  {row['case']}, {row['members']} members, {row['way']}: {reached}")
+    herd = "1 member" if row["members"] == 1 else f"{row['members']} members"
+    say(f"  {row['case']}, {herd}, {row['way']}: {reached}")
+
+
+def two_digits(rate: float) -> str:
+    """Two digits at least, and all of those before the point.
+
+    >>> two_digits(0.951), two_digits(1.04), two_digits(9.97), two_digits(1234.5)
+    ('0.95', '1.0', '10', '1,234')
+    """
+    return f"{rate:,.0f}" if rate >= 9.95 else f"{rate:#.2g}"
 
 
 def _compare(found: Found) -> None:
@@ -207,12 +219,15 @@ def _ratio(rate: float, others: Sequence[Row]) -> float | None:
     return rate / others[0]["member_steps_per_second"] if others else None
 
 
-def save(found: Found, path: Path) -> None:
-    """The rows as JSON and the picture as PNG, side by side; `path` names either."""
+def save(found: Found, path: Path) -> dict[str, Path]:
+    """The rows as JSON and the picture as PNG, side by side; `path` names either. What was written, by its kind."""
     from ganherd.bench.show import draw
 
     path.parent.mkdir(parents=True, exist_ok=True)
     facts = {"command": " ".join(["ganherd", *sys.argv[1:]]), **found.plain()}
-    path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
-    if any("error" not in row for row in found.rows):
-        draw(found, path.with_suffix(".png"))
+    rows, picture = path.with_suffix(".json"), path.with_suffix(".png")
+    rows.write_text(json.dumps(facts, indent=1) + "\n")
+    if all("error" in row for row in found.rows):
+        return {"rows": rows}
+    draw(found, picture)
+    return {"rows": rows, "picture": picture}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ganherd.bench.fusion import two_digits
 from ganherd.pictures import INK
 from ganherd.run.progress import size
 
@@ -19,9 +20,8 @@ COLOURS = {
     "loop": "#bfdbfe", "fused": "#60a5fa", "graph": "#3b82f6", "ours": "#1d4ed8",
 }  # fmt: skip
 _HEAD = (
-    f"{'members':>7}  {'way':<9}  {'member-steps/s':>14}  {'images/s':>11}  {'TFLOP/s':>8}  {'GB/s':>8}  {'of the floor':>12}  "
-    f"{'× eager':>7}  {'× processes':>11}  {'peak memory':>11}"
-)
+    "members", "way", "member-steps/s", "images/s", "TFLOP/s", "GB/s", "of the floor", "× eager", "× processes", "peak memory",
+)  # fmt: skip
 
 
 def table(found: Found) -> str:
@@ -36,10 +36,9 @@ def table(found: Found) -> str:
         lines += ["", f"{name}: {case['about']}"]
         lines.append(
             f"a member-step: {_three(case['flops_per_member_step'] / 1e9)} GFLOP, at least "
-            f"{case['least_bytes_per_member_step'] / 1e9:.3g} GB; floor {low:,.0f} to {high:,.0f} member-steps/s"
+            f"{case['least_bytes_per_member_step'] / 1e9:.3g} GB; floor {two_digits(low)} to {two_digits(high)} member-steps/s"
         )
-        lines.append(_HEAD)
-        lines += [_line(row, found.device == "cpu") for row in found.rows if row["case"] == name]
+        lines += _rows([row for row in found.rows if row["case"] == name], found.device == "cpu")
     lines += ["", *(f"note: {note}" for note in found.notes)]
     lines.append(
         "FLOP: products and convolutions of the plain modules, forward and backward. GB: layer outputs and state, perfectly fused. "
@@ -48,21 +47,43 @@ def table(found: Found) -> str:
     return "\n".join(lines)
 
 
-def _line(row: Row, with_threads: bool) -> str:
-    start = f"{row['members']:>7}  {row['way']:<9}  "
+def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
+    """A line for each row below a head; columns in which nothing stands are left out."""
+    cells = [_cells(row) for row in rows]
+    kept = [i for i in range(len(_HEAD)) if i < 2 or any(i < len(line) and line[i] for line in cells)]
+    widths = {i: max(len(line[i]) for line in (_HEAD, *cells) if i < len(line)) for i in kept}
+
+    def text(line: Sequence[str]) -> str:
+        shown = [i for i in kept if i < len(line)]
+        return "  ".join(line[i].ljust(widths[i]) if i == 1 else line[i].rjust(widths[i]) for i in shown)
+
+    return [text(_HEAD), *(text(line) + _remarks(row, with_threads) for line, row in zip(cells, rows, strict=True))]
+
+
+def _cells(row: Row) -> list[str]:
+    start = [str(row["members"]), row["way"]]
     if "error" in row:
-        return f"{start}no number: {row['error']}"
-    share = "–".join(f"{100 * part:.2g}" for part in row["share_of_floor"]) + " %"
+        return start
+    return [
+        *start,
+        two_digits(row["member_steps_per_second"]),
+        two_digits(row["images_per_second"]),
+        _three(row["tflops"]),
+        _three(row["gigabytes_per_second"]),
+        "–".join(f"{100 * part:.2g}" for part in row["share_of_floor"]) + " %",
+        _times(row["against_eager"]),
+        _times(row["against_processes"]),
+        size(row["peak_bytes"]),
+    ]
+
+
+def _remarks(row: Row, with_threads: bool) -> str:
+    if "error" in row:
+        return f"  no number: {row['error']}"
     how = [row["engine"]] if row["engine"] != row["way"] else []
     how += [f"{row['threads']} threads"] if with_threads and row["threads"] > 1 else []
     how += [row["note"]] if row["note"] else []
-    return (
-        f"{start}{row['member_steps_per_second']:>14,.0f}  {row['images_per_second']:>11,.0f}  {_three(row['tflops']):>8}  "
-        f"{_three(row['gigabytes_per_second']):>8}  {share:>12}  {_times(row['against_eager']):>7}  "
-        f"{_times(row['against_processes']):>11}  {size(row['peak_bytes']):>11}"
-        + (f"  {', '.join(how)}" if how else "")
-        + ("  <- chosen" if row["chosen"] and row["way"] != "ours" else "")
-    )
+    return (f"  {', '.join(how)}" if how else "") + ("  <- chosen" if row["chosen"] and row["way"] != "ours" else "")
 
 
 def _times(ratio: float | None) -> str:
@@ -115,7 +136,7 @@ def _bars(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
             continue
         at = [i - 0.42 + width * (number + 0.5) for i, _ in own]
         bars = axes.bar(at, [rate for _, rate in own], 0.92 * width, color=COLOURS[way], label=way)
-        axes.bar_label(bars, [_short(rate) for _, rate in own], rotation=90, fontsize=7.5, padding=2, color=INK)
+        axes.bar_label(bars, [two_digits(rate) for _, rate in own], rotation=90, fontsize=7.5, padding=2, color=INK)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
@@ -124,7 +145,3 @@ def _bars(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
     axes.tick_params(colors=INK, labelsize=9, length=3)
     axes.grid(axis="y", color=INK, alpha=0.09, lw=0.8)
     axes.set_axisbelow(True)
-
-
-def _short(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

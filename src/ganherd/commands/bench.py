@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -55,11 +56,10 @@ def bench_fusion(
     found = fusion.measure(
         asked,
         (lambda text: None) if quiet else say,
-        None if output is None else lambda so_far: fusion.save(so_far, output),
+        None if output is None else partial(fusion.save, path=output),
     )
-    if output is not None:
-        fusion.save(found, output)
-    print(json.dumps(found.plain()) if as_json else table(found))
+    written = {} if output is None else fusion.save(found, output)
+    print(json.dumps(found.plain()) if as_json else table(found) + _named(written))
 
 
 @bench_app.command("exchange")
@@ -92,7 +92,7 @@ def bench_exchange(
     rows = exchange.measure(asked, (lambda text: None) if quiet else say)
     if output is not None:
         exchange.save(rows, output)
-    print(json.dumps({"rows": rows}) if as_json else exchange.table(rows))
+    print(json.dumps({"rows": rows}) if as_json else exchange.table(rows) + _named({"rows": output} if output else {}))
 
 
 @bench_app.command("cellular")
@@ -131,7 +131,7 @@ def bench_cellular(
     asked = cellular.Asked(iterations=iterations, batches=batches, network=network, device=device, precision=precision)
     keep = (lambda so_far: None) if output is None else partial(cellular.save, path=output)
     rows = cellular.sizes(asked, _sizes(grid_sizes), tell, keep)
-    print(json.dumps({"rows": rows}) if as_json else cellular.sizes_table(rows))
+    print(json.dumps({"rows": rows}) if as_json else cellular.sizes_table(rows) + _named(_both(output)))
 
 
 @bench_app.command("scaling")
@@ -172,7 +172,21 @@ def bench_scaling(
         found["model"] = scaling.model(found, every)
     if output is not None:
         scaling.save(found, output)
-    print(json.dumps(found) if as_json else scaling.table(found))
+    print(json.dumps(found) if as_json else scaling.table(found) + _named(_both(output)))
+
+
+def _both(output: Path | None) -> dict[str, Path]:
+    """What -o NAME stands for, by its kind."""
+    return {} if output is None else {"rows": output.with_suffix(".json"), "picture": output.with_suffix(".png")}
+
+
+def _named(written: Mapping[str, Path]) -> str:
+    """The files below a table; nothing where none was asked for.
+
+    >>> print(_named({"rows": Path("a.json")}).strip())
+    rows     a.json
+    """
+    return "".join(["\n", *(f"\n{what:<8} {path}" for what, path in written.items())]) if written else ""
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -32,6 +32,27 @@ def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, dict[str, A
     }
 
 
+def better(scores: Mapping[str, Scores]) -> dict[str, str]:
+    """By metric the recipe that is told apart from every other, as better; no metric where none is.
+
+    >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.1]}, "kid": {"value": v, "per_seed": [v]}} for v in (5.0, 3.0))
+    >>> better({"a": a, "b": b})
+    {'fid': 'b'}
+    """
+    by_metric: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name, own in scores.items():
+        for metric, entry in own.items():
+            if metric != "skipped" and _is_number(entry.get("value")):
+                by_metric.setdefault(metric, {})[name] = entry
+    return {
+        metric: name
+        for metric, entries in by_metric.items()
+        for name, entry in entries.items()
+        if len(entries) > 1
+        and all(difference(metric, entries[o], entry)["verdict"] == "better" for o in entries if o != name)
+    }
+
+
 def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The verdict is better, worse or open: with one seed, or an interval that holds zero, nothing can be said."""
     pairs = [

@@ -13,7 +13,7 @@ from ganherd.report.document import document
 from ganherd.report.parts import Safe, figure, image, join, table, tag
 from ganherd.run.folder import write_aside
 from ganherd.scores.registry import METRICS
-from ganherd.scores.table import shared, shown
+from ganherd.scores.table import shared, shown, value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
 
 def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     """compare.png and compare.html in the folder; what was written, by its kind."""
-    pictures.save(draw(facts), folder / "compare.png")
+    pictures.save(draw(facts, "compare.html"), folder / "compare.png")
     write_aside(folder / "compare.html", render(facts, folder))
     return {
         kind: folder / name
@@ -44,25 +44,31 @@ def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     }
 
 
-def draw(facts: Mapping[str, Any]) -> Figure:
-    """A panel for each metric: on the left at the equal budget, on the right at equal images; bars are intervals."""
+def draw(facts: Mapping[str, Any], others_in: str = "") -> Figure:
+    """A panel for each metric: on the left at the equal budget, on the right at equal images; bars are intervals.
+
+    `others_in`: where the scores stand that have no panel.
+    """
     bases: Mapping[str, Any] = facts["bases"]
-    metrics = panels(bases)
+    metrics, others = panels(bases)[:MOST], panels(bases)[MOST:]
     drawn, axes = pictures.new_figure(2.6 * max(2, len(metrics)) + 0.6, 3.3, columns=max(1, len(metrics)))
     for panel, metric in zip(axes, metrics, strict=False):
         _panel(panel, metric, bases, facts["training"]["budget"])
     names = list(facts["training"]["recipes"])
     handles = [axes[0].plot([], [], "o", color=_colour(i), label=name)[0] for i, name in enumerate(names)]
     drawn.legend(handles=handles, loc="outside upper left", ncols=3, frameon=False, fontsize=9, labelcolor=pictures.INK)
+    if others and others_in:
+        words = f"Not drawn, but in {others_in}: {', '.join(m.replace('_', ' ') for m in others)}."
+        drawn.supxlabel(words, x=0.01, ha="left", fontsize=9, color=pictures.INK)
     return drawn
 
 
 def panels(bases: Mapping[str, Any]) -> list[str]:
-    """The metrics that are drawn: those that were asked for, the usual ones first."""
+    """The metrics that were asked for, the usual ones first; the first few are drawn."""
     found = {
         m for found in bases.values() for row in found["entries"].values() for m in row["scores"] if m != "skipped"
     }
-    return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found][:MOST]
+    return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found]
 
 
 def _panel(axes: Axes, metric: str, bases: Mapping[str, Any], budget: str) -> None:
@@ -81,6 +87,8 @@ def _panel(axes: Axes, metric: str, bases: Mapping[str, Any], budget: str) -> No
             axes.errorbar([x], [entry["value"]], reach, fmt="o", color=_colour(i), ms=6, lw=1.4, capsize=3)
     axes.set_xticks(range(len(bases)), [f"in {budget}" if basis == "budget" else "equal images" for basis in bases])
     axes.set_xlim(-0.6, len(bases) - 0.4)
+    if value(metric, 1.0).endswith("%"):
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g} %")
 
 
 def _best(metric: str) -> str:
@@ -109,7 +117,8 @@ def render(facts: Mapping[str, Any], folder: Path) -> str:
 def _legend(facts: Mapping[str, Any]) -> str:
     seeds = facts["training"]["seeds"]
     what = "dots are seeds, bars 95 % intervals over them" if seeds > 1 else "bars are 95 % intervals over the samples"
-    return f"Large dots are means, {what}."
+    rest = " The other scores stand in the tables below." if len(panels(facts["bases"])) > MOST else ""
+    return f"Large dots are means, {what}.{rest}"
 
 
 def _basis(facts: Mapping[str, Any], basis: str) -> Safe:

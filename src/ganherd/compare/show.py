@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ganherd.compare.differences import better
 from ganherd.recipe import parse_budget
 from ganherd.report.parts import duration
 from ganherd.scores.registry import METRICS
@@ -95,8 +96,13 @@ def text(facts: Mapping[str, Any]) -> str:
     for basis, found in facts["bases"].items():
         scores = {name: row["scores"] for name, row in found["entries"].items()}
         parts += ["", heading(facts, basis), "", *aligned(*took(found["entries"])), ""]
-        parts += [side_by_side(scores, {name: metric.best for name, metric in METRICS.items()}), ""]
+        best = {name: metric.best for name, metric in METRICS.items()}
+        parts += [side_by_side(scores, best, better=better(scores)), ""]
         parts += [*aligned(*apart(found["differences"])), *notes(facts, basis)]
+        if facts["training"]["seeds"] > 1:
+            parts.append(
+                "a star stands where the paired differences tell one from all others; without one, they cannot"
+            )
     return "\n".join(parts)
 
 

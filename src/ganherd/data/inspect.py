@@ -29,7 +29,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     low, high, mean, std = _spread(dataset.x)
     return {
         "name": dataset.name,
-        "kind": "images" if dataset.is_image else "points",
+        "kind": dataset.kind,
         "shape": list(dataset.shape),
         "train": len(dataset.x),
         "held_out": len(dataset.x_test),

@@ -45,6 +45,11 @@ class Dataset:
     def is_image(self) -> bool:
         return self.x.ndim == 4
 
+    @property
+    def kind(self) -> str:
+        """What its rows are called."""
+        return "images" if self.is_image else "points"
+
     @cached_property
     def digest(self) -> str:
         """sha256 of the content: rows, labels and names, of both splits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +57,14 @@ class Compared:
         return self.datasets[key]
 
     @cached_property
+    def kind(self) -> str:
+        """What its data are, in a word, also where they are not here."""
+        try:
+            return self.dataset.kind
+        except UserError:
+            return "examples"
+
+    @cached_property
     def metrics(self) -> list[dict[str, object]]:
         return self.folder.metrics()
 
@@ -66,6 +74,19 @@ class Compared:
         epochs = np.array([float(str(line["epoch"])) for line in lines])
         values = np.array([[float(value) for value in line[name]] for line in lines])  # type: ignore[attr-defined]
         return epochs, values.reshape(len(lines), self.recipe.herd.seeds, -1 if len(lines) else 0)
+
+
+def left_out(whys: Mapping[str, str], figure: str, tell: Tell) -> str:
+    """Tells which runs are not in a figure, and why; the sentences for its caption.
+
+    >>> left_out({"one": "it has one member"}, "spread", print)
+    spread: one is left out: it has one member
+    ' one is left out: it has one member.'
+    """
+    sentences = [f"{name} is left out: {why}" for name, why in whys.items()]
+    for sentence in sentences:
+        tell(f"{figure}: {sentence}")
+    return "".join(f" {sentence}." for sentence in sentences)
 
 
 def opened(runs: Sequence[str | Path], names: Sequence[str] | None, trust_code: bool) -> list[Compared]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ganherd.figures.compared import COLOURS, Compared, LeftOut, Tell
+from ganherd.figures.compared import COLOURS, Compared, LeftOut, Tell, left_out
 from ganherd.pictures import INK, new_figure
 from ganherd.run.record import COSTS
 
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
     from ganherd.pictures import Picture
 
-_HOW = "records have no costs on held-out data: train with --set run.validation=256"
 _THICK, _THIN = 1.8, 0.8
 
 
 def generalisation(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
     """The paper's Figures 6, 12 and 13."""
-    known = _known(runs)
+    known, missing = _known(runs)
     figure, (mean, one, gap) = new_figure(14.0, 4.2, columns=3)
     for colour, run in zip(_colours(len(known)), known, strict=True):
         epochs, trained, held = _costs(run)  # [T], [T, R, M]
@@ -41,21 +40,23 @@ def generalisation(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[
         _finish(axes, title)
     mean.legend(frameon=False, labelcolor=INK, fontsize=8)
     gap.legend(frameon=False, labelcolor=INK, fontsize=8)
-    images = ", ".join(dict.fromkeys(f"{run.recipe.run.validation:,}" for run in known))
+    tried_on = ", ".join(dict.fromkeys(f"{run.recipe.run.validation:,} {run.kind}" for run in known))
     yield (
         "generalisation",
-        f"What the discriminators minimise, on {images} images that they train on (solid) and as many held-out ones "
+        f"What the discriminators minimise, on {tried_on} that they train on (solid) and as many held-out ones "
         "(dashed), with the same fakes. Bands: one standard deviation over the members. The less held-out data costs "
-        "beyond training data, the better a discriminator generalises.",
+        "beyond training data, the better a discriminator generalises." + left_out(missing, "generalisation", tell),
         figure,
     )
 
 
 def spread(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
     """The paper's Figure 7: below each other, and their means side by side."""
-    known = [run for run in _known(runs) if _costs(run)[2].shape[2] > 1]
+    recorded, missing = _known(runs)
+    known = [run for run in recorded if _costs(run)[2].shape[2] > 1]
     if not known:
         raise LeftOut("members are compared, and these runs have one each")
+    missing |= {run.name: "it has one member" for run in recorded if run not in known}
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.5, 1.55 * len(known) + 1.2), layout="constrained")
@@ -84,17 +85,25 @@ def spread(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[st
         "spread",
         "Left: the cost of every member's discriminator on held-out data, and a band of one standard deviation over the "
         "members (first replica). Right: that standard deviation, averaged over the second half of the training; a dot for "
-        "each seed.",
+        "each seed." + left_out(missing, "spread", tell),
         figure,
     )
 
 
-def _known(runs: Sequence[Compared]) -> list[Compared]:
-    """Those that recorded costs; the others are not drawn."""
-    known = [run for run in runs if len(run.recorded(COSTS[1])[0]) > 1]
+def _known(runs: Sequence[Compared]) -> tuple[list[Compared], dict[str, str]]:
+    """Those that recorded costs more than once, which makes a curve; of the others, why they are not drawn."""
+    records = {run.name: len(run.recorded(COSTS[1])[0]) for run in runs}
+    known = [run for run in runs if records[run.name] > 1]
+    amount = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
+    why = f"its records have no costs on held-out data; train it with --set run.validation={amount}"
+    whys = {
+        run.name: "it has one record of costs, and a curve needs two" if records[run.name] else why
+        for run in runs
+        if run not in known
+    }
     if not known:
-        raise LeftOut(_HOW)
-    return known
+        raise LeftOut("; ".join(f"{name}: {why}" for name, why in whys.items()))
+    return known, whys
 
 
 def _costs(run: Compared) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

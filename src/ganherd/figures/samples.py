@@ -10,8 +10,8 @@ import numpy as np
 
 from ganherd import pictures
 from ganherd.errors import UserError
-from ganherd.figures.compared import Compared, LeftOut, Tell
-from ganherd.pictures import DATA, GENERATED, INK
+from ganherd.figures.compared import Compared, LeftOut, Tell, left_out
+from ganherd.pictures import INK
 from ganherd.scores.modes import POINTS, coverage, modes_of
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def points(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[st
     for run in flat:
         by_data.setdefault(run.dataset.digest, []).append(run)
     columns = 1 + max(len(each) for each in by_data.values())
-    figure = Figure(figsize=(3.5 * columns, 3.75 * len(by_data)), layout="constrained")
+    figure = Figure(figsize=(3.5 * columns, 4.2 * len(by_data)), layout="constrained")
     grid = figure.subplots(len(by_data), columns, squeeze=False)
     for row, each in zip(grid, by_data.values(), strict=True):
         data = each[0].dataset
-        _panel(row[0], data, None, f"{data.name}, {len(data.x):,} points")
+        _panel(row[0], data, np.empty((0, 2)), f"{data.name}, {len(data.x):,} points")
         for axes, run in zip(row[1:], each, strict=False):
             tell(f"{POINTS:,} points of {run.name}")
             x = run.mixture.sample(POINTS, seed=seed).x
@@ -47,7 +47,9 @@ def points(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[st
             axes.set_visible(False)
     many = any(run.mixture.replicas > 1 for run in flat)
     caption = f"The training data (grey) and {POINTS:,} samples of each mixture (blue), seed {seed}, not chosen"
-    yield "points", caption + ("; of the first replica." if many else "."), figure
+    caption += "; of the first replica." if many else "."
+    images = {run.name: "its data are images" for run in runs if run not in flat}
+    yield "points", caption + left_out(images, "points", tell), figure
 
 
 def _captured(x: np.ndarray, data: Dataset) -> str:
@@ -59,18 +61,10 @@ def _captured(x: np.ndarray, data: Dataset) -> str:
     return f": {found.captured} of {found.modes} modes,\n{100 * found.high_quality:.1f} % high quality"
 
 
-def _panel(axes: Axes, data: Dataset, x: np.ndarray | None, title: str) -> None:
-    over = x is not None
-    shown = data.x[:5000]
-    axes.scatter(shown[:, 0], shown[:, 1], s=9, c=DATA if over else INK, alpha=0.5, linewidths=0, rasterized=True)
-    if x is not None:
-        axes.scatter(x[:, 0], x[:, 1], s=4, c=GENERATED, alpha=0.5, linewidths=0, rasterized=True)
-    low, high = data.x.min(0), data.x.max(0)
-    centre, half = (low + high) / 2, 0.6 * float((high - low).max())  # a member that diverged must not shrink the rest
-    axes.set_xlim(centre[0] - half, centre[0] + half)
-    axes.set_ylim(centre[1] - half, centre[1] + half)
-    axes.set_aspect("equal")
+def _panel(axes: Axes, data: Dataset, x: np.ndarray, title: str) -> None:
+    pictures.scatter(axes, x, data.x)
     axes.set_title(title, color=INK, fontsize=9.5, loc="left")
+    axes.xaxis.label.set_fontsize(9)
     axes.tick_params(colors=INK, labelsize=8, length=2)
     axes.spines[:].set_color(INK)
     axes.spines[:].set_alpha(0.25)

@@ -105,9 +105,9 @@ def draw_bars(
     return figure
 
 
-def draw_diversity(per_class: Mapping[str, float | None]) -> Figure:
-    """Spread of the generated pixels by the data's: 1 is as varied as the data."""
-    return draw_bars(per_class, target=1.0, title="spread of generated pixels / data's")
+def draw_diversity(per_class: Mapping[str, float | None], of: str = "pixels") -> Figure:
+    """Spread of the generated pixels (or coordinates) by the data's: 1 is as varied as the data."""
+    return draw_bars(per_class, target=1.0, title=f"spread of generated {of} / data's")
 
 
 def draw_histogram(per_class: Mapping[str, float], expected: Mapping[str, float] | None = None) -> Figure:

@@ -66,7 +66,9 @@ def _pill(kind: str, text: str) -> Safe:
 
 def _event_row(story: Story, event: Mapping[str, Any]) -> list[Any]:
     kind = str(event.get("event", "?"))
-    told = {"step", "event", "member", "name", "versions"} | ({"what"} if kind in ("alarm", "calm") else set())
+    told = {"step", "event", "member", "name", "versions", "profile"} | (
+        {"what"} if kind in ("alarm", "calm") else set()
+    )
     details = plain({k.replace("_", " "): v for k, v in event.items() if k not in told})
     return [number(event.get("step")), _pill(kind, event_name(event)), _whose(story, event), details]
 
@@ -82,23 +84,30 @@ def _whose(story: Story, event: Mapping[str, Any]) -> str:
 
 
 def _timeline(story: Story) -> Safe:
-    """A dot for each event along the steps; those that matter most are drawn last, on top."""
-    steps = [e["step"] for e in (*story.metrics[-1:], *story.events) if isinstance(e.get("step"), (int, float))]
+    """A dot for each event along the steps, those that matter most drawn last, on top; a faint tick where members met."""
+    known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
+    steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]
     end = max(steps, default=0) or 1
+    met = [e for e in known if e.get("event") in _MEETINGS]
+    ticks = [
+        f'<line x1="{x / 4}%" x2="{x / 4}%" y1="10" y2="24" stroke="var(--soft)" opacity="0.4"/>'
+        for x in dict.fromkeys(round(4 + 392 * e["step"] / end) for e in met)  # no two at one place
+    ]
     dots = []
     order = ("", "busy", "good", "warn", "bad")
-    shown = [e for e in story.events if e.get("event") not in _MEETINGS]
+    shown = [e for e in known if e.get("event") not in _MEETINGS]
     for event in sorted(shown[:2000], key=lambda e: order.index(_KINDS.get(str(e.get("event")), ""))):
-        if not isinstance(event.get("step"), (int, float)):
-            continue
         rank = _KINDS.get(str(event.get("event")), "")
         whose = f", member {name}" if (name := _whose(story, event)) else ""
         title = tag("title", f"{event_name(event)}{whose}, step {number(event['step'])}")
         x = 1 + 98 * event["step"] / end
         dots.append(f'<circle cx="{x:.2f}%" cy="17" r="{5 if rank else 3}" fill="{_COLOURS[rank]}">{title}</circle>')
+    kinds = ", ".join(dict.fromkeys(event_name(e) for e in met))
     return Safe(
         '<svg class="timeline" role="img" aria-label="events along the steps">'
-        f'<line x1="1%" x2="99%" y1="17" y2="17" stroke="var(--line)" stroke-width="2"/>{"".join(dots)}</svg>'
+        f'<line x1="1%" x2="99%" y1="17" y2="17" stroke="var(--line)" stroke-width="2"/>{"".join(ticks)}{"".join(dots)}'
+        f'<text x="1%" y="42">step 0</text><text x="99%" y="42" text-anchor="end">step {number(end)}</text></svg>'
+        + (tag("p", f"Faint ticks: {kinds}.", cls="small") if met else "")
     )
 
 

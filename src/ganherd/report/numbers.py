@@ -31,7 +31,7 @@ def scores(story: Story) -> Safe:
             [
                 join(what),
                 tag("span", shown(name, entry), cls="value"),
-                "" if metric is None else _best(name, metric.best),
+                "" if metric is None else _best(name, metric.best, entry),
                 number(entry.get("samples")),
                 tag("span", entry.get("network", "–"), cls="network"),
                 number(entry.get("seed")),
@@ -49,7 +49,14 @@ def scores(story: Story) -> Safe:
     return tag("section", head, table(titles, rows, right=(1, 2, 3, 5), cls="scores"), fed, notes)
 
 
-def _best(name: str, best: float) -> str:
+def _best(name: str, best: float, entry: Mapping[str, object]) -> str:
+    """What a perfect mixture would have: all of them, where they are counted.
+
+    >>> _best("modes", math.inf, {"of": 15}), _best("ais", math.inf, {}), _best("fid", 0.0, {})
+    ('15', 'the higher', '0')
+    """
+    if "of" in entry:
+        return number(entry["of"])
     if math.isinf(best):
         return "the higher"
     return value(name, best) if value(name, best).endswith("%") else f"{best:g}"
@@ -64,7 +71,8 @@ def losses(story: Story) -> Safe:
 def classes(story: Story) -> Safe:
     figures = []
     if spread := per_class(story, "diversity"):
-        figures.append(figure(charts.draw_diversity(spread), "diversity", _width(spread)))
+        of = str(story.scores["diversity"].get("network", "pixels"))
+        figures.append(figure(charts.draw_diversity(spread, of), "diversity", _width(spread)))
     if accuracy := per_class(story, "label_accuracy"):
         drawn = charts.draw_bars(accuracy, title="recognised as the label asked for")
         figures.append(figure(drawn, "accuracy", _width(accuracy)))

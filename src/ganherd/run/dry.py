@@ -25,16 +25,16 @@ def describe(recipe: Recipe) -> dict[str, Any]:
         notes = [f"{first.recipe} is trained first, for {before.train.budget}; the rest is the herd's own"]
         assembly = phases.foreseen(phases.after(recipe), before)
     refuse_impossible(assembly)
-    herd, recipe = assembly.herd, assembly.recipe
+    herd, recipe, data = assembly.herd, assembly.recipe, assembly.dataset
     plan = autotune.choose(herd, recipe.engine, lambda text: None)
     speed = rate(herd, plan, 1.0)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.size, 2.0))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
     return {
-        "data": f"{assembly.dataset.name}, {len(assembly.dataset.x):,} of shape {list(assembly.dataset.shape)}, "
-        f"{len(assembly.dataset.x_test):,} held out",
+        "data": f"{data.name}, {len(data.x):,} {data.kind} of shape {list(data.shape)}, {len(data.x_test):,} held out",
         "members": herd.size,
         "replicas": recipe.herd.seeds,
+        "kind": data.kind,
         "images_per_member": [int(assembly.count.min()), int(assembly.count.max())],
         "generator": {"net": recipe.nets.generator.name, "parameters": herd.breeds.all[0].g.size},
         "breeds": [
@@ -60,7 +60,8 @@ def text(facts: dict[str, Any]) -> str:
     each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     rows = {
         "data": facts["data"],
-        "herd": f"{facts['members']} members, each with {each} images"
+        "herd": ("1 member" if facts["members"] == 1 else f"{facts['members']} members, each")
+        + f" with {each} {facts['kind']}"
         + (f"; {facts['replicas']} seeds stacked" if facts["replicas"] > 1 else ""),
         "generator": "; ".join(
             (f"{breed['members']} × " if many else "") + f"{breed['net']}, {breed['parameters']:,} parameters"

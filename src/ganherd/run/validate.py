@@ -46,7 +46,8 @@ class Validation:
         self.images = min(images, int(assembly.count.min()), *held)
         if self.images < 2:
             raise UserError(
-                "run.validation needs at least two held-out images for every member: set data.holdout, or run.validation to 0."
+                f"run.validation needs at least two held-out {assembly.dataset.kind} for every member: "
+                "set data.holdout, or run.validation to 0."
             )
         rows = [
             (_evenly(self._herd.feed.own_rows(row), images), self._held_out(member, images))

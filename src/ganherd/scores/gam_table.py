@@ -61,9 +61,12 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
         else:
             text += [f"the judge of {player.name} {is_}{why}" for player in those]
     for row in found:
+        baseline = _named(row.get("against", ""), row["kind"])
+        told = f"{baseline} is the baseline: the first run given" + (" with this kind" if row["kind"] else "")
+        if "words" in row and told not in text:
+            text.append(told)
         for name, words in row.get("words", {}).items():
-            against = _named(row["against"], row["kind"])
-            text.append(f"{_named(row['run'], row['kind'])} {words} against {against} ({name})")
+            text.append(f"{_named(row['run'], row['kind'])} {words} against {baseline} ({name})")
     if len({player.kind for player in players}) > 1:
         text.append("generators of each kind are judged by the discriminators of that kind: compare them within a kind")
     elif verdict.winner is not None:

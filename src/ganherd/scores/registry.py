@@ -70,7 +70,7 @@ METRICS: dict[str, Metric] = {
     ),
     "diversity": Metric(
         diversity.measure,
-        "spread of the generated pixels by the data's, in the class where it is least",
+        "spread of the generated pixels or coordinates by the data's, in the class where it is least",
         best=1.0,
         when="train",
     ),
@@ -140,7 +140,7 @@ METRICS: dict[str, Metric] = {
     ),
     "memorisation": Metric(
         late("neighbours:measure"),
-        "samples that look like copies of one training image; 0.05 is chance",
+        "samples that look like copies of one image or point of the training data; 0.05 is chance",
         best=0.05,
         bounds=SHARE,
     ),

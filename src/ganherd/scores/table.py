@@ -33,10 +33,16 @@ def table(scores: Scores) -> str:
     return "\n".join([*_aligned(lines), *_parts(entries), *_notes(scores)])
 
 
-def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float], parts: bool = False) -> str:
+def side_by_side(
+    runs: Mapping[str, Scores],
+    best: Mapping[str, float],
+    parts: bool = False,
+    better: Mapping[str, str] | None = None,
+) -> str:
     """A column for each run; the better value is marked, and so is one that its interval does not tell from it.
 
-    `parts`: the lines of the members or classes of each run below.
+    `parts`: the lines of the members or classes of each run below. `better`: the run of each score that is better than
+    all others, where a finer rule than these intervals told it; only those are marked then.
 
     >>> one, two = ({"fid": {"value": v, "samples": 10, "network": "pixels", "seed": 0}} for v in (3.0, 5.0))
     >>> print(side_by_side({"a": {"fid": one["fid"]}, "b": {"fid": two["fid"]}}, {"fid": 0.0}))
@@ -50,7 +56,10 @@ def side_by_side(runs: Mapping[str, Scores], best: Mapping[str, float], parts: b
     for name in names:
         entries = [scores.get(name) for scores in runs.values()]
         cells = []
-        for entry, mark in zip(entries, _marks(entries, best.get(name, math.nan)), strict=True):
+        found = _marks(entries, best.get(name, math.nan))
+        if better is not None and "*" in found:
+            found = ["*" if run == better.get(name) else "" for run in runs]
+        for entry, mark in zip(entries, found, strict=True):
             cells.append("–" if entry is None else f"{shown(name, entry)} {mark}".rstrip() + _span(name, entry))
             marks.add(mark)
         facts = [entry for entry in entries if entry is not None]
