@@ -42,6 +42,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "offset": dataset.offset,
         "scale": dataset.scale,
         "digest": dataset.digest,
+        "skipped": dataset.skipped,
         "notes": list(dataset.notes),
     }
 
@@ -60,6 +61,8 @@ def text(facts: dict[str, Any]) -> str:
     else:
         lines.append("no labels")
     lines += [f"note: {note}" for note in facts["notes"]]
+    if facts["skipped"]:
+        lines.append("note: to train without what was skipped, add --set data.bad_images=skip")
     return "\n".join([*lines, *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else [])])
 
 

@@ -35,6 +35,7 @@ class Dataset:
     offset: float
     scale: float
     notes: tuple[str, ...] = ()  # what a person should know: skipped files, converted ranges
+    skipped: int = 0  # files of a folder that are no images
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,7 +87,8 @@ def load(settings: recipe.Data) -> Dataset:
         data = _keep(data, settings.points, name)
     assert data.x_test is not None and data.y_test is not None
     offset, scale = (127.5, 127.5) if data.x.ndim == 4 else _span(data.x)
-    return Dataset(name, data.x, data.y, data.x_test, data.y_test, data.labels, offset, scale, tuple(notes))
+    rows = (data.x, data.y, data.x_test, data.y_test)
+    return Dataset(name, *rows, data.labels, offset, scale, tuple(notes), data.skipped)
 
 
 def hold_out(y: Array, fraction: float) -> Array:
