@@ -10,7 +10,7 @@ from ganherd.herd.state import bytes_per_member
 from ganherd.recipe import Recipe, parse_budget
 from ganherd.run import phases
 from ganherd.run.assemble import assemble
-from ganherd.run.budget import plan_budget
+from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.meetings import never_due, plan_meetings, refuse_impossible
 from ganherd.run.progress import duration, size
 
@@ -50,7 +50,12 @@ def describe(recipe: Recipe) -> dict[str, Any]:
         "epochs": round(budget.steps / assembly.steps_per_epoch, 2),
         "member_steps_per_second": round(speed, 1),
         "seconds": amount if unit == "seconds" else round(budget.steps * herd.size / speed, 1),
-        "notes": [*notes, *assembly.notes, *never_due(recipe, meetings, budget.steps)],
+        "notes": [
+            *notes,
+            *assembly.notes,
+            *too_short(recipe.train.budget, budget.steps),
+            *never_due(recipe, meetings, budget.steps),
+        ],
     }
 
 

@@ -15,7 +15,7 @@ from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, phases, trackers
-from ganherd.run.budget import plan_budget
+from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.catch_up import bring_back
 from ganherd.run.conclude import Run
 from ganherd.run.course import train_on
@@ -123,7 +123,7 @@ def _begin(
     own = settle_in(assembly, plan)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, own, whole))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
-    for note in never_due(recipe, meetings, budget.steps):
+    for note in [*too_short(recipe.train.budget, budget.steps), *never_due(recipe, meetings, budget.steps)]:
         say(f"note: {note}")
     facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
