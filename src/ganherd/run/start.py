@@ -19,7 +19,7 @@ from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.catch_up import bring_back
 from ganherd.run.conclude import Run
 from ganherd.run.course import train_on
-from ganherd.run.device import set_precision
+from ganherd.run.device import missing_gpu, set_precision
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
     check_data,
@@ -116,7 +116,7 @@ def _begin(
     if assembly is None:
         return Run(stand_by(ranks, rescue), {})
     recipe = assembly.recipe  # with the nets of the runs that it starts from
-    for note in assembly.notes:
+    for note in [*assembly.notes, *missing_gpu(recipe)]:
         say(f"note: {note}")
     set_precision(recipe)
     plan = planned(assembly, recipe.engine, say)
