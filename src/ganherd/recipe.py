@@ -183,6 +183,7 @@ class Engine(Section):
     memory: Bytes | None = None
     threads: int | None = Field(None, ge=1)  # default: measured
     balance: bool = True  # on unlike machines the faster ranks get more members
+    without_gpu: str = ""  # recipes that are meant for a GPU: what to do where there is none, for people
 
     @model_validator(mode="after")
     def _graph_needs_a_gpu(self) -> Engine:

@@ -92,29 +92,37 @@ def recommend(source: str, facts: dict[str, Any], data: Sequence[str] = (), prep
     `data` are overrides that reading the data needed; `prepared`: it has one size, which stays.
     """
     from ganherd import recipe_file
-    from ganherd.run import dry
+    from ganherd.run import budget, dry
 
     look = look_at(source, facts)
     rule = choose(look)
     recipe = recipe_file.load(rule.recipe)
     sets = overrides(rule, look, recipe, data, prepared)
     measured = dry.describe(recipe_file.load(rule.recipe, sets))  # from nothing: memory and time are the same
+    seconds, length, more = measured["seconds"] + (_seconds(rule.first) if rule.first else 0.0), "", notes(look, facts)
+    own = recipe.train.budget
+    # epochs that were set for other data may be far too few of this
+    if recipe.data.source != source and parse_budget(own)[0] == "epochs" and measured["steps"] < budget.ENOUGH:
+        seconds, length = seconds * budget.ENOUGH / measured["steps"], f"{budget.ENOUGH}steps"
+        more.append(
+            f"{own}, which the recipe has, would be {measured['steps']:,} steps of this data: hence --budget {length}"
+        )
     return {
         "recipe": rule.recipe,
         "why": rule.why,
-        "commands": commands(rule, sets),
+        "commands": commands(rule, sets, length),
         "members": measured["members"],
         "memory_bytes": sum(measured[f"{what}_bytes"] for what in ("state", "training", "data")),
-        "seconds": measured["seconds"] + (_seconds(rule.first) if rule.first else 0.0),
+        "seconds": round(seconds, 1),
         "engine": measured["engine"],
-        "notes": notes(look, facts),
+        "notes": more,
     }
 
 
-def commands(rule: Rule, sets: Sequence[str]) -> list[str]:
-    """What to type, one after the other."""
+def commands(rule: Rule, sets: Sequence[str], budget: str = "") -> list[str]:
+    """What to type, one after the other; `budget` where the recipe's own does not fit the data."""
     if not rule.first:
-        return [_typed(rule.recipe, sets)]
+        return [_typed(rule.recipe, sets) + (f" --budget {budget}" if budget else "")]
     phase = [*sets, "data.partition=all"] if rule.first == rule.recipe else list(sets)
     return [f"{_typed(rule.first, phase)} --run runs/all", _typed(rule.recipe, [*sets, "herd.start_from=runs/all"])]
 

@@ -75,18 +75,30 @@ def test_a_folder_with_a_file_that_is_no_image(train, cli) -> None:
         image(Path(f"pictures/cat/{k}.png"))
     Path("pictures/cat/notes.png").write_text("no picture")
     told = train("--set", "data.source=pictures")
-    assert "notes.png" in told and "data.bad_images" in told
+    assert "notes.png" in told and "skip it with --set data.bad_images=skip" in told
     Path("mine.yaml").write_text(yaml.safe_dump(small_recipe("pictures")))
     answer = cli("train", "mine.yaml", "--run", "skipped", "--set", "data.bad_images=skip", "--budget", "1steps")
     assert answer.code == 0 and "notes.png" in answer.err  # named
-    assert cli("data", "inspect", "pictures", "--skip-bad").code == 0
+
+
+def test_a_look_at_a_folder_names_what_is_no_image_and_goes_on(cli) -> None:
+    for k in range(4):
+        image(Path(f"pictures/cat/{k}.png"))
+    whole = cli("data", "inspect", "pictures")
+    assert whole.code == 0 and "bad_images" not in whole.out
+    Path("pictures/cat/notes.png").write_text("no picture")
+    answer = cli("data", "inspect", "pictures")
+    assert answer.code == 0 and "1 file in pictures cannot be used as images: cat/notes.png (no known" in answer.out
+    assert "to train without what was skipped, add --set data.bad_images=skip" in answer.out
+    assert json.loads(cli("data", "inspect", "pictures", "--json").out)["skipped"] == 1
+    assert cli("data", "inspect", "pictures", "--skip-bad").out == answer.out  # as older scripts have it
 
 
 def test_images_of_mixed_sizes(train) -> None:
     for k, size in enumerate([(8, 8), (8, 8), (9, 8)]):
         image(Path(f"pictures/cat/{k}.png"), size)
     told = train("--set", "data.source=pictures")
-    assert "2.png" in told and "data.size" in told
+    assert "2.png" in told and "--set data.size=64" in told
 
 
 def test_nan_pixels(train) -> None:

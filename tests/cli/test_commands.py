@@ -8,8 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from ganherd.run import dry
 from ganherd.scores import known_metrics
 from small import LABELS, small_recipe
 
@@ -92,6 +94,37 @@ def test_dry_run_writes_nothing(cli, mine) -> None:
     assert (found["members"], found["replicas"], found["steps"]) == (6, 2, 6)
     assert found["generator"]["parameters"] == 8 * 16 + 16 + 16 * 16 + 16 + 16 * 64 + 64
     assert [p.name for p in Path().iterdir()] == ["mine.yaml"]
+
+
+def test_a_dry_run_says_what_is_known_before_it_measures(cli, mine, monkeypatch, capsys) -> None:
+    """Nets that are far too slow here get one step of one member, and what is known is said all the same."""
+    before = []
+
+    def step(herd) -> int:
+        before.append(capsys.readouterr())
+        return 1000
+
+    monkeypatch.setattr(dry, "memory_per_member", step)
+    monkeypatch.setattr(dry, "LONG", 0.0)
+    monkeypatch.setattr(dry.autotune, "choose", lambda *given: pytest.fail("a step takes too long to measure engines"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    name = mine(engine={"device": "auto", "without_gpu": "take folder-perclass-small"})
+    answer = cli("train", name, "--dry-run")
+    (first,) = before
+    assert "members" in first.out and "parameters" in first.out and first.err == "measuring memory and time…\n"
+    assert "note: this recipe is meant for a GPU, and PyTorch sees none here: take folder-perclass-small" in first.out
+    assert "engine        not chosen yet: one step of one member takes" in answer.out
+    assert "6 steps" in answer.out and "measured on one step of one member" in answer.out
+    assert "meant for a GPU" not in answer.out  # once is enough
+    found = only_json(cli("train", name, "--dry-run", "--json"))
+    assert found["measured"] == "one step of one member" and "meant for a GPU" in found["notes"][-1]
+
+
+def test_training_says_too_that_a_gpu_is_missing(cli, mine, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    name = mine(engine={"device": "auto", "without_gpu": "take folder-perclass-small"}, run={"scores": False})
+    assert "none here: take folder-perclass-small" in cli("train", name, "--run", "new").err
+    assert "GPU" not in cli("train", name, "--run", "asked", "--set", "engine.device=cpu").err
 
 
 def test_seeds_are_stacked_and_scored_apart(cli, seeds_run) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from PIL import Image
 
 from ganherd import recipe_file, recommend
 from ganherd.recommend import RULES, Look, choose, commands, overrides
-from small import LABELS
+from small import LABELS, small_recipe
 
 
 def look(source: str = "folder", side: int = 64, classes: int = 10, fewest: int = 5000, gpu: bool = True) -> Look:
@@ -80,6 +83,41 @@ def test_the_command(cli, data) -> None:
     assert found["memory_bytes"] > 0 and found["seconds"] > 0
     assert "3 of 3 classes have fewer than 100 images (zero, one, 2)" in found["notes"][0]
     assert "recommend" not in json.loads(cli("data", "inspect", data, "--json").out)
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    """A folder of few small images in three classes."""
+    random = np.random.default_rng(0)
+    for k in range(36):
+        path = tmp_path / "pictures" / "abc"[k % 3] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (24, 24, 3), np.uint8)).save(path)
+    return tmp_path / "pictures"
+
+
+def test_few_images_get_steps_enough_and_the_time_of_these(cli, pictures, monkeypatch) -> None:
+    measured = {"members": 3, "seconds": 1.5, "engine": "fused", "steps": 25}
+    measured |= {f"{what}_bytes": 1 for what in ("state", "training", "data")}
+    monkeypatch.setattr("ganherd.run.dry.describe", lambda recipe: measured)
+    found = json.loads(cli("data", "inspect", pictures, "--recommend", "--json").out)["recommend"]
+    assert found["commands"] == [f"ganherd train mnist-wcgan --set data.source={pictures} --budget 2000steps"]
+    assert found["seconds"] == 120.0  # of 2,000 steps, not of 25
+    assert (
+        found["notes"][-1] == "50epochs, which the recipe has, would be 25 steps of this data: hence --budget 2000steps"
+    )
+    measured["steps"] = 3400
+    found = json.loads(cli("data", "inspect", pictures, "--recommend", "--json").out)["recommend"]
+    assert found["seconds"] == 1.5 and "--budget" not in found["commands"][0]
+
+
+def test_epochs_that_are_hardly_any_steps_are_said(cli, data) -> None:
+    told = "note: 2epochs of this data are 8 steps, too few to learn from: give it --budget 2000steps"
+    Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, train={"budget": "2epochs"})))
+    assert told in cli("train", "mine.yaml", "--dry-run").out
+    assert told in cli("train", "mine.yaml", "--run", "new", "--set", "run.scores=false").err
+    answer = cli("train", "mine.yaml", "--run", "asked", "--set", "run.scores=false", "--budget", "8steps")
+    assert answer.code == 0 and "too few to learn" not in answer.err + answer.out
 
 
 def test_for_people(cli, tmp_path, monkeypatch) -> None:

@@ -96,7 +96,7 @@ def test_files_that_are_no_images_are_named_then_refused_or_skipped(tmp_path: Pa
     else:
         path.write_bytes(contents[bad])
     message = refused(tmp_path)
-    assert os.path.join("a", "broken.png") in message and "data.bad_images to skip" in message
+    assert os.path.join("a", "broken.png") in message and "--set data.bad_images=skip" in message
     data = folder(tmp_path, bad_images="skip")
     assert len(data.x) == 2 and any("broken.png" in note for note in data.notes)
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from ganherd.data.fetch import DOWNLOADS, Download, points_digest
 from ganherd.data.home import NAMED
-from ganherd.data.inspect import contact_sheet, describe, get, inspect, list_sources
+from ganherd.data.inspect import contact_sheet, describe, get, inspect, list_sources, text
+from ganherd.data.sheet import _summary
 from ganherd.data.source import Dataset, load
 from ganherd.errors import UserError
 from ganherd.recipe import Data
@@ -53,6 +54,21 @@ def test_points_and_unlabelled_data_are_described() -> None:
     assert inspect(Data(source="ring8"))["kind"] == "points"
     found = describe(made(5, (3, 4, 4), 0))
     assert found["classes"] == [] and found["train"] == 5 and json.dumps(found)
+
+
+def test_totals_are_said_and_whose_split_it_is(tmp_path: Path) -> None:
+    digits = load(Data(source="digits"))
+    told = text(describe(digits))
+    assert told.startswith("digits: 1,797 images of 1×8×8\nwith data.holdout 0.2: 1,438 to train on, 359 held out\n")
+    assert "  0      178 (142 / 36)" in told
+    assert "1,797 images  ·  with data.holdout 0.2: 1,438 to train on, 359 held out" in _summary(digits)
+    assert "\nwith data.holdout 0.5: " in text(inspect(Data(source="digits", holdout=0.5)))
+    assert "\nwith data.holdout 0.2: " in text(inspect(Data(source="ring8")))
+    x, y = np.zeros((6, 4, 4), np.uint8), np.arange(6) % 2
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
+    own = load(Data(source=str(tmp_path / "own.npz")))
+    assert "own.npz: 8 images of 1×4×4\nas the source has it: 6 to train on, 2 held out" in text(describe(own))
+    assert "2 classes  ·  8 images  ·  as the source has it: 6 to train on, 2 held out" in _summary(own)
 
 
 # --- the contact sheet ----------------------------------------------------------------------------------------------

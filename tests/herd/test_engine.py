@@ -97,3 +97,13 @@ def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypat
     assert len(json.loads((tmp_path / "cache" / "engines.json").read_text())) == 1
     assert autotune.choose(make(4), settings, said.append).name == "loop"
     assert len(measured) > again  # another herd is measured for itself
+
+
+def test_where_a_step_takes_very_long_the_other_ways_are_not_measured(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(autotune, "_MOST", 0.0)
+    said: list[str] = []
+    settings = recipe_file.load({"engine": {"threads": 1}}).engine
+    assert autotune.choose(make(3), settings, said.append).name == "fused"
+    assert sum("not measured, since a step takes so long here" in line for line in said) == 1
+    assert not (tmp_path / "cache" / "engines.json").exists()  # what was not measured is not known

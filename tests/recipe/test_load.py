@@ -66,6 +66,13 @@ def test_a_packaged_recipe_comes_back_from_its_dump(name: str, tmp_path: Path) -
     assert load(str(tmp_path / "recipe.yaml")) == recipe
 
 
+def test_recipes_that_are_meant_for_a_gpu_say_what_to_do_without_one() -> None:
+    for name in PACKAGED:
+        meant = "Meant for a GPU" in text(name) or "on a GPU" in load(name).about
+        assert bool(load(name).engine.without_gpu) == meant, name
+    assert "folder-perclass-small" in load("folder-perclass").engine.without_gpu
+
+
 # every default written out
 
 

@@ -133,7 +133,7 @@ def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, ca
         ("train: 5", "train must be a mapping (budget, batch, "),
         (
             "engine: fused",
-            "engine must be a mapping (name, device, chunk, memory, threads, balance), not 'fused'; did you mean engine",
+            "engine must be a mapping (name, device, chunk, memory, threads, balance, without_gpu), not 'fused'; did you",
         ),
         ("engine: {device: gpu}", "engine.device must be auto, cpu, cuda or one GPU as cuda:1, not 'gpu'"),
         ("engine: {memory: lots}", "engine.memory must be a size of memory, as 4GiB or 500MB, not 'lots'"),

@@ -55,19 +55,19 @@ def data_inspect(
         Path | None, typer.Option("-o", "--output", help="Contact sheet; default: NAME-sheet.png here.")
     ] = None,
     size: Annotated[int | None, typer.Option(min=2, help="Resize the images of a folder.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip files that are no images.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", hidden=True)] = False,  # they are always skipped, and named
     recommend: Annotated[
         bool, typer.Option("--recommend", help="Name the recipe for it, with memory, time and what to type.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Classes, counts, sizes and range of some data, and a contact sheet of it."""
+    """Classes, counts, sizes and range of some data, and a contact sheet of it; files that are no images are named."""
     from ganherd.data import inspect as looking
     from ganherd.data import shards
     from ganherd.data.source import load
     from ganherd.recipe import Data
 
-    dataset = load(Data(source=source, size=size, bad_images="skip" if skip_bad else "refuse"))
+    dataset = load(Data(source=source, size=size, bad_images="skip"))
     if isinstance(dataset.x, shards.Rows):
         shards.verify(Path(source).expanduser())
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
@@ -78,7 +78,7 @@ def data_inspect(
         from ganherd import recommend as advising
 
         read = [f"data.size={size}"] if size else []
-        read += ["data.bad_images=skip"] if skip_bad else []
+        read += ["data.bad_images=skip"] if dataset.skipped else []
         advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.Rows))
     if as_json:
         print(json.dumps(facts | ({"recommend": advice} if advice else {})))

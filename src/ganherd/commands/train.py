@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Set, Trust, print_json
+from ganherd.commands.options import Json, Quiet, Set, Trust, print_json, printable, say
 from ganherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -138,8 +138,17 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, as_json: bool
         return
     from ganherd.run import dry
 
-    facts = dry.describe(loaded)
-    print(json.dumps(facts) if as_json else dry.text(facts))
+    if as_json:
+        print(json.dumps(dry.describe(loaded)))
+        return
+    said: list[str] = []
+
+    def tell(facts: dict[str, Any]) -> None:
+        said.extend(facts["notes"])
+        print(printable(dry.known(facts)), flush=True)
+        say("measuring memory and time…")
+
+    print(printable(dry.measured(dry.describe(loaded, tell), said)))
 
 
 def _train(

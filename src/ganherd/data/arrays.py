@@ -26,6 +26,7 @@ class Raw:
     y_test: Array | None = None
     labels: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())
+    skipped: int = 0  # files that are no images
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Tidy:
     y_test: Array | None
     labels: tuple[str, ...]
     notes: tuple[str, ...]
+    skipped: int = 0
 
 
 def tidy(raw: Raw, name: str) -> Tidy:
@@ -51,7 +53,7 @@ def tidy(raw: Raw, name: str) -> Tidy:
         missing = "y_test" if raw.y_test is None else "y of the training set"
         raise UserError(f"{name} has labels for one of its two sets only ({missing} is missing); give both or neither.")
     y, y_test, labels, more = _labels(raw, name)
-    return Tidy(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more))
+    return Tidy(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more), raw.skipped)
 
 
 def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | None, list[str]]:

@@ -38,12 +38,12 @@ def read_folder(root: Path, settings: recipe.Data) -> Raw:
     reader = _Reader(root, settings)
     if "train" not in names or not others or set(names) - SPLITS:
         x, y, labels = reader.read(root, None)
-        return Raw(reader.stack(x), y, labels=labels or None, notes=reader.notes())
+        return Raw(reader.stack(x), y, labels=labels or None, notes=reader.notes(), skipped=len(reader.bad))
     x, y, labels = reader.read(names["train"], None)
     x_test, y_test, _ = reader.read(others[0], labels)
     note = f"trained on {names['train'].name}/, held out {others[0].name}/"
     raw = Raw(reader.stack(x), y, reader.stack(x_test), y_test, labels or None)
-    return replace(raw, notes=(note, *reader.notes()))
+    return replace(raw, notes=(note, *reader.notes()), skipped=len(reader.bad))
 
 
 def resized(x: Array, size: int) -> Array:
@@ -181,7 +181,7 @@ class _Reader:
             images += found
             y += [known.index(path.name)] * len(found)
         if self.bad and self.settings.bad_images == "refuse":
-            raise UserError(f"{self._named()}; remove what is no image, or set data.bad_images to skip.")
+            raise UserError(f"{self._named()}; remove what is no image, or skip it with --set data.bad_images=skip.")
         if not images:
             raise UserError(f"{folder} holds no images ({', '.join(FORMATS)}).")
         return images, np.array(y, np.int64) if known else None, known
@@ -224,7 +224,7 @@ class _Reader:
         other, (height, width) = self.first
         raise UserError(
             f"images differ in size: {other} is {width} × {height} and {path} is {shape[1]} × {shape[0]}; "
-            f"set data.size to resize them all."
+            "bring them to one size with --set data.size=64, or --size 64 for data inspect."
         )
 
     def stack(self, images: list[Array]) -> Array:

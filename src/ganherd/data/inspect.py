@@ -31,8 +31,10 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "name": dataset.name,
         "kind": dataset.kind,
         "shape": list(dataset.shape),
+        "total": len(dataset.x) + len(dataset.x_test),
         "train": len(dataset.x),
         "held_out": len(dataset.x_test),
+        "split": dataset.split,
         "classes": [
             {"name": name, "train": int(train[k]), "held_out": int(held[k])} for k, name in enumerate(dataset.labels)
         ],
@@ -42,6 +44,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "offset": dataset.offset,
         "scale": dataset.scale,
         "digest": dataset.digest,
+        "skipped": dataset.skipped,
         "notes": list(dataset.notes),
     }
 
@@ -50,16 +53,21 @@ def text(facts: dict[str, Any]) -> str:
     """The same for people."""
     shape = "×".join(str(size) for size in facts["shape"])
     lines = [
-        f"{facts['name']}: {facts['train']:,} {facts['kind']} of {shape} to train on, {facts['held_out']:,} held out",
+        f"{facts['name']}: {facts['total']:,} {facts['kind']} of {shape}",
+        f"{facts['split']}: {facts['train']:,} to train on, {facts['held_out']:,} held out",
         f"range {facts['range'][0]} to {facts['range'][1]}, mean {facts['mean']}, standard deviation {facts['std']}",
     ]
     if classes := facts["classes"]:
         width = max(len(row["name"]) for row in classes)
-        lines.append(f"{len(classes)} classes (to train on / held out):")
-        lines += [f"  {row['name']:<{width}}  {row['train']:>7,} / {row['held_out']:,}" for row in classes]
+        lines.append(f"{len(classes)} classes, with all their {facts['kind']} (to train on / held out):")
+        for row in classes:
+            total = row["train"] + row["held_out"]
+            lines.append(f"  {row['name']:<{width}}  {total:>7,} ({row['train']:,} / {row['held_out']:,})")
     else:
         lines.append("no labels")
     lines += [f"note: {note}" for note in facts["notes"]]
+    if facts["skipped"]:
+        lines.append("note: to train without what was skipped, add --set data.bad_images=skip")
     return "\n".join([*lines, *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else [])])
 
 

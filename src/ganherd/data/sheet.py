@@ -46,9 +46,10 @@ def _summary(dataset: Dataset) -> str:
         what = f"{width} × {height} {'grey' if channels == 1 else 'RGB'}"
     else:
         what = "2-D points"
-    parts = [what, f"{len(dataset.x):,} to train on", f"{len(dataset.x_test):,} held out"]
-    parts.insert(1, f"{len(dataset.labels)} classes" if dataset.labels else "no labels")
-    return "  ·  ".join(parts)
+    train, held = len(dataset.x), len(dataset.x_test)
+    classes = f"{len(dataset.labels)} classes" if dataset.labels else "no labels"
+    total = f"{train + held:,} {'images' if dataset.is_image else 'points'}"
+    return "  ·  ".join([what, classes, total, f"{dataset.split}: {train:,} to train on, {held:,} held out"])
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
@@ -87,7 +88,7 @@ def _images(dataset: Dataset) -> Any:
         y = top + place % plan.rows * (plan.thumb + GAP)
         rows = np.flatnonzero(dataset.y == k) if k >= 0 else np.arange(len(dataset.x))
         if k >= 0:
-            middle, count = y + plan.thumb // 2, f"{len(rows):,}"
+            middle, count = y + plan.thumb // 2, f"{len(rows) + np.count_nonzero(dataset.y_test == k):,}"
             if plan.thumb >= 48:  # the count below the name
                 pen.text((left, middle - 1), _fit(dataset.labels[k], bold, plan.text - 16), INK, font=bold, anchor="ls")
                 pen.text((left, middle + 4), count, SOFT, font=small, anchor="lt")

@@ -35,6 +35,13 @@ class Dataset:
     offset: float
     scale: float
     notes: tuple[str, ...] = ()  # what a person should know: skipped files, converted ranges
+    skipped: int = 0  # files of a folder that are no images
+    holdout: float | None = None  # the part that was held out; None: the split is the source's own
+
+    @property
+    def split(self) -> str:
+        """Whose split it is, as people say it."""
+        return "as the source has it" if self.holdout is None else f"with data.holdout {self.holdout:g}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,7 +89,9 @@ def load(settings: recipe.Data) -> Dataset:
     elif settings.size is not None:
         raise UserError(f"data.size is for images, and {name} holds 2-D points; leave data.size out.")
     notes = list(data.notes)
+    holdout = settings.holdout if settings.source in TOYS else None
     if data.x_test is None or data.y_test is None:
+        holdout = settings.holdout
         held = hold_out(data.y, settings.holdout)
         if settings.holdout and not held.any():
             notes.append("too few rows to hold any out")
@@ -91,7 +100,8 @@ def load(settings: recipe.Data) -> Dataset:
         data = _keep(data, settings.points, name)
     assert data.x_test is not None and data.y_test is not None
     offset, scale = (127.5, 127.5) if data.x.ndim == 4 else _span(data.x)
-    return Dataset(name, data.x, data.y, data.x_test, data.y_test, data.labels, offset, scale, tuple(notes))
+    rows = (data.x, data.y, data.x_test, data.y_test)
+    return Dataset(name, *rows, data.labels, offset, scale, tuple(notes), data.skipped, holdout)
 
 
 def hold_out(y: Array, fraction: float) -> Array:
@@ -118,16 +128,18 @@ def _prepared(path: Path, settings: recipe.Data) -> Dataset:
             f"{path} was prepared at {index.settings.size} pixels; leave data.size out, "
             f"or prepare the images again with --size {settings.size}."
         )
-    notes = list(index.notes())
+    notes, holdout = list(index.notes()), None
     if any(shard.split == "test" for shard in index.shards):
         x_test, y_test = shards.rows_of(path, index, "test")
     else:
-        held = hold_out(y, settings.holdout)
-        if settings.holdout and not held.any():
+        holdout = settings.holdout
+        held = hold_out(y, holdout)
+        if holdout and not held.any():
             notes.append("too few rows to hold any out")
         x, y, x_test, y_test = x.pick(~held), y[~held], x.pick(held), y[held]
     train, test = cast(Array, x), cast(Array, x_test)  # they answer to what is asked of an array
-    return Dataset(path.name or str(path), train, y, test, y_test, index.labels, 127.5, 127.5, tuple(notes))
+    rows = (train, y, test, y_test)
+    return Dataset(path.name or str(path), *rows, index.labels, 127.5, 127.5, tuple(notes), holdout=holdout)
 
 
 def _read(settings: recipe.Data) -> tuple[Raw, str]:

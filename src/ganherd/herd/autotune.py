@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from ganherd.recipe import Engine as Settings
 from ganherd.recipe import parse_bytes
 
 _SECONDS = 0.4  # for each candidate
+_MOST = 60.0  # seconds for all candidates on a CPU, beyond which those that are left are not measured
 _FEW = 64  # members, beyond which a loop on a GPU is hopeless: a step of it would take longer than all that is measured
 _WORTH = 0.8  # fewer threads are taken where they reach this part of the highest rate
 
@@ -57,12 +59,19 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
             return plan
     say(f"measuring {len(plans)} ways to run this herd on this machine, once…")
     rates: dict[Plan, float] = {}
+    began = time.perf_counter()
     for plan in reversed(plans):  # what is likely to win goes first, so that the others need not take their time
         rates[plan] = rate(herd, plan, _SECONDS, max(rates.values(), default=0.0))
+        if herd.device.type == "cpu" and time.perf_counter() - began > _MOST:
+            break
     best = _best(rates)
     for plan in plans:
-        say(f"  {plan.describe(herd.size)}: {rates[plan]:,.0f} member-steps/s{'  <- chosen' if plan is best else ''}")
-    _write(memory, {**_read(memory), identity: [best.name, best.chunk, best.threads]})
+        found = (
+            f"{rates[plan]:,.3g} member-steps/s" if plan in rates else "not measured, since a step takes so long here"
+        )
+        say(f"  {plan.describe(herd.size)}: {found}{'  <- chosen' if plan is best else ''}")
+    if len(rates) == len(plans):
+        _write(memory, {**_read(memory), identity: [best.name, best.chunk, best.threads]})
     return best
 
 

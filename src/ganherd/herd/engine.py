@@ -21,6 +21,7 @@ from ganherd.herd.state import Blueprint, Rows, State, bases, bytes_per_member, 
 from ganherd.herd.step import SUMS, Step
 
 _LONG = 1.0  # seconds; a way whose first step takes so long may be given up
+_VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, a step of so long is measurement enough
 
 
 @dataclass
@@ -266,7 +267,8 @@ def rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
         engine.advance(0, period, sums)  # compiles, captures, fills caches
         _synchronize(herd.device)
         took = time.perf_counter() - began
-        if took > _LONG and period * herd.size / took < beat / 10:
+        hopeless = took > _LONG and period * herd.size / took < beat / 10
+        if hopeless or (herd.device.type == "cpu" and took > _VERY_LONG):
             return period * herd.size / took
         steps, took, more = 0, 0.0, period
         while took < seconds:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from ganherd.recipe import parse_budget
 
+FEW = 200  # steps with which a GAN has hardly begun to learn
+ENOUGH = 2000  # steps with which small nets show something
+
 
 class Budget:
     """A number of steps and, for a time budget, the second by which training has to end."""
@@ -38,3 +41,16 @@ def plan_budget(text: str, steps_per_epoch: float, measure: Callable[[], tuple[f
     rate, reserve = measure()
     deadline = max(amount - reserve, 0.1 * amount)
     return Budget(max(1, int(0.98 * deadline * rate)), deadline)
+
+
+def too_short(text: str, steps: int) -> list[str]:
+    """A sentence where epochs of little data are hardly any steps; who asks for few steps gets them.
+
+    >>> too_short("50epochs", 25)
+    ['50epochs of this data are 25 steps, too few to learn from: give it --budget 2000steps']
+    >>> too_short("25steps", 25), too_short("50epochs", 3400)
+    ([], [])
+    """
+    if parse_budget(text)[0] != "epochs" or steps >= FEW:
+        return []
+    return [f"{text} of this data are {steps:,} steps, too few to learn from: give it --budget {ENOUGH}steps"]

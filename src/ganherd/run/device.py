@@ -30,6 +30,14 @@ def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
         raise UserError(f"engine.device {name!r} is not a device; write auto, cpu, cuda or cuda:1.") from error
 
 
+def missing_gpu(recipe: Recipe) -> list[str]:
+    """A sentence where the recipe is meant for a GPU and there is none."""
+    engine = recipe.engine
+    if not engine.without_gpu or engine.device != "auto" or torch.cuda.is_available():
+        return []
+    return [f"this recipe is meant for a GPU, and PyTorch sees none here: {engine.without_gpu}"]
+
+
 def set_precision(recipe: Recipe) -> None:
     """Whether float32 products on a GPU may run as TF32."""
     fast = recipe.train.precision in ("tf32", "bf16")

@@ -15,11 +15,11 @@ from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, phases, trackers
-from ganherd.run.budget import plan_budget
+from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.catch_up import bring_back
 from ganherd.run.conclude import Run
 from ganherd.run.course import train_on
-from ganherd.run.device import set_precision
+from ganherd.run.device import missing_gpu, set_precision
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
     check_data,
@@ -116,14 +116,14 @@ def _begin(
     if assembly is None:
         return Run(stand_by(ranks, rescue), {})
     recipe = assembly.recipe  # with the nets of the runs that it starts from
-    for note in assembly.notes:
+    for note in [*assembly.notes, *missing_gpu(recipe)]:
         say(f"note: {note}")
     set_precision(recipe)
     plan = planned(assembly, recipe.engine, say)
     own = settle_in(assembly, plan)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, own, whole))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
-    for note in never_due(recipe, meetings, budget.steps):
+    for note in [*too_short(recipe.train.budget, budget.steps), *never_due(recipe, meetings, budget.steps)]:
         say(f"note: {note}")
     facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
