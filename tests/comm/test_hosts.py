@@ -33,8 +33,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def until(folder: Path, *names: str) -> list[int]:
     """The processes of these ranks, once they are there."""
     for _ in range(6000):
-        if all((folder / f"{name}.pid").exists() for name in names):
-            return [int((folder / f"{name}.pid").read_text()) for name in names]
+        found = [path.read_text() for name in names if (path := folder / f"{name}.pid").exists()]
+        if len(found) == len(names) and all(found):  # written, too
+            return [int(text) for text in found]
         threading.Event().wait(0.01)
     raise AssertionError(f"{names} never came: {sorted(path.name for path in folder.iterdir())}")
 

@@ -13,7 +13,7 @@ import numpy as np
 from ganherd.errors import UserError
 from ganherd.pictures import MOST_ROWS
 from ganherd.report.charts import TROUBLES, loss_table
-from ganherd.run import checkpoint, status
+from ganherd.run import status
 from ganherd.run.progress import words
 from ganherd.scores import gallery
 from ganherd.scores.gallery import Shown
@@ -84,6 +84,8 @@ def gather(
     metrics = _attempt(run.metrics, notes, "metrics.jsonl") or []
     events = _attempt(run.events, notes, "events.jsonl") or []
     if info.get("state") == "interrupted":
+        from ganherd.run import checkpoint  # which imports torch
+
         saved = max(checkpoint.steps(run.checkpoints), default=0)
         notes.append(f"It was stopped before its end, and saved at step {saved:,}: {run.again} goes on with it.")
     folder = Path(run.path)
