@@ -51,6 +51,22 @@ def test_training_leaves_torchs_random_state(ring: Any, tmp_path: Path, monkeypa
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_it_is_the_same_with_any_number_of_threads(
+    digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classifier, "STEPS", (20, 20))
+    weights, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / str(threads)))
+            torch.set_num_threads(threads)
+            weights.append(torch.cat([p.detach().flatten() for p in classifier_for(digits).net.parameters()]))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*weights)
+
+
 def test_it_is_trained_once_for_the_same_content(ring: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path))
     told: list[str] = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from ganherd.scores.clock import timed
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
 
-VERSION = 1  # part of the cache's key: raise it when the net or its training changes
+VERSION = 2  # part of the cache's key: raise it when the net or its training changes
 BATCH = 64
 STEPS = (500, 2000)  # two epochs, but not fewer nor more steps than these
 OWN, FEW = 5, 20  # of data without a held-out split a fifth is tried and not trained on, if that is so many rows
@@ -100,8 +101,9 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
     if facts is None:
         if progress:
             progress(f"training the classifier on {len(trained_on.index):,} real samples")
-        _fit(net, dataset, trained_on.index, seed, progress)
-        facts = _tried(net, dataset, held_out)
+        with _one_thread():  # so that scores do not depend on the cores of the machine
+            _fit(net, dataset, trained_on.index, seed, progress)
+            facts = _tried(net, dataset, held_out)
         store.write(path, key, net.state_dict(), facts)
     kind = "mlp" if isinstance(net, PointNet) else "cnn"
     return Classifier(
@@ -155,6 +157,16 @@ def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
         torch.manual_seed(seed)
         return ImageNet(shape, classes) if len(shape) == 3 else PointNet(shape, classes)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _fit(
