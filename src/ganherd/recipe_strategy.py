@@ -81,6 +81,15 @@ class Gap(Section):
         return given
 
     @model_validator(mode="after")
+    def _the_fastest_keeps_step(self) -> Gap:
+        if self.pace and max(self.pace) < 1:
+            raise refuse(
+                "strategy.gap.pace",
+                f"strategy.gap.pace is {max(self.pace):g} for the fastest member, which makes every step of the run: its pace is 1",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _smoothing_is_short(self) -> Gap:
         if self.smoothing.strip().endswith("run"):
             raise refuse("strategy.gap.smoothing", "strategy.gap.smoothing must be steps or epochs, as 0.05epochs")

@@ -70,11 +70,11 @@ def classes(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[s
 
 def _images(runs: Sequence[Compared]) -> Dataset:
     data = runs[0].dataset
-    if not data.is_image:
-        raise LeftOut("it is for images, and these are points")
     others = [run for run in runs if (run.dataset.shape, run.dataset.labels) != (data.shape, data.labels)]
     if others:
         raise LeftOut(f"{others[0].name} was trained on other data than {runs[0].name}")
+    if not data.is_image:
+        raise LeftOut("it is for images, and these are points")
     return data
 
 
