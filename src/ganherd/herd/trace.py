@@ -29,9 +29,7 @@ class Traced:
 
     def own(self, layer: str) -> dict[str, str]:
         """A layer's parameters and buffers, each once: what it calls them -> what the module keeps them as."""
-        prefix = f"{layer}."
-        found = {kept: name for name, kept in reversed(self.kept.items()) if name.startswith(prefix)}
-        return {name.removeprefix(prefix): kept for kept, name in found.items()}
+        return {name: self.kept[f"{layer}.{name}"] for name in kept(self.layers[layer]).values()}
 
 
 class _Tracer(fx.Tracer):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ganherd.data.source import Dataset
     from ganherd.mixture import Mixture
     from ganherd.mixture_file import Neighbourhoods
-from ganherd.run.folder import RunFolder
+    from ganherd.run.folder import RunFolder
 
 T = TypeVar("T")
 PER_ROW = 12  # samples of each class in the report
