@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -43,6 +43,19 @@ def give_back() -> None:
     """What this process has freed goes back to the machine; C libraries keep it else, and each of many ranks does."""
     with suppress(OSError, AttributeError):  # GNU's alone has this
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """PyTorch works with so many, and afterwards with as many as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def in_threads(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ganherd.errors import UserError
+from ganherd.host import torch_threads
 
 if TYPE_CHECKING:
     from ganherd.recipe import Recipe
@@ -112,7 +113,6 @@ def run(
     recipe: Recipe, iterations: int, batches: int, clock: Callable[[], float], say: Say, warm_up: bool = False
 ) -> Cost:
     """Whole iterations as a run makes them, less what is written down."""
-    import torch
 
     from ganherd.bench.memory import peaks, reset_peaks, synchronize
     from ganherd.herd import autotune
@@ -123,14 +123,12 @@ def run(
     from ganherd.strategies.cellular import Cellular
     from ganherd.strategies.profile import Profile
 
-    threads = torch.get_num_threads()
     set_precision(recipe)
     assembly = assemble(recipe)
     herd = assembly.herd
     reset_peaks(herd.device)
     plan = autotune.choose(herd, recipe.engine, say)
-    torch.set_num_threads(plan.threads)
-    try:
+    with torch_threads(plan.threads):
         place(herd, plan)
         strategy = make_strategy(assembly, {"iteration": batches})
         assert isinstance(strategy, Cellular)
@@ -152,8 +150,6 @@ def run(
         total = clock() - began
         held = peaks(herd.device)[1]
         return Cost(herd.size, iterations, strategy.profile.take(), total, data, plan.describe(herd.size), held)
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 from ganherd.bench import cases
 from ganherd.errors import UserError
+from ganherd.host import torch_threads
 
 Row = dict[str, Any]
 SELDOM = 0.5  # swaps an epoch: one every two epochs, for which the claim stands that they cost little
@@ -60,7 +61,6 @@ def measure(asked: Asked, say: Callable[[str], None]) -> list[Row]:
 
 
 def _rows(name: str, members: int, asked: Asked, precision: str, say: Callable[[str], None]) -> list[Row]:
-    import torch
 
     from ganherd import recipe_file
     from ganherd.bench.data import as_file
@@ -81,9 +81,7 @@ def _rows(name: str, members: int, asked: Asked, precision: str, say: Callable[[
         assembly = assemble(recipe)
     herd = assembly.herd
     plan = autotune.choose(herd, recipe.engine, say)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(plan.threads)
-    try:
+    with torch_threads(plan.threads):
         step = herd.size / rate(herd, plan, asked.seconds)  # seconds
         place(herd, plan)
         # a step takes the same time however many images there are, so the few random ones of the file do for it
@@ -127,8 +125,6 @@ def _rows(name: str, members: int, asked: Asked, precision: str, say: Callable[[
                 }
             )
         return rows
-    finally:
-        torch.set_num_threads(threads)
 
 
 def save(rows: Sequence[Row], path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ganherd.host import torch_threads
+
 if TYPE_CHECKING:
     from ganherd.recipe import Recipe
 
@@ -24,9 +26,7 @@ def floor(recipe: Recipe, batches: int, clock: Callable[[], float]) -> dict[str,
     cells, s = settings.cells, Rewiring(settings).at(0).widest
     hidden = [recipe.nets.generator.settings["hidden"], recipe.nets.discriminator.settings["hidden"]]
     g, d = _layers([recipe.nets.latent, *hidden[0], 784]), _layers([784, *hidden[1], 1])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(recipe.engine.threads or threads)
-    try:
+    with torch_threads(recipe.engine.threads or torch.get_num_threads()):
         step_g = _generator_step(g, d, recipe.train.batch, cells)
         step_d = _discriminator_step(g, d, recipe.train.batch, cells)
         samples = settings.fitness.samples
@@ -35,8 +35,6 @@ def floor(recipe: Recipe, batches: int, clock: Callable[[], float]) -> dict[str,
         update = batches * _seconds(step_g, clock, _MEASURED) + d_steps * _seconds(step_d, clock, _MEASURED)
         # all against all when an iteration begins, then the trained ones against the old neighbourhood
         evaluate = (2 * s + 1) * _seconds(forward_g, clock, 4) + (s * s + 3 * s + 1) * _seconds(forward_d, clock, 4)
-    finally:
-        torch.set_num_threads(threads)
     return {"update": update / cells, "evaluate": evaluate / cells}
 
 

@@ -19,6 +19,7 @@ from ganherd.herd.rivals import Rivals
 from ganherd.herd.rules import Rules
 from ganherd.herd.state import Blueprint, Rows, State, bases, bytes_per_member, members_of
 from ganherd.herd.step import SUMS, Step
+from ganherd.host import torch_threads
 
 _LONG = 1.0  # seconds; a way whose first step takes so long may be given up
 _VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, a step of so long is measurement enough
@@ -257,9 +258,7 @@ def rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
     trial = replace(herd)
     place(trial, plan)  # what moves is a copy already
     trial.state = {k: v.clone() if v is herd.state[k] else v for k, v in trial.state.items()}
-    before = torch.get_num_threads()
-    torch.set_num_threads(plan.threads)
-    try:
+    with torch_threads(plan.threads):
         engine = make_engine(trial, plan)
         period = herd.rules.skip_d + 1  # a fair mixture of steps with and without the discriminator
         sums = trial.no_sums()
@@ -280,8 +279,6 @@ def rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
             steps += more
             more *= 2 if took < seconds / 4 else 1
         return steps * herd.size / took
-    finally:
-        torch.set_num_threads(before)
 
 
 def _synchronize(device: torch.device) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 
 from ganherd.data.keyed import shuffle
 from ganherd.errors import UserError
+from ganherd.host import torch_threads
 from ganherd.scores import store
 from ganherd.scores.clock import timed
 
@@ -101,7 +101,7 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
     if facts is None:
         if progress:
             progress(f"training the classifier on {len(trained_on.index):,} real samples")
-        with _one_thread():  # so that scores do not depend on the cores of the machine
+        with torch_threads(1):  # so that scores do not depend on the cores of the machine
             _fit(net, dataset, trained_on.index, seed, progress)
             facts = _tried(net, dataset, held_out)
         store.write(path, key, net.state_dict(), facts)
@@ -157,16 +157,6 @@ def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
         torch.manual_seed(seed)
         return ImageNet(shape, classes) if len(shape) == 3 else PointNet(shape, classes)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _fit(
