@@ -4,6 +4,7 @@ python benchmarks/gap_toys.py                        R15 at 100 points and 25 Ga
 python benchmarks/gap_toys.py --tune                 the settings that were tried first, on seeds 1000 to 1002
 python benchmarks/gap_toys.py --full --device cuda   PacGAN's protocol on ring8 and grid25, beside its table; --runs keeps the
                                                      runs, and goes on with those that were stopped
+python benchmarks/gap_toys.py --full --device cuda --set train.ema=0.999        with averages of the generators' weights
 
 Three arms with the same updates for each member: one GAN, four that never meet, four that swap. All seeds of an arm are one run;
 on a GPU both fours are, which then begin from different weights. One GAN of a seed is the first of its four apart, so these two
@@ -90,7 +91,7 @@ def study(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     for data in asked.data:
         for arm in [BOTH] if gpu else asked.arms:
             more = (*FULL, *(FULL_GAP if arm in (BOTH, "gap") else ())) if asked.full else ()
-            jobs.append(Job(data, arm, asked.seed, asked.seeds, (*more, *_budget(asked)), asked.device))
+            jobs.append(Job(data, arm, asked.seed, asked.seeds, (*more, *_budget(asked), *asked.set), asked.device))
     rows = everyone(jobs, runs, min(asked.processes, len(jobs)))
     if not gpu:
         return rows
@@ -123,6 +124,7 @@ def main() -> None:
         "--processes", type=int, help="at once; default: 2 with a thread each (on a GPU start MPS first)"
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every arm")
     parser.add_argument("--full", action="store_true", help="PacGAN's protocol; for a GPU")
     parser.add_argument("--tune", action="store_true", help="adds what was tried to the results")
     parser.add_argument(
@@ -137,6 +139,8 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.try_ and not asked.tune:
         parser.error("--try goes with --tune")
+    if asked.set and asked.tune:
+        parser.error("--set goes without --tune, which has --try")
     if min(number for number in (asked.steps, asked.seeds, asked.processes) if number is not None) < 1:
         parser.error("--steps, --seeds and --processes are at least 1")
     asked.data = asked.data or (["ring8", "grid25"] if asked.full else ["r15", "grid25"])

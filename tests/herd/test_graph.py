@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -88,7 +90,9 @@ def test_a_state_kept_on_the_host_while_a_graph_is_captured_is_the_same(tmp_path
     beside, _ = trained(tmp_path, "graph", [9])
     monkeypatch.setattr("ganherd.herd.graph._LARGE", 0.0)
     on_host, _ = trained(tmp_path, "graph", [9])
-    assert all(torch.equal(value, on_host[name]) for name, value in beside.items())
+    for name, value in beside.items():  # two runs that are alike differ by 1e-11 too: cuDNN's sums in float64
+        gap = (value.double() - on_host[name].double()).abs().max() / value.double().abs().max().clamp(min=1.0)
+        assert gap < 1e-9, (name, float(gap))
 
 
 def test_fused_on_a_gpu_equals_the_loop(tmp_path):
@@ -103,7 +107,8 @@ def test_fused_on_a_gpu_equals_the_loop(tmp_path):
 @pytest.mark.parametrize("role", ["generator", "discriminator"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
 def test_a_module_by_kernels_is_the_module(name, role, dtype, tolerance):
-    """Output and gradients of three members through the kernels against plain modules in float64."""
+    """Output and gradients of three members through the kernels against plain modules in float64; where a sign that is nearly
+    zero decides, as in residual nets, gradients are as near to them as those of PyTorch in the same precision."""
     torch.manual_seed(0)
     quiet = {"dropout": 0.0} if (name, role) == ("wcgan", "discriminator") else {}
     shape, net = (3, 32, 32), Net(name=name, settings=quiet)
@@ -120,11 +125,16 @@ def test_a_module_by_kernels_is_the_module(name, role, dtype, tolerance):
     grad = torch.randn(ours.shape, device="cuda")
     (ours_grad,) = torch.autograd.grad(ours.float(), rows, grad)
     for i, module in enumerate(modules):
+        plain = copy.deepcopy(module)
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            usual = torch.autograd.grad(plain(x[i]).float(), list(plain.parameters()), grad[i])
         module.double()
         theirs = module(x[i].double())
         grads = torch.autograd.grad(theirs, list(module.parameters()), grad[i].double())
         flat = torch.cat([g.reshape(-1) for g in grads])
         assert (ours[i].double() - theirs).norm() / theirs.norm() < tolerance
-        assert (ours_grad[i].double() - flat).norm() / flat.norm() < 3 * tolerance
+        usual_gap = (torch.cat([g.reshape(-1) for g in usual]).double() - flat).norm() / flat.norm()
+        most = max(3 * tolerance, 1.1 * usual_gap) if name == "residual" else 3 * tolerance
+        assert (ours_grad[i].double() - flat).norm() / flat.norm() < most
         for key, buffer in module.named_buffers():
             assert torch.allclose(moved[key][i].double(), buffer.double(), rtol=30 * tolerance, atol=tolerance), key

@@ -266,6 +266,21 @@ def test_of_equals_none_is_the_best() -> None:
     assert entry["best_member"] is None and entry["best_value"] is None and entry["value"] == pytest.approx(0.3)
 
 
+def test_the_best_of_a_run_of_two_kinds_is_picked_by_the_same_judges() -> None:
+    """Lenient judges praise a generator of their kind; by all judges the other one is better."""
+    players = [Player("a", 0, kind="x"), Player("a", 1, kind="y"), Player("b", 0, kind="x"), Player("c", 0, kind="y")]
+    errors = np.zeros((4, 4))
+    errors[2, :2], errors[3, :2] = (0.2, 0.0), (0.9, 0.5)  # of b's strict judge, and of c's lenient one
+    met = [met_matrix(players, True, [False] * 4, across) for across in (False, True)]
+    verdict = gam2(errors, *met)
+    assert verdict.average[:2].tolist() == [0.2, 0.5] and verdict.across[:2].tolist() == pytest.approx([0.55, 0.25])
+    entry = gam.entry(players, verdict, "a", np.zeros(4), 50)
+    assert entry["best_member"] == 0 and entry["best_value"] == pytest.approx(0.55)
+    assert entry["best_by"] == "the judges of every kind that they did not meet"
+    assert list(entry["per_member"].values()) == [0.2, 0.5]  # the numbers stay those of each kind's judges
+    assert "best_by" not in gam.entry(players, verdict, "b", np.zeros(4), 50)
+
+
 def test_the_interval_covers_what_was_simulated() -> None:
     """Error rates of two judges that err on the same samples: the worst case that it is made for."""
     rng = np.random.default_rng(0)

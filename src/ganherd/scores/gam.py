@@ -7,7 +7,7 @@ real would praise everybody, so its error on held-out real data stands beside it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,7 @@ class Verdict:
     allowed: np.ndarray  # bool [J, M]
     average: np.ndarray  # [M]
     worst: np.ndarray  # [M]
+    across: np.ndarray  # [M] the average of the judges of every kind, by which kinds can be compared
 
     @property
     def judges(self) -> np.ndarray:
@@ -81,35 +82,47 @@ class Verdict:
     @property
     def winner(self) -> int | None:
         """The generator with the largest average; of equals none is the best."""
-        return self.best(range(len(self.average)))
-
-    def best(self, rows: Sequence[int]) -> int | None:
-        """The same among some."""
-        known = [row for row in rows if not np.isnan(self.average[row])]
-        top = [row for row in known if self.average[row] == max(self.average[known])]
-        return top[0] if len(top) == 1 else None
+        return largest(self.average, range(len(self.average)))
 
 
-def gam2(errors: np.ndarray, met: np.ndarray) -> Verdict:
-    """Averages and worst of error rates [J, M], without the judges that a generator met (bool [J, M]).
+def largest(values: np.ndarray, rows: Sequence[int]) -> int | None:
+    """The row among these with the largest value; None where several have it, or none has any.
+
+    >>> largest(np.array([0.3, np.nan, 0.4, 0.9]), [0, 1, 2]), largest(np.array([0.3, 0.3]), [0, 1])
+    (2, None)
+    """
+    known = [row for row in rows if not np.isnan(values[row])]
+    top = [row for row in known if values[row] == max(values[known])]
+    return top[0] if len(top) == 1 else None
+
+
+def gam2(errors: np.ndarray, met: np.ndarray, met_across: np.ndarray | None = None) -> Verdict:
+    """Averages and worst of error rates [J, M], without the judges that a generator met (bool [J, M]); `met_across` where
+    judges of other kinds, which decide nothing else, say who is the best across kinds.
 
     >>> gam2(np.array([[0.9, 0.2], [0.4, 0.8]]), np.eye(2, dtype=bool)).average.tolist()
     [0.4, 0.2]
     """
-    allowed = ~np.asarray(met, bool)
-    known = np.where(allowed, errors, np.nan)
-    judged = allowed.any(0)
-    average, worst = np.full(errors.shape[1], np.nan), np.full(errors.shape[1], np.nan)
-    average[judged], worst[judged] = np.nanmean(known[:, judged], 0), np.nanmin(known[:, judged], 0)
-    return Verdict(np.asarray(errors, float), allowed, average, worst)
+    errors, allowed = np.asarray(errors, float), ~np.asarray(met, bool)
+    average, worst = _over_judges(errors, allowed, np.nanmean), _over_judges(errors, allowed, np.nanmin)
+    across = average if met_across is None else _over_judges(errors, ~np.asarray(met_across, bool), np.nanmean)
+    return Verdict(errors, allowed, average, worst, across)
 
 
-def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool]) -> np.ndarray:
+def _over_judges(errors: np.ndarray, allowed: np.ndarray, of: Callable[..., np.ndarray]) -> np.ndarray:
+    """[M] of the error rates [J, M] of those allowed; NaN where there is none."""
+    out, judged = np.full(errors.shape[1], np.nan), allowed.any(0)
+    out[judged] = of(np.where(allowed, errors, np.nan)[:, judged], 0)
+    return out
+
+
+def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool], across: bool = False) -> np.ndarray:
     """Which judge [J] a generator [M] cannot be judged by.
 
     `other_runs`: every discriminator of its own run, as in the paper's tables, so that all members of a run face the
     same judges. Otherwise: the one of its slot, and where the strategy lets members meet (`swaps`), all of its herd.
-    Nor do members of different classes judge each other, or of different kinds: the paper has a table for each.
+    Nor do members of different classes judge each other, nor, but `across` kinds, of different ones: the paper has a table
+    for each kind.
     """
     out = np.zeros((len(players), len(players)), bool)
     for j, judge in enumerate(players):
@@ -117,7 +130,7 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
             same_run = judge.group == one.group
             same_herd = same_run and judge.herd == one.herd
             met = same_run if other_runs else j == m or (same_herd and swaps[m])
-            out[j, m] = met or not comparable(judge, one) or judge.kind != one.kind
+            out[j, m] = met or not comparable(judge, one) or not (across or judge.kind == one.kind)
     return out
 
 
@@ -216,7 +229,11 @@ def entry(
     rows = [i for i, player in enumerate(players) if player.group == group]
     average = verdict.average[rows]
     known = not np.isnan(average).all()
-    found_best = verdict.best(rows)
+    kinds = sorted({players[i].kind for i in rows} - {""})
+    values = (
+        verdict.across if len(kinds) > 1 else verdict.average
+    )  # kinds have different judges: the best needs the same
+    found_best = largest(values, rows)
     best = None if found_best is None else players[found_best]
     rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
     several = len({players[i].herd for i in rows}) > 1
@@ -227,13 +244,15 @@ def entry(
         "per_member_samples": dict.fromkeys(names, samples),
         "worst": _numbers(verdict.worst[rows]),
         "judges": verdict.judges[rows].tolist(),
-        "kinds": sorted({players[i].kind for i in rows} - {""}),  # of generators, where the runs have several
+        "kinds": kinds,  # of generators, where the runs have several
         "real_errors": _numbers(real_errors[rows]),
         "best_member": best.member if best else None,
         "best_replica": best.herd if best else None,
-        "best_value": float(np.nanmax(average)) if best else None,
-        "best_of_all": found_best is not None and verdict.best(rivals) == found_best,  # of its kind
+        "best_value": None if found_best is None else float(values[found_best]),
+        "best_of_all": found_best is not None and largest(verdict.average, rivals) == found_best,  # of its kind
     }
+    if len(kinds) > 1:
+        found["best_by"] = "the judges of every kind that they did not meet"
     span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)
     return found | ({"interval": span} if span else {})
 

@@ -160,7 +160,7 @@ def contest(
         thresholds.append((at, words))
         errors[j, seen] = gam.called_real(on_fakes[None], np.array([at]))[0]
         real_errors[j] = 1 - gam.called_real(real[None], np.array([at]))[0]
-    verdict = gam.gam2(errors, met)
+    verdict = gam.gam2(errors, met, gam.met_matrix(players, other_runs, swaps, across=True))
     notes = []
     for name, judge, herd in zip(names, judges, made, strict=True):
         if judge.step != herd.step:

@@ -68,7 +68,10 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
         for name, words in row.get("words", {}).items():
             text.append(f"{_named(row['run'], row['kind'])} {words} against {baseline} ({name})")
     if len({player.kind for player in players}) > 1:
-        text.append("generators of each kind are judged by the discriminators of that kind: compare them within a kind")
+        text.append(
+            "generators of each kind are judged by the discriminators of that kind: compare them within a kind; the best of a "
+            "run of several is picked by the judges of every kind"
+        )
     elif verdict.winner is not None:
         best = players[verdict.winner]
         text.append(f"the best by avg is {best.name} ({verdict.average[verdict.winner]:.3f})")
