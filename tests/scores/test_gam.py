@@ -278,6 +278,7 @@ def test_the_best_of_a_run_of_two_kinds_is_picked_by_the_same_judges() -> None:
     assert entry["best_member"] == 0 and entry["best_value"] == pytest.approx(0.55)
     assert entry["best_by"] == "the judges of every kind that they did not meet"
     assert list(entry["per_member"].values()) == [0.2, 0.5]  # the numbers stay those of each kind's judges
+    assert entry["by_judge"] == {"member 0 of b": [0.2, None], "member 0 of c": [None, 0.5]}
     assert "best_by" not in gam.entry(players, verdict, "b", np.zeros(4), 50)
 
 

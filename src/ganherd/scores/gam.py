@@ -246,6 +246,10 @@ def entry(
         "judges": verdict.judges[rows].tolist(),
         "kinds": kinds,  # of generators, where the runs have several
         "real_errors": _numbers(real_errors[rows]),
+        "by_judge": {
+            players[j].name: _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
+            for j in np.flatnonzero(verdict.allowed[:, rows].any(1)).tolist()
+        },  # of each judge, the error on every generator of the run
         "best_member": best.member if best else None,
         "best_replica": best.herd if best else None,
         "best_value": None if found_best is None else float(values[found_best]),
