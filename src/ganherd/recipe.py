@@ -152,7 +152,8 @@ class Train(Section):
     flip: bool = False  # half of the real images are mirrored
     # DiffAugment: what is done to real and generated images alike before the discriminator sees them
     augment: list[Literal["colour", "translation", "cutout", "flip"]] = []
-    ema: float | None = Field(None, gt=0, lt=1)  # decay of the running average of the generator's weights
+    # decay of the running average of the generator's weights, which are then the mixture's; less at first, in short runs
+    ema: float | None = Field(None, gt=0, lt=1)
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"
     stop: Stop = Stop()  # members that have converged rest, and the others get the device (strategy independent)
 

@@ -137,8 +137,10 @@ class SeparateGan:
         self.adam_g.step()
         if self.rules.ema is not None:
             with torch.no_grad():
+                updates = next(iter(self.adam_g.state.values()))["step"].item()
+                part = max(1 - self.rules.ema, 9 / (9 + updates))  # a young average moves faster
                 for average, parameter in zip(self.ema.parameters(), self.g.parameters(), strict=True):
-                    average.mul_(self.rules.ema).add_(parameter, alpha=1 - self.rules.ema)
+                    average.mul_(1 - part).add_(parameter, alpha=part)
 
     # -- what a run defines ---------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ganherd.herd.rules import Rules
 from ganherd.herd.seen import as_seen, input_noise
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.streams import Streams
-from ganherd.herd.update import update_
+from ganherd.herd.update import average_, update_
 from ganherd.herd.weights import Weights
 from ganherd.losses import class_loss, gradient_penalty, r1_penalty
 
@@ -201,7 +201,7 @@ class Step:
             loss = loss + rules.class_g * class_loss(classes, y)
         update_("g", state, made.weights.gradients(loss), rules, draws, 0, now.step)
         if rules.ema is not None:
-            state["g.ema"].lerp_(state["g.params"], 1.0 - rules.ema)
+            average_(state, rules.ema)
         sums[1].add_(loss.detach())
 
     def _beside(self, lane: int) -> AbstractContextManager[None]:

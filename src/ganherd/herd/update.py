@@ -31,6 +31,14 @@ def update_(
     adam_(state[f"{kind}.params"], grads, m, v, t, lr, beta1, beta2, rules.eps)
 
 
+def average_(state: State, decay: float) -> None:
+    """Moves the generators' running averages. A young one moves faster, by 9 parts of 9 + its updates, so that what it began
+    with does not stay in it: of a short run it is the average of the last tenth, not of noise."""
+    params, updates = state["g.params"], state["g.adam.t"]
+    young = 9.0 / (9.0 + updates.to(params.dtype))  # [N]
+    state["g.ema"].lerp_(params, young.clamp(min=1.0 - decay)[:, None])
+
+
 def _rate(kind: str, state: State, rules: Rules, step: int | Tensor) -> Tensor:
     """[N] the learning rate of this update: a member's own, smoothed after a swap."""
     lr = state[f"set.lr_{kind}"]
