@@ -39,6 +39,7 @@ class SeparateGan:
         self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
         self.ema = copy.deepcopy(self.g)
+        self.averaged = 0
         self.losses: list[tuple[float, float]] = []
         self.shared: Tensor | None = None  # samples of this step that both updates see
 
@@ -137,8 +138,8 @@ class SeparateGan:
         self.adam_g.step()
         if self.rules.ema is not None:
             with torch.no_grad():
-                updates = next(iter(self.adam_g.state.values()))["step"].item()
-                part = max(1 - self.rules.ema, 9 / (9 + updates))  # a young average moves faster
+                self.averaged += 1
+                part = max(1 - self.rules.ema, 9 / (9 + self.averaged))  # a young average moves faster
                 for average, parameter in zip(self.ema.parameters(), self.g.parameters(), strict=True):
                     average.mul_(1 - part).add_(parameter, alpha=part)
 

@@ -87,7 +87,9 @@ def test_members_start_with_the_nets_and_weights_of_theirs(runs: dict[str, Path]
     for row, (source, theirs) in enumerate([(smalls, 1), (smalls, 0), (mlps, 3 + 2), (mlps, 0)]):
         mine = nets_of(made, made.herd.state, row)
         wanted = nets_of(*source, theirs)
-        wanted.setdefault("g.ema", wanted["g.params"])  # of a run that had none it starts anew
+        wanted.setdefault("g.ema", wanted["g.params"])  # of a run that had none it starts anew, as old as the weights
+        wanted.setdefault("g.ema.t", source[1]["g.adam.t"][theirs])
+        assert mine["g.ema.t"] == 6
         assert mine.keys() >= {"g.params", "d.params", "g.ema"}
         for name, value in mine.items():
             assert torch.equal(value, wanted[name]), (row, name)

@@ -89,10 +89,10 @@ def test_all_pairs_are_equally_probable_and_seeds_have_their_own() -> None:
 
 
 def test_what_travels() -> None:
-    names = ["g.params", "g.ema", "g.adam.m", "g.buffers.1.running_mean", "d.params", "d.adam.m", "d.adam.v", "d.adam.t",
+    names = ["g.params", "g.ema", "g.ema.t", "g.adam.m", "g.buffers.1.running_mean", "d.params", "d.adam.m", "d.adam.v", "d.adam.t",
              "d.buffers.2.running_var", "set.lr_g", "set.lr_d", "set.beta1", "set.loss", "set.seed", "set.slot"]  # fmt: skip
     assert travelling(names, "d", "weights") == ["d.params"]
-    assert travelling(names, "g", "weights") == ["g.params", "g.ema"]
+    assert travelling(names, "g", "weights") == ["g.params", "g.ema", "g.ema.t"]
     assert set(travelling(names, "d", "all")) == {n for n in names if n.startswith("d.")} | {"set.lr_d"}
     assert set(travelling(names, "g", "all")) == {n for n in names if n.startswith("g.")} | {"set.lr_g"}
 

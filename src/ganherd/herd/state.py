@@ -117,6 +117,7 @@ def new_state(
             state[f"{kind}.buffers.{name}"] = stack
     if ema:
         state["g.ema"] = state["g.params"].clone()
+        state["g.ema.t"] = torch.zeros(len(seats), dtype=torch.int64)  # the updates behind it
     for name, values in settings.items():
         whole = all(isinstance(value, int) for value in values)
         state[f"set.{name}"] = torch.tensor(list(values), dtype=torch.int64 if whole else torch.float64)

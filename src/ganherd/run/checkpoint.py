@@ -134,6 +134,8 @@ def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = N
             raise Damaged(f"{path.name}/{name} does not hold this herd ({error})") from error
         parts.append(part if rows is None else {k: v[rows] for k, v in part.items()})
     state = {name: torch.cat([part[name] for part in parts]) for name in names}
+    if "g.ema" in state:
+        state.setdefault("g.ema.t", state["g.adam.t"].clone())  # one that was written before averages counted
     return Checkpoint(path, int(facts["step"]), state, facts)
 
 

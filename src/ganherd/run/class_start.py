@@ -36,7 +36,7 @@ class ByClass:
         labels = _labels(facts.label_weights)
         noise = streams.Streams(np.array([facts.seeds[0]]), 0)
         z = noise.prior((streams.CALIBRATE,), (len(labels), own.latent), own.prior_of(0), next(g.parameters()).dtype)[0]
-        self._path, self._labels, self._d = source.path, facts.labels, d
+        self._path, self._labels, self._d, self._updates = source.path, facts.labels, d, part["g.adam.t"]
         self._generators = list(of_class.generators(g, z, labels))
 
     def state(self, name: str, g: Blueprint, d: Blueprint) -> State:
@@ -47,7 +47,7 @@ class ByClass:
             )
         label = self._labels.index(name)
         made = {"g": (g, self._generators[label]), "d": (d, of_class.discriminator(self._d, label))}
-        out: State = {}
+        out: State = {"g.adam.t": self._updates}
         for kind, (blueprint, named) in made.items():
             out[f"{kind}.params"] = blueprint.joined({key: named[key][None] for key in blueprint.shapes}, [0])
             out |= {f"{kind}.buffers.{key}": named[key][None] for key in blueprint.buffers}

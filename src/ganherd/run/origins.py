@@ -267,7 +267,8 @@ def take(herd: Herd, row: int, part: State, name: str) -> str:
     mine = herd.breed_of(row).view(herd.state)
     parts = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")
     target = {key: value for key, value in mine.items() if key.startswith(parts)}
-    given = {"g.ema": part["g.params"], **{key: value for key, value in part.items() if key.startswith(parts)}}
+    average = {"g.ema": part["g.params"], "g.ema.t": part["g.adam.t"]}  # of a run without one
+    given = {**average, **{key: value for key, value in part.items() if key.startswith(parts)}}
     if wrong := [key for key, value in target.items() if key not in given or given[key].shape[1:] != value.shape[1:]]:
         raise UserError(
             f"{name} does not fit this herd: its {wrong[0]} is of another shape, as is that of nets with `label: true` where there "

@@ -45,7 +45,7 @@ def travelling(names: Iterable[str], kind: str, travels: str) -> list[str]:
     `all`: also its buffers, Adam's moments and count, and its learning rate. Adam's betas and the loss stay with the slot.
     """
     if travels == "weights":
-        return [name for name in names if name in (f"{kind}.params", f"{kind}.ema")]
+        return [name for name in names if name in (f"{kind}.params", f"{kind}.ema", f"{kind}.ema.t")]
     return [name for name in names if name.startswith(f"{kind}.") or name == f"set.lr_{kind}"]
 
 
