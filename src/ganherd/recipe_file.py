@@ -194,14 +194,32 @@ def _override(data: dict[str, Any], lines: recipe_yaml.Lines, text: str) -> None
         nets = _mapping(data, "nets")
         if not isinstance(nets.get(path[1]), dict):  # a setting alone is one of the default net's
             nets[path[1]] = {"name": getattr(Recipe().nets, path[1]).name, "settings": {}}
-    here = data
+    here: Any = data
     for part in path[:-1]:
-        here = _mapping(here, part)
-    here[path[-1]] = parsed
+        here = _inside(here, part, option)
+    here[_entry(here, path[-1], option) if isinstance(here, list) else path[-1]] = parsed
     for old in [p for p in lines if p[: len(path)] == path]:
         del lines[old]
     lines[path] = option
     _long_nets(data, lines)
+
+
+def _inside(here: Any, key: str, option: str) -> Any:
+    """The list or the mapping under a key, or at a place of a list, to set something in."""
+    if isinstance(here, list):
+        place = _entry(here, key, option)
+        if not isinstance(here[place], dict | list):
+            here[place] = {}
+        return here[place]
+    if key in ("generator", "discriminator") and isinstance(here.get(key), str):
+        here[key] = {"name": here[key]}
+    return here[key] if isinstance(here.get(key), list) else _mapping(here, key)
+
+
+def _entry(here: list[Any], key: str, option: str) -> int:
+    if not key.isdecimal() or int(key) >= len(here):
+        raise UserError(f"{option}: the list has {len(here)} entries, counted from 0, and {key!r} is none of them.")
+    return int(key)
 
 
 def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -188,6 +188,18 @@ def test_an_override_sets_one_key(override: str, key: str, value: Any) -> None:
     assert found == value and type(found) is type(value)
 
 
+def test_an_override_reaches_into_a_list() -> None:
+    alike = ["optim.lr_g=1e-4", "optim.lr_d=1e-4", "optim.beta1=0.5"]  # for all members, whose number changes
+    made = load("mnist-gap-c4", ["nets.breeds.1.generator.width=8", "nets.breeds.0.members=3", *alike]).nets.breeds
+    before = load("mnist-gap-c4").nets.breeds
+    assert made[1].generator.settings == {**before[1].generator.settings, "width": 8}
+    assert (made[0].members, made[0].generator) == (3, before[0].generator)
+    assert load("mnist-gap-c4", ["optim.lr_g.3=5e-5"]).optim.lr_g == [*load("mnist-gap-c4").optim.lr_g[:3], 5e-5]
+    for wrong in ("nets.breeds.2.members=1", "nets.breeds.first.members=1"):
+        with pytest.raises(UserError, match="the list has 2 entries, counted from 0, and '.*' is none of them"):
+            load("mnist-gap-c4", [wrong])
+
+
 def test_later_overrides_win_and_build_on_earlier_ones() -> None:
     recipe = load("mnist-mlp", ["nets.generator=small", "nets.generator.width=32", "train.batch=1", "train.batch=2"])
     assert (recipe.nets.generator.name, recipe.nets.generator.settings["width"], recipe.train.batch) == ("small", 32, 2)

@@ -282,6 +282,14 @@ def test_the_best_of_a_run_of_two_kinds_is_picked_by_the_same_judges() -> None:
     assert "best_by" not in gam.entry(players, verdict, "b", np.zeros(4), 50)
 
 
+def test_judges_of_several_seeds_are_told_apart() -> None:
+    players = [Player("a", 0), Player("b", 0, herd=0), Player("b", 0, herd=1)]
+    verdict = gam2(np.array([[0.0, 0, 0], [0.2, 0, 0], [0.8, 0, 0]]), met_matrix(players, True, [False] * 3))
+    entry = gam.entry(players, verdict, "a", np.zeros(3), 50)
+    assert entry["by_judge"] == {"member 0 of b, seed 0": [0.2], "member 0 of b, seed 1": [0.8]}
+    assert entry["value"] == pytest.approx(0.5)
+
+
 def test_the_interval_covers_what_was_simulated() -> None:
     """Error rates of two judges that err on the same samples: the worst case that it is made for."""
     rng = np.random.default_rng(0)

@@ -109,8 +109,13 @@ def test_coverage_shows_what_was_found_and_what_was_lost(tmp_path: Path) -> None
     groups["member 1"] = np.concatenate([groups["member 0"], np.zeros((40, 2)), np.full((3, 2), 9.0)])
     figure = maps.draw_coverage(groups, ring)
     text = _svg(figure, tmp_path)
-    assert "mixture: 8 of 8 modes, 100.0 % high quality" in text
-    assert "member 0: 6 of 8 modes" in text and "3 of 163 lie outside" in text
+    assert [axes.get_title(loc="left").split(",")[0] for axes in figure.axes] == [
+        "mixture:\n8 of 8 modes", "member 0:\n6 of 8 modes", "member 1:\n6 of 8 modes"
+    ]  # fmt: skip
+    assert "8 of 8 modes, 100.0 % high quality" in text and "3 of 163 outside" in text
+    for axes in figure.axes:  # nothing is cut at an edge
+        figure.draw_without_rendering()
+        assert axes._left_title.get_window_extent().x1 <= figure.bbox.x1  # type: ignore[attr-defined]
     assert "radius 1, std 0.01" in text and "3 std" in text
     crosses = [len(axes.collections[-1].get_offsets()) for axes in figure.axes]
     assert crosses == [0, 2, 2]

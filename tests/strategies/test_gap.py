@@ -14,6 +14,7 @@ from ganherd.comm.local import Local
 from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.recipe_strategy import Gap as Settings
+from ganherd.run.meetings import never_due
 from ganherd.strategies.gap import Gap, pairs, travelling, who_met
 from ganherd.strategies.gap_paced import PacedGap
 from ganherd.strategies.gap_picture import draw_who_met
@@ -95,6 +96,13 @@ def test_what_travels() -> None:
     assert travelling(names, "g", "weights") == ["g.params", "g.ema", "g.ema.t"]
     assert set(travelling(names, "d", "all")) == {n for n in names if n.startswith("d.")} | {"set.lr_d"}
     assert set(travelling(names, "g", "all")) == {n for n in names if n.startswith("g.")} | {"set.lr_g"}
+
+
+def test_a_run_too_short_for_a_swap_says_so() -> None:
+    recipe = recipe_file.load("r15-gap4")
+    (told,) = never_due(recipe, {"every": 300, "warmup": 50}, 349)
+    assert told.startswith("no swap is due: the first would be at step 350, and the run has 349;")
+    assert never_due(recipe, {"every": 300, "warmup": 50}, 350) == []
 
 
 # -- when ---------------------------------------------------------------------------------------------------------------

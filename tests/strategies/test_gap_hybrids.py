@@ -187,10 +187,24 @@ def _kind(name: str) -> str:
 
 
 def test_a_kind_that_no_other_run_has_is_not_judged(mnist: dict[str, Path]) -> None:
-    found = score_runs([mnist["mnist-gan-d"], mnist["mnist-gap-f4"]], ["gam2"], samples=64)
+    found = score_runs([mnist["mnist-gap-d2"], mnist["mnist-gap-f4"]], ["gam2"], samples=64)
     entry = found.runs[str(mnist["mnist-gap-f4"])]["gam2"]
     assert entry["judges"] == [2, 2, 0, 0] and list(entry["per_member"].values())[2:] == [None, None]
     assert "mnist-gap-f4 (gran)" in found.contest
+
+
+def test_a_run_is_not_judged_by_those_that_it_began_with(mnist: dict[str, Path]) -> None:
+    runs = [mnist[name] for name in ("mnist-gan-d", "mnist-gap-d2", "mnist-gap-f4")]
+    found = score_runs(runs, ["gam2", "gam"], samples=64)
+    judges = {run.name: set(found.runs[str(run)]["gam2"]["by_judge"]) for run in runs}
+    others = {f"member {m} of mnist-gap-d2" for m in (0, 1)}
+    assert judges["mnist-gan-d"] == judges["mnist-gap-f4"] == others
+    assert judges["mnist-gap-d2"] == {f"member {m} of {run}" for run in ("mnist-gan-d", "mnist-gap-f4") for m in (0, 1)}
+    assert "mnist-gan-d and mnist-gap-f4 do not judge each other: one began with the other's members" in found.contest
+    fought = found.runs[str(runs[0])]["gam"]
+    assert fought["won"] + fought["tied"] + fought["lost"] == 2 * 2  # against the two of mnist-gap-d2 alone
+    with pytest.raises(UserError, match="name another run to judge them"):
+        score_runs([runs[0], runs[2]], ["gam2"], samples=64)
 
 
 def test_without_kinds_nothing_changes() -> None:

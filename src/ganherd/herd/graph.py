@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -88,14 +87,14 @@ class GraphEngine(Engine):
         kept = _aside(self.herd.state, self.herd.device)
         side = torch.cuda.Stream(self.herd.device)
         side.wait_stream(torch.cuda.current_stream(self.herd.device))
-        with torch.cuda.stream(side), _several_streams():
+        with torch.cuda.stream(side):
             for _ in range(2):
                 self._steps(1)
         torch.cuda.current_stream(self.herd.device).wait_stream(side)
         pool = None
         for periods in (1, _UNROLLED):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool), _several_streams():
+            with torch.cuda.graph(graph, pool=pool):
                 self._steps(periods)
             pool = graph.pool()
             self._graphs[periods] = graph
@@ -119,17 +118,6 @@ class GraphEngine(Engine):
                     step(state, batch, self._base[block], self._sums[:, block], phase, at=self._at, rivals=met)
             self._at += 1
             self._cursor += n_critic
-
-
-@contextmanager
-def _several_streams() -> Iterator[None]:
-    """Gradients come from other streams than their leaves, on purpose: PyTorch would warn, at length."""
-    warn = torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch
-    warn(False)
-    try:
-        yield
-    finally:
-        warn(True)
 
 
 def _aside(state: State, device: torch.device) -> State:

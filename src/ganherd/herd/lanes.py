@@ -17,6 +17,8 @@ class Lanes:
 
     def __init__(self, device: torch.device, count: int) -> None:
         self._streams = [torch.cuda.Stream(device) for _ in range(count)]
+        # gradients come from other streams than their leaves, on purpose: PyTorch would warn of it, at length
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     @contextmanager
     def beside(self, number: int) -> Iterator[None]:

@@ -32,8 +32,8 @@ def update_(
 
 
 def average_(state: State, decay: float) -> None:
-    """Moves the generators' running averages. A young one moves faster, by 9 parts of 9 + its updates, so that what it began
-    with does not stay in it: of a short run it is the average of the last tenth, not of noise."""
+    """Moves the generators' running averages. A young one moves faster, by 9 / (9 + its updates), so that what it began with
+    does not stay in it: of a short run it is about the average of the last tenth."""
     params, updates = state["g.params"], state["g.ema.t"]
     updates += 1
     young = 9.0 / (9.0 + updates.to(params.dtype))  # [N]

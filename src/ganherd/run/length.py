@@ -39,6 +39,7 @@ def extended(assembly: Assembly, plan: Plan, wanted: Recipe, resumed: checkpoint
         budget.steps = step + max(0, int((budget.deadline - seconds) * per_second))
     if budget.steps < step:
         raise UserError(
-            f"the run has done {step:,} steps already, more than the {budget.steps:,} of train.budget={wanted.train.budget}."
+            f"the run has done {step:,} steps already, more than the {budget.steps:,} of train.budget={wanted.train.budget}: "
+            "give a longer one to go on, or begin anew with another --run."
         )
     return budget

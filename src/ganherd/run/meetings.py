@@ -36,6 +36,9 @@ def never_meet(recipe: Recipe) -> bool:
 
 def never_due(recipe: Recipe, spans: dict[str, int], steps: int) -> list[str]:
     """What the recipe plans for after the end of a run of so many steps, a sentence for each."""
+    if recipe.strategy.name == "gap" and spans["every"] and (first := spans["warmup"] + spans["every"]) > steps:
+        told = f"no swap is due: the first would be at step {first:,}, and the run has {steps:,}; make strategy.gap.every shorter"
+        return [told]
     if recipe.strategy.name != "cellular":
         return []
     iterations = -(-steps // max(1, spans["iteration"]))

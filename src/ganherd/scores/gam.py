@@ -31,6 +31,7 @@ class Player:
     herd: int = 0  # the replica: players of one herd may have met
     label: int = -1  # the class that it stands for
     kind: str = ""  # its generator's net, where the runs have several: then each kind is judged by itself
+    kin: frozenset[str] = frozenset()  # other runs that its run began with, or that began with it
 
     @property
     def name(self) -> str:
@@ -121,6 +122,7 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
 
     `other_runs`: every discriminator of its own run, as in the paper's tables, so that all members of a run face the
     same judges. Otherwise: the one of its slot, and where the strategy lets members meet (`swaps`), all of its herd.
+    Nobody is judged by runs that theirs began with, or that began with it: their discriminators met its generators.
     Nor do members of different classes judge each other, nor, but `across` kinds, of different ones: the paper has a table
     for each kind.
     """
@@ -130,6 +132,7 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
             same_run = judge.group == one.group
             same_herd = same_run and judge.herd == one.herd
             met = same_run if other_runs else j == m or (same_herd and swaps[m])
+            met = met or judge.group in one.kin
             out[j, m] = met or not comparable(judge, one) or not (across or judge.kind == one.kind)
     return out
 
@@ -195,7 +198,7 @@ def standings(errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Pla
     for i, one in enumerate(players):
         for j in range(i + 1, len(players)):
             other = players[j]
-            if one.group == other.group or not comparable(one, other):
+            if one.group == other.group or other.group in one.kin or not comparable(one, other):
                 continue
             winner = gam(errors, real_errors, i, j).winner
             for mine, group in ((0, one.group), (1, other.group)):
@@ -230,9 +233,8 @@ def entry(
     average = verdict.average[rows]
     known = not np.isnan(average).all()
     kinds = sorted({players[i].kind for i in rows} - {""})
-    values = (
-        verdict.across if len(kinds) > 1 else verdict.average
-    )  # kinds have different judges: the best needs the same
+    # kinds have different judges, and the best of several needs the same
+    values = verdict.across if len(kinds) > 1 else verdict.average
     found_best = largest(values, rows)
     best = None if found_best is None else players[found_best]
     rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
@@ -247,7 +249,7 @@ def entry(
         "kinds": kinds,  # of generators, where the runs have several
         "real_errors": _numbers(real_errors[rows]),
         "by_judge": {
-            players[j].name: _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
+            _named(players, j): _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
             for j in np.flatnonzero(verdict.allowed[:, rows].any(1)).tolist()
         },  # of each judge, the error on every generator of the run
         "best_member": best.member if best else None,
@@ -259,6 +261,13 @@ def entry(
         found["best_by"] = "the judges of every kind that they did not meet"
     span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)
     return found | ({"interval": span} if span else {})
+
+
+def _named(players: Sequence[Player], j: int) -> str:
+    """A judge's name, with its seed where its run has several."""
+    one = players[j]
+    several = len({other.herd for other in players if other.group == one.group}) > 1
+    return f"{one.name}, seed {one.herd}" if several else one.name
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:

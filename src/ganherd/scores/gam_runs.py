@@ -5,7 +5,8 @@ Nothing of a run is executed: recipes and checkpoints are data, and nets that ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,8 @@ def contest(
         raise UserError(f"judges are tried on held-out real data, and {data[0].name} has none: set data.holdout.")
     tell = progress or (lambda line: None)
     judges = [load_judges(run, made[0].shape, len(data[0].labels), trust_code) for run in runs]
-    players, swaps, seats = _seat(names, made, judges, recipes)
+    kin = _kin(runs, names)
+    players, swaps, seats = _seat(names, made, judges, recipes, kin)
     met = gam.met_matrix(players, other_runs, swaps)
     if met.all():
         raise UserError(
@@ -161,7 +163,8 @@ def contest(
         errors[j, seen] = gam.called_real(on_fakes[None], np.array([at]))[0]
         real_errors[j] = 1 - gam.called_real(real[None], np.array([at]))[0]
     verdict = gam.gam2(errors, met, gam.met_matrix(players, other_runs, swaps, across=True))
-    notes = []
+    notes = [f"{name} and {other} do not judge each other: one began with the other's members, or both with the same"
+             for i, name in enumerate(names) for other in names[i + 1 :] if other in kin[name]]  # fmt: skip
     for name, judge, herd in zip(names, judges, made, strict=True):
         if judge.step != herd.step:
             notes.append(f"{name}: judges of step {judge.step:,}, generators of step {herd.step:,}")
@@ -181,8 +184,35 @@ def alone(material: Material) -> dict[str, Any]:
     raise LeftOut("it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`")
 
 
+def _kin(runs: Sequence[str | Path], names: Sequence[str]) -> dict[str, frozenset[str]]:
+    """For each run those of the others that have members in common with it, by where they began."""
+    families = [_family(Path(run)) for run in runs]
+    return {
+        name: frozenset(other for other, theirs in zip(names, families, strict=True) if other != name and own & theirs)
+        for name, own in zip(names, families, strict=True)
+    }
+
+
+def _family(run: Path) -> set[Path]:
+    """The run, all that its members began with, and what those began with."""
+    out, ask = set[Path](), [run.resolve()]
+    while ask:
+        path = ask.pop()
+        if path in out:
+            continue
+        out.add(path)
+        with suppress(UserError):  # it may be gone by now
+            began = RunFolder.open(path).info.get("origins", [])
+            ask += [Path(one["from"]).resolve() for one in began if one]
+    return out
+
+
 def _seat(
-    names: list[str], made: Sequence[mixtures.Mixture], judges: Sequence[Judges], recipes: Sequence[Recipe]
+    names: list[str],
+    made: Sequence[mixtures.Mixture],
+    judges: Sequence[Judges],
+    recipes: Sequence[Recipe],
+    kin: Mapping[str, frozenset[str]],
 ) -> tuple[list[gam.Player], list[bool], list[tuple[int, int, int]]]:
     """Everybody in a row: who it is, whether its herd meets, and where it is found (run, replica, member)."""
     players, swaps, seats = [], [], []
@@ -193,7 +223,7 @@ def _seat(
         for replica in range(one.replicas):
             for member in range(one.members):
                 kind = one.generator(member)[0].net.name if mixed else ""
-                players.append(gam.Player(name, member, replica, int(one.label_of[member]), kind))
+                players.append(gam.Player(name, member, replica, int(one.label_of[member]), kind, kin[name]))
                 swaps.append(recipe.strategy.name != "independent")
                 seats.append((run, replica, member))
     return players, swaps, seats

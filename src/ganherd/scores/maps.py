@@ -171,7 +171,7 @@ def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes, title: str = "
     for a, (name, x) in zip(grid, groups.items(), strict=False):
         _draw_covered(a, np.asarray(x), modes, most)
         found = coverage(x, modes)
-        a.set_title(f"{name}: {_words(found)}", color=INK, fontsize=9, loc="left")
+        a.set_title(f"{name}:\n{_words(found)}", color=INK, fontsize=9, loc="left")
     for a in grid[len(groups) :]:
         a.set_visible(False)
     if (engine := figure.get_layout_engine()) is not None:
@@ -215,7 +215,7 @@ def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
     axes.set_aspect("equal")
     outside = len(x) - int((np.abs(x - centre) <= half).all(1).sum())
     if outside:
-        axes.set_xlabel(f"{outside:,} of {len(x):,} lie outside", color=INK, fontsize=8)
+        axes.set_xlabel(f"{outside:,} of {len(x):,} outside", color=INK, fontsize=8)
 
 
 def _words(found: Coverage) -> str:
