@@ -140,3 +140,22 @@ def test_for_people(cli, tmp_path, monkeypatch) -> None:
     assert recipe.data.source == str(points) and recipe.data.points is None
     assert recommend.text({"recipe": "x", "why": "y", "members": 1, "memory_bytes": 1, "seconds": 1.0, "engine": "e",
                            "commands": ["one", "two"], "notes": ["beware"]}).endswith("then     two\nnote: beware")  # fmt: skip
+
+
+def test_what_the_recipe_reads_otherwise_is_said_and_not_said_twice(cli, tmp_path, monkeypatch) -> None:
+    """Images of 64 pixels, one of them broken: the recipe skips it anyway, and holds out another part than is shown."""
+    measured = {"members": 2, "seconds": 1.0, "engine": "fused", "steps": 3000}
+    measured |= {f"{what}_bytes": 1 for what in ("state", "training", "data")}
+    monkeypatch.setattr("ganherd.run.dry.describe", lambda recipe: measured)
+    for k in range(20):
+        path = tmp_path / "photos" / "ab"[k % 2] / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64), (k, k, k)).save(path)
+    (tmp_path / "photos" / "a" / "broken.png").write_bytes(b"no image")
+    found = json.loads(cli("data", "inspect", tmp_path / "photos", "--recommend", "--json").out)["recommend"]
+    held = recipe_file.load(found["recipe"]).data.holdout
+    assert "bad_images" not in found["commands"][-1] and held != 0.2
+    assert (
+        f"the recipe has data.holdout {held:g}, so other numbers to train on and held out than stand above"
+        in found["notes"]
+    )
