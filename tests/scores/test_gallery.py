@@ -81,7 +81,7 @@ def test_points_have_their_modes(tmp_path: Path) -> None:
     found = score_run(run, samples=50)
     assert pictures(run) == {"about.json", "coverage.png", "coverage.svg"}
     text = (run / "pictures" / "coverage.svg").read_text()
-    assert "mixture: " in text and "member 6: " in text and "member 7: " not in text
+    assert "mixture:" in text and "member 6:" in text and "member 7:" not in text
     (shown,) = gallery.read(run, ganherd.load(run).step)
     assert "first 7 of 9 members" in shown.caption and "2,500 samples" in shown.caption
     assert found["modes"]["of"] == 8 and found["modes"]["samples"] == 2500  # measured without being asked for
