@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ganherd.recipe import Data, Recipe, parse_budget
+from ganherd.recipe import Recipe, parse_budget
 from ganherd.run.progress import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
@@ -101,8 +101,8 @@ def recommend(source: str, facts: dict[str, Any], data: Sequence[str] = (), prep
     sets = overrides(rule, look, recipe, [one for one in data if one not in known], prepared)
     measured = dry.describe(recipe_file.load(rule.recipe, sets))  # from nothing: memory and time are the same
     seconds, length, more = measured["seconds"] + (_seconds(rule.first) if rule.first else 0.0), "", notes(look, facts)
-    shown, held = Data().holdout, recipe.data.holdout
-    if facts["split"] == f"with data.holdout {shown:g}" and held != shown:
+    held = recipe.data.holdout
+    if facts["holdout"] not in (None, held):
         more.append(f"the recipe has data.holdout {held:g}, so other numbers to train on and held out than stand above")
     own = recipe.train.budget
     # epochs that were set for other data may be far too few of this

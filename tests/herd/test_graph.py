@@ -48,6 +48,13 @@ def trained(tmp_path, engine: str, stops: list[int], **sections):
     return assembly.herd.state, sums
 
 
+def hold_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    """Two states to rounding."""
+    for name, value in one.items():
+        gap = (value.double() - other[name].double()).abs().max() / value.double().abs().max().clamp(min=1.0)
+        assert gap < 1e-9, (name, float(gap))
+
+
 _AUGMENTED = {"augment": ["colour", "translation", "cutout"], "flip": True}
 _SOUND = {
     "nets": {"generator": {"name": "residual", "width": 3}, "discriminator": {"name": "residual", "width": 3}},
@@ -80,9 +87,7 @@ def test_graph_equals_fused(tmp_path, sections):
     graph, graph_sums = trained(
         tmp_path, "graph", [7, 20], **sections
     )  # stops within a period and within an unrolled graph
-    for name, value in fused.items():
-        gap = (value.double() - graph[name].double()).abs().max() / value.double().abs().max().clamp(min=1.0)
-        assert gap < 1e-9, (name, float(gap))
+    hold_equal(fused, graph)
     assert (fused_sums - graph_sums).abs().max() < 1e-6
 
 
@@ -90,17 +95,13 @@ def test_a_state_kept_on_the_host_while_a_graph_is_captured_is_the_same(tmp_path
     beside, _ = trained(tmp_path, "graph", [9])
     monkeypatch.setattr("ganherd.herd.graph._LARGE", 0.0)
     on_host, _ = trained(tmp_path, "graph", [9])
-    for name, value in beside.items():  # two runs that are alike differ by 1e-11 too: cuDNN's sums in float64
-        gap = (value.double() - on_host[name].double()).abs().max() / value.double().abs().max().clamp(min=1.0)
-        assert gap < 1e-9, (name, float(gap))
+    hold_equal(beside, on_host)  # two runs that are alike differ by 1e-11 too: cuDNN's sums in float64
 
 
 def test_fused_on_a_gpu_equals_the_loop(tmp_path):
     loop, _ = trained(tmp_path, "loop", [10])
     fused, _ = trained(tmp_path, "fused", [10])
-    for name, value in loop.items():
-        gap = (value.double() - fused[name].double()).abs().max() / value.double().abs().max().clamp(min=1.0)
-        assert gap < 1e-9, (name, float(gap))
+    hold_equal(loop, fused)
 
 
 @pytest.mark.parametrize("name", ["wcgan", "dcgan", "residual"])

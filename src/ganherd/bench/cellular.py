@@ -113,7 +113,6 @@ def run(
     recipe: Recipe, iterations: int, batches: int, clock: Callable[[], float], say: Say, warm_up: bool = False
 ) -> Cost:
     """Whole iterations as a run makes them, less what is written down."""
-
     from ganherd.bench.memory import peaks, reset_peaks, synchronize
     from ganherd.herd import autotune
     from ganherd.herd.engine import make_engine, place

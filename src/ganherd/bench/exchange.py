@@ -61,7 +61,6 @@ def measure(asked: Asked, say: Callable[[str], None]) -> list[Row]:
 
 
 def _rows(name: str, members: int, asked: Asked, precision: str, say: Callable[[str], None]) -> list[Row]:
-
     from ganherd import recipe_file
     from ganherd.bench.data import as_file
     from ganherd.bench.memory import synchronize

@@ -35,6 +35,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "train": len(dataset.x),
         "held_out": len(dataset.x_test),
         "split": dataset.split,
+        "holdout": dataset.holdout,
         "classes": [
             {"name": name, "train": int(train[k]), "held_out": int(held[k])} for k, name in enumerate(dataset.labels)
         ],

@@ -48,7 +48,7 @@ def _summary(dataset: Dataset) -> str:
         what = "2-D points"
     train, held = len(dataset.x), len(dataset.x_test)
     classes = f"{len(dataset.labels)} classes" if dataset.labels else "no labels"
-    total = f"{train + held:,} {'images' if dataset.is_image else 'points'}"
+    total = f"{train + held:,} {dataset.kind}"
     return "  ·  ".join([what, classes, total, f"{dataset.split}: {train:,} to train on, {held:,} held out"])
 
 
