@@ -233,9 +233,9 @@ def entry(
     average = verdict.average[rows]
     known = not np.isnan(average).all()
     kinds = sorted({players[i].kind for i in rows} - {""})
-    # kinds have different judges, and the best of several needs the same
+    # who is compared needs the same judges: kinds share those of every kind, classes share none
     values = verdict.across if len(kinds) > 1 else verdict.average
-    found_best = largest(values, rows)
+    found_best = largest(values, rows) if len({players[i].label for i in rows}) == 1 else None
     best = None if found_best is None else players[found_best]
     rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
     several = len({players[i].herd for i in rows}) > 1

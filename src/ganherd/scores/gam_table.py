@@ -72,7 +72,7 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
             "generators of each kind are judged by the discriminators of that kind: compare them within a kind; the best of a "
             "run of several is picked by the judges of every kind"
         )
-    elif verdict.winner is not None:
+    elif verdict.winner is not None and len({player.label for player in players}) == 1:
         best = players[verdict.winner]
         text.append(f"the best by avg is {best.name} ({verdict.average[verdict.winner]:.3f})")
     return "\n".join(text)
