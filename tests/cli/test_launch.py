@@ -21,7 +21,7 @@ trap 'touch saved; exit {saved}' {signal}
 echo $$ > pid
 touch up
 [ -n "{ends}" ] && exit {ends}
-for i in $(seq 500); do read -r -t 0.02 < <(sleep 1) ; done
+for i in $(seq 500); do sleep 0.02 & wait $!; done
 exit 9
 """
 
