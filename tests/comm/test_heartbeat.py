@@ -92,7 +92,24 @@ def test_ranks_of_an_earlier_and_larger_job_are_not_shown(tmp_path: Path) -> Non
     assert read(tmp_path / "nowhere") == []
 
 
-def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that beats are written and read at, as its only entry: nothing here hangs on how fast a thread is."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    return now
+
+
+def says_once(folder: Path, rank: int, step: int, dies: bool = True) -> None:
+    """One rank that writes its file and goes, killed or in order."""
+    beat = Heartbeat(folder, rank, 3)
+    beat.note("processing", step=step)
+    with suppress(KeyboardInterrupt), beat:
+        if dies:
+            raise KeyboardInterrupt
+
+
+def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path, clock: list[float]) -> None:
     """Also where its thread is alive and the disk is not: what counts is what others can read."""
     said: list[tuple[str, int, int]] = []
 
@@ -101,17 +118,36 @@ def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path
         said.append((event, facts["rank"], facts["at"]))
 
     listener = Silence(tmp_path, 0, 3, tell)
-    with Heartbeat(tmp_path, 0, 3, period=0.02) as first, Heartbeat(tmp_path, 2, 3, period=60.0):
-        first.listener = listener.look
-        with pytest.raises(KeyboardInterrupt), Heartbeat(tmp_path, 1, 3, period=0.02) as other:
-            other.note("processing", step=7)
-            raise KeyboardInterrupt
-        until(lambda: said)
-        until(lambda: read(tmp_path)[1].health(time.time()) == "lost")
-        with Heartbeat(tmp_path, 1, 3, period=60.0) as other:
-            other.note("processing", step=8)
-            until(lambda: len(said) == 2)
+    says_once(tmp_path, 2, 9, dies=False)  # and is never missed
+    says_once(tmp_path, 1, 7)
+    told = []
+    for clock[0] in (1005.0, 1015.0, 1016.0, 1031.0, 1046.0, 1061.0):
+        listener.look(5.0)
+        told.append(len(said))
+    assert told == [0, 0, 1, 1, 1, 1] and read(tmp_path)[0].health(clock[0]) == "lost"
+    says_once(tmp_path, 1, 8)
+    listener.look(5.0)
+    listener.look(5.0)
     assert said == [("late", 1, 7), ("back", 1, 8)]
+
+
+def test_nobody_is_missed_for_the_time_that_the_listener_slept(tmp_path: Path, clock: list[float]) -> None:
+    said: list[str] = []
+    listener = Silence(tmp_path, 0, 3, lambda event, facts: said.append(event))
+    says_once(tmp_path, 1, 7)
+    told = []
+    for clock[0] in (1005.0, 2000.0, 2015.0, 2016.0):
+        listener.look(5.0)
+        told.append(len(said))
+    assert told == [0, 0, 0, 1]
+
+
+def test_a_rank_listens_with_every_beat(tmp_path: Path) -> None:
+    heard: list[float] = []
+    with Heartbeat(tmp_path, 0, 1, period=0.01) as heart:
+        heart.listener = heard.append
+        until(lambda: len(heard) > 2)
+    assert set(heard) == {0.01}
 
 
 def test_nobody_is_missed_for_what_an_earlier_job_left(tmp_path: Path) -> None:
