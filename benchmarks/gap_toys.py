@@ -32,6 +32,7 @@ from gap_toys_show import beside, differences, draw, table
 from kept import told
 
 import ganherd
+from ganherd.data.prepare import end_with_parent
 
 HERE = Path(__file__).parent / "results"
 _RATES = [
@@ -63,7 +64,8 @@ def everyone(jobs: Sequence[Job], runs: Path, processes: int) -> list[dict[str, 
     with ExitStack() as pool:
         each = map
         if processes:
-            each = pool.enter_context(ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))).map
+            spawned = multiprocessing.get_context("spawn")
+            each = pool.enter_context(ProcessPoolExecutor(processes, spawned, end_with_parent)).map
         for job, rows in zip(order, each(partial(work, runs=runs), order), strict=True):
             words = f"{job.recipe:<13} {' '.join(job.overrides)[:60]:<60} {rows[0]['seconds']:>7.1f} s"
             print(words, file=sys.stderr, flush=True)

@@ -162,6 +162,16 @@ def test_for_people(cli, two) -> None:
     assert "a: 2steps, 2 seeds" in answer.err
 
 
+def test_points_are_not_called_images(cli) -> None:
+    few = ("--set", "data.points=60", "--metrics", "modes", "-n", 50)
+    answer = cli("compare", "r15-gan", "r15-apart4", "--budget", "2steps", "--seeds", 1, *few)
+    assert "At equal points seen" in answer.out and "images" not in answer.out
+    found = Path("comparisons/r15-gan-vs-r15-apart4")
+    labels = page.draw(json.loads((found / "compare.json").read_text())).axes[0].get_xticklabels()
+    assert [label.get_text() for label in labels] == ["in 2steps", "equal points"]
+    assert "images" not in (found / "compare.html").read_text().split("<body", 1)[1]
+
+
 def test_what_cannot_be_compared(cli, two, data) -> None:
     a, b = two
     assert "at least two recipes" in cli("compare", a, "--budget", "2steps").sentence

@@ -293,12 +293,22 @@ def test_of_several_classes_none_is_the_best() -> None:
         assert ("the best by avg is member 1 of a" in text) == (best is not None)
 
 
-def test_judges_of_several_seeds_are_told_apart() -> None:
-    players = [Player("a", 0), Player("b", 0, herd=0), Player("b", 0, herd=1)]
+def test_judges_and_generators_of_several_seeds_are_told_apart() -> None:
+    players = [Player("a", 0), Player("b", 0, herd=0, seed=6), Player("b", 0, herd=1, seed=7)]
     verdict = gam2(np.array([[0.0, 0, 0], [0.2, 0, 0], [0.8, 0, 0]]), met_matrix(players, True, [False] * 3))
     entry = gam.entry(players, verdict, "a", np.zeros(3), 50)
-    assert entry["by_judge"] == {"member 0 of b, seed 0": [0.2], "member 0 of b, seed 1": [0.8]}
+    assert entry["by_judge"] == {"member 0 of seed 6 of b": [0.2], "member 0 of seed 7 of b": [0.8]}
     assert entry["value"] == pytest.approx(0.5)
+    assert list(gam.entry(players, verdict, "b", np.zeros(3), 50)["per_member"]) == ["0 of seed 6", "0 of seed 7"]
+
+
+def test_a_run_of_several_seeds_is_judged_by_their_numbers(tmp_path: Path) -> None:
+    """Those of the recipe, not the places of the replicas."""
+    for name, seed, seeds in (("one", 1, 1), ("two", 6, 2)):
+        recipe = _recipe("non-saturating", seed)
+        ganherd.train({**recipe, "herd": {**recipe["herd"], "seeds": seeds}}, run=tmp_path / name, quiet=True)
+    entry = contest([tmp_path / "one", tmp_path / "two"], samples=100).entry("two")
+    assert list(entry["per_member"]) == ["0 of seed 6", "1 of seed 6", "0 of seed 7", "1 of seed 7"]
 
 
 def test_the_interval_covers_what_was_simulated() -> None:

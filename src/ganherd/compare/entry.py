@@ -30,6 +30,7 @@ class Entry:
     pace: tuple[Fraction, ...]  # of each member of one seed, where they differ
     digest: str  # of the data
     data: str  # its name
+    rows: str  # what is in it: images or points
     first: Entry | None = None  # of the recipe that is trained before it
 
     def images(self, steps: int) -> int:
@@ -76,6 +77,7 @@ def look_at(recipe: Recipe) -> Entry:
         pace=tuple(herd.pace[:members]),
         digest=assembly.dataset.digest,
         data=assembly.dataset.name,
+        rows=assembly.dataset.kind,
         first=first,
     )
 

@@ -53,7 +53,7 @@ def draw(facts: Mapping[str, Any], others_in: str = "") -> Figure:
     metrics, others = panels(bases)[:MOST], panels(bases)[MOST:]
     drawn, axes = pictures.new_figure(2.6 * max(2, len(metrics)) + 0.6, 3.3, columns=max(1, len(metrics)))
     for panel, metric in zip(axes, metrics, strict=False):
-        _panel(panel, metric, bases, facts["training"]["budget"])
+        _panel(panel, metric, facts)
     names = list(facts["training"]["recipes"])
     handles = [axes[0].plot([], [], "o", color=_colour(i), label=name)[0] for i, name in enumerate(names)]
     drawn.legend(handles=handles, loc="outside upper left", ncols=3, frameon=False, fontsize=9, labelcolor=pictures.INK)
@@ -71,7 +71,8 @@ def panels(bases: Mapping[str, Any]) -> list[str]:
     return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found]
 
 
-def _panel(axes: Axes, metric: str, bases: Mapping[str, Any], budget: str) -> None:
+def _panel(axes: Axes, metric: str, facts: Mapping[str, Any]) -> None:
+    bases, in_budget = facts["bases"], f"in {facts['training']['budget']}"
     axes.set_title(metric.replace("_", " ") + _best(metric), color=pictures.INK, fontsize=10, loc="left")
     for place, found in enumerate(bases.values()):
         rows = found["entries"]
@@ -85,7 +86,9 @@ def _panel(axes: Axes, metric: str, bases: Mapping[str, Any], budget: str) -> No
             ends = entry.get("interval")
             reach = [[entry["value"] - ends["low"]], [ends["high"] - entry["value"]]] if ends else None
             axes.errorbar([x], [entry["value"]], reach, fmt="o", color=_colour(i), ms=6, lw=1.4, capsize=3)
-    axes.set_xticks(range(len(bases)), [f"in {budget}" if basis == "budget" else "equal images" for basis in bases])
+    axes.set_xticks(
+        range(len(bases)), [in_budget if basis == "budget" else f"equal {show.rows(facts)}" for basis in bases]
+    )
     axes.set_xlim(-0.6, len(bases) - 0.4)
     if value(metric, 1.0).endswith("%"):
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g} %")
@@ -134,7 +137,7 @@ def _basis(facts: Mapping[str, Any], basis: str) -> Safe:
     return tag(
         "section",
         tag("h2", show.heading(facts, basis)),
-        _table(show.took(entries), right=(1, 2, 3, 4, 5, 6, 8, 9)),
+        _table(show.took(facts, basis), right=(1, 2, 3, 4, 5, 6, 8, 9)),
         tag("h3", "Scores"),
         table(["score", *entries, *BESIDE], rows, right=range(1, len(entries) + 2)),
         tag("h3", "Difference to the first"),

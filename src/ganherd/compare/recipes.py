@@ -83,7 +83,7 @@ def compare(asked: Asked, folder: Path, quiet: bool = False, say: Say | None = N
     state.begin()
     with RunFolder(folder).lock():
         first = next(iter(entries.values()))
-        state.write(data={"name": first.data, "sha256": first.digest})
+        state.write(data={"name": first.data, "rows": first.rows, "sha256": first.digest})
         for name, entry in entries.items():
             _train(state, BUDGET, name, entry.recipe, asked.is_time, quiet, say)
         made = {name: _made(state.run(BUDGET, name), entry) for name, entry in entries.items()}

@@ -23,11 +23,16 @@ def title(facts: Mapping[str, Any]) -> str:
     return f"{names[0]} against {others} on {facts['data']['name']}, {seeds} seed{'s' * (seeds > 1)} each"
 
 
+def rows(facts: Mapping[str, Any]) -> str:
+    """What its data is made of: images, also where an older comparison does not say so, or points."""
+    return str(facts["data"].get("rows", "images"))
+
+
 def heading(facts: Mapping[str, Any], basis: str) -> str:
     """What is equal here."""
     if basis == "images":
         least = min(row["images"] for row in facts["bases"]["images"]["entries"].values())
-        return f"At equal images seen: about {least:,} by the discriminators of a seed"
+        return f"At equal {rows(facts)} seen: about {least:,} by the discriminators of a seed"
     budget = facts["training"]["budget"]
     unit, amount = parse_budget(budget)
     if unit == "seconds":
@@ -35,27 +40,28 @@ def heading(facts: Mapping[str, Any], basis: str) -> str:
     return f"At equal {unit}: {amount:g} for each"
 
 
-def took(entries: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def took(facts: Mapping[str, Any], basis: str) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Head and rows of the table of what each took."""
-    head = ("recipe", "members", "parameters", "of G", "of D", "steps", "images seen", "device", "device s", "wall s")
-    rows = []
-    for name, row in entries.items():
+    seen = f"{rows(facts)} seen"
+    head = ("recipe", "members", "parameters", "of G", "of D", "steps", seen, "device", "device s", "wall s")
+    lines = []
+    for name, row in facts["bases"][basis]["entries"].items():
         of_g = ", ".join(f"{n:,}" for n in row["generator_parameters"])
         counts = (f"{row['members']:,}", f"{row['parameters']:,}", of_g, f"{row['discriminator_parameters']:,}")
         wall = row["wall_seconds"]
         spent = (row["device"], f"{row['device_seconds']:.1f}", "–" if wall is None else f"{wall:.1f}")
-        rows.append((name, *counts, f"{row['steps']:,}", f"{row['images']:,}", *spent))
-    return head, rows
+        lines.append((name, *counts, f"{row['steps']:,}", f"{row['images']:,}", *spent))
+    return head, lines
 
 
 def apart(found: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Head and rows of the table of differences to the first: a line for each metric, a column for each other recipe."""
     metrics = list(dict.fromkeys(metric for entry in found.values() for metric in entry))
-    rows = [
+    lines = [
         (metric.replace("_", " "), *(difference(metric, entry.get(metric)) for entry in found.values()))
         for metric in metrics
     ]
-    return ("difference", *found), rows
+    return ("difference", *found), lines
 
 
 def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
@@ -95,7 +101,7 @@ def text(facts: Mapping[str, Any]) -> str:
     parts = [title(facts)]
     for basis, found in facts["bases"].items():
         scores = {name: row["scores"] for name, row in found["entries"].items()}
-        parts += ["", heading(facts, basis), "", *aligned(*took(found["entries"])), ""]
+        parts += ["", heading(facts, basis), "", *aligned(*took(facts, basis)), ""]
         best = {name: metric.best for name, metric in METRICS.items()}
         parts += [side_by_side(scores, best, better=better(scores)), ""]
         parts += [*aligned(*apart(found["differences"])), *notes(facts, basis)]

@@ -217,14 +217,19 @@ def _begin() -> None:
     """A worker leaves Ctrl-C to its parent, and ends when that is gone, also by SIGKILL."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries in C grumble there; what matters is in the index
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """From now on this process ends when the one that started it is gone, whatever it does."""
     parent = multiprocessing.parent_process()
 
-    def end_with_parent() -> None:
+    def follow() -> None:
         if parent is not None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _carefully(folder: Path, settings: Settings, source: Source, files: tuple[str, ...]) -> Piece:

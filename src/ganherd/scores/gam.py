@@ -32,10 +32,16 @@ class Player:
     label: int = -1  # the class that it stands for
     kind: str = ""  # its generator's net, where the runs have several: then each kind is judged by itself
     kin: frozenset[str] = frozenset()  # other runs that its run began with, or that began with it
+    seed: int | None = None  # of its replica, where its run has several
+
+    @property
+    def seat(self) -> str:
+        """Its place in its run."""
+        return str(self.member) if self.seed is None else f"{self.member} of seed {self.seed}"
 
     @property
     def name(self) -> str:
-        return f"member {self.member} of {self.group}"
+        return f"member {self.seat} of {self.group}"
 
 
 def threshold(loss: str, real: np.ndarray, fake: np.ndarray) -> tuple[float, str]:
@@ -238,8 +244,7 @@ def entry(
     found_best = largest(values, rows) if len({players[i].label for i in rows}) == 1 else None
     best = None if found_best is None else players[found_best]
     rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
-    several = len({players[i].herd for i in rows}) > 1
-    names = [f"{players[i].member} of seed {players[i].herd}" if several else str(players[i].member) for i in rows]
+    names = [players[i].seat for i in rows]
     found = {
         "value": float(np.nanmean(average)) if known else None,
         "per_member": dict(zip(names, _numbers(average), strict=True)),
@@ -249,7 +254,7 @@ def entry(
         "kinds": kinds,  # of generators, where the runs have several
         "real_errors": _numbers(real_errors[rows]),
         "by_judge": {
-            _named(players, j): _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
+            players[j].name: _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
             for j in np.flatnonzero(verdict.allowed[:, rows].any(1)).tolist()
         },  # of each judge, the error on every generator of the run
         "best_member": best.member if best else None,
@@ -261,13 +266,6 @@ def entry(
         found["best_by"] = "the judges of every kind that they did not meet"
     span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)
     return found | ({"interval": span} if span else {})
-
-
-def _named(players: Sequence[Player], j: int) -> str:
-    """A judge's name, with its seed where its run has several."""
-    one = players[j]
-    several = len({other.herd for other in players if other.group == one.group}) > 1
-    return f"{one.name}, seed {one.herd}" if several else one.name
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:

@@ -223,7 +223,8 @@ def _seat(
         for replica in range(one.replicas):
             for member in range(one.members):
                 kind = one.generator(member)[0].net.name if mixed else ""
-                players.append(gam.Player(name, member, replica, int(one.label_of[member]), kind, kin[name]))
+                seed = one.seeds[replica] if one.replicas > 1 else None
+                players.append(gam.Player(name, member, replica, int(one.label_of[member]), kind, kin[name], seed))
                 swaps.append(recipe.strategy.name != "independent")
                 seats.append((run, replica, member))
     return players, swaps, seats
