@@ -288,13 +288,16 @@ def test_a_longer_budget_goes_on_with_the_swap_that_was_due(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("brief")
-def test_records_of_members_at_their_own_pace_are_means_over_their_own_steps(tmp_path: Path) -> None:
+def test_records_of_members_at_their_own_pace_are_means_over_their_own_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without swaps a slow member is a fast one that has come less far: after 12 steps at half the pace, 6."""
+    monkeypatch.setattr("ganherd.run.progress.Progress.rate", 10.0)  # steps of the run in a second
     little.train(tmp_path / "paced", settings(tmp_path, "12steps", every="0", pace=[1.0, 0.5, 1.0, 1.0, 0.1]))
     little.train(tmp_path / "all", settings(tmp_path, "12steps", every="0"))
-    paced, everyone = (
-        [line["loss_g"] for line in little.lines(tmp_path / name / "metrics.jsonl")] for name in ("paced", "all")
-    )
+    lines = [little.lines(tmp_path / name / "metrics.jsonl") for name in ("paced", "all")]
+    assert [{line["rate"] for line in each} for each in lines] == [{36.0}, {50.0}]  # of members' own steps
+    paced, everyone = ([line["loss_g"] for line in each] for each in lines)
     # its records, of 3 steps of the run each, hold 1, 2, 1 and 2 steps of its own
     own = [(paced[k][1] + 2 * paced[k + 1][1]) / 3 for k in (0, 2)]
     assert own == pytest.approx([everyone[0][1], everyone[1][1]], rel=1e-5)

@@ -72,10 +72,11 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("engine", ["fused", "loop"])
 @pytest.mark.parametrize("net", ["small", "wcgan"])
 def test_the_others_are_as_if_nobody_rested(
-    tmp_path: Path, early: None, work: list[int], engine: str, net: str
+    tmp_path: Path, early: None, work: list[int], engine: str, net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Float64: bit for bit one by one, to rounding where others are stacked; the one at rest keeps its weights; less is
-    computed."""
+    computed, and no more is said to be."""
+    monkeypatch.setattr("ganherd.run.progress.Progress.rate", 10.0)  # steps of the run in a second
     settings = {"engine": engine, "net": net}
     little.train(tmp_path / "whole", recipe(tmp_path, **settings))
     all_work, work[0] = work[0], 0
@@ -92,6 +93,8 @@ def test_the_others_are_as_if_nobody_rested(
     assert all(torch.equal(kept[0][name], kept[1][name]) for name in nets)
     last = little.lines(tmp_path / "rest" / "metrics.jsonl")[-1]
     assert last["loss_g"][1] == "nan" and isinstance(last["loss_g"][0], float)
+    first = little.lines(tmp_path / "rest" / "metrics.jsonl")[0]
+    assert (first["rate"], last["rate"]) == (30.0, 20.0)
     made = mixture.load(tmp_path / "rest")
     assert made.members == 3 and len(made.sample(4, label=1)) == 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
@@ -18,7 +19,7 @@ from ganherd.data.stream_feed import make_feed
 from ganherd.errors import UserError
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.engine import Herd
-from ganherd.herd.pace import paces
+from ganherd.herd.pace import Pace, paces
 from ganherd.herd.play import logits_of
 from ganherd.herd.state import Seat, State, takes_label
 from ganherd.herd.streams import MemberRandomness
@@ -87,10 +88,15 @@ class Assembly:
         """[n] the members of this rank: row r of the herd is member own[r]."""
         return self.ranks.own
 
+    @property
+    def pace(self) -> Pace:
+        """[N] own steps of each member of the herd for one step of the run."""
+        pace = paces(self.recipe.strategy.gap.pace or ())
+        return tuple(pace[seat.slot] if pace else Fraction(1) for seat in self.seats)
+
     def made(self, step: int) -> list[int]:
         """[N] how many steps each member of the herd has made at that step of the run."""
-        pace = paces(self.recipe.strategy.gap.pace or ())
-        return [int(step * pace[seat.slot]) if pace else step for seat in self.seats]
+        return [int(step * pace) for pace in self.pace]
 
     def labels_of(self, member: int) -> Sequence[int]:
         """The labels of what a member makes: its own, or all that there are."""

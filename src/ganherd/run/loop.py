@@ -225,9 +225,9 @@ class Trainer:
 
     def tick(self, step: int) -> None:
         self.strategy.push()
-        self.progress.at(step, self.seconds)
+        self.progress.at(step, self.seconds, self.tally.per_step)
         if self.heart:
-            self.heart.note(step=step, rate=round(self.progress.rate * self.herd.size, 1))
+            self.heart.note(step=step, rate=round(self.progress.rate * self.tally.per_step_here, 1))
 
     @property
     def seconds(self) -> float:

@@ -63,6 +63,7 @@ class Progress:
         self._line: dict[str, Any] = {}
         self._steps = 1
         self._seconds, self._deadline = 0.0, float("inf")  # that it has trained, and may train
+        self._members = float(len(names))  # that make a step with each of the run
         self._said = -_SECONDS_BETWEEN_LINES
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -82,9 +83,9 @@ class Progress:
 
     # -- what the loop tells --------------------------------------------------------------------------------------
 
-    def at(self, step: int, seconds: float) -> None:
-        """Called after every step: cheap."""
-        now, self._seconds = time.monotonic(), seconds
+    def at(self, step: int, seconds: float, members: float) -> None:
+        """Called after every step: cheap. `members`: that one step of the run is a step of."""
+        now, self._seconds, self._members = time.monotonic(), seconds, members
         if not self._times or now - self._times[-1][1] > 0.05:
             self._times.append((step, now))
         if self._live:
@@ -140,7 +141,7 @@ class Progress:
         if not self.rate:
             return "…"
         left = max(0.0, min((self._steps - step) / self.rate, self._deadline - self._seconds))
-        return f"{100 * step / self._steps:.0f}%  {self.rate * len(self._names):,.0f} member-steps/s  {duration(left)} left"
+        return f"{100 * step / self._steps:.0f}%  {self.rate * self._members:,.0f} member-steps/s  {duration(left)} left"
 
     def _view(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

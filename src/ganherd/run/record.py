@@ -53,7 +53,7 @@ def line_of(trainer: Trainer) -> dict[str, Any]:
         "step": trainer.step,
         "epoch": round(trainer.step / trainer.assembly.steps_per_epoch, 4),
         "seconds": round(trainer.seconds, 3),
-        "rate": round(trainer.progress.rate * trainer.ranks.size, 1),
+        "rate": round(trainer.progress.rate * trainer.tally.per_step, 1),
         **trainer.tally.means(trainer.step),
     }
     looked = int(trainer.ranks.gather(trainer.watch.state["watch.at"]).max())

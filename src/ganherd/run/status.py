@@ -57,7 +57,7 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         "step": step,
         "steps": steps,
         "rate": rate,
-        "seconds_left": (steps - step) * members / rate if rate and state == "running" else None,
+        "seconds_left": _left(metrics, step, steps) if rate and state == "running" else None,
         "members": members,
         "ranks": _ranks(folder, time.time()) if info.get("ranks") else [],
         "engine": {"name": str(info["engine"]["name"]), **info["engine"]},
@@ -71,6 +71,19 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         "alarms": [e for e in events if e.get("event") in _TOLD],
         "ill": ill(events),
     }
+
+
+def _left(metrics: list[dict[str, Any]], step: int, steps: int) -> float | None:
+    """Seconds that the rest takes at the pace of the last records.
+
+    >>> _left([{"step": 10, "seconds": 4.0}, {"step": 30, "seconds": 8.0}], 35, 50)
+    3.0
+    """
+    first = metrics[-min(10, len(metrics))] if len(metrics) > 1 else {"step": 0, "seconds": 0.0}
+    last = metrics[-1]
+    made, took = int(last["step"]) - int(first["step"]), float(last["seconds"]) - float(first["seconds"])
+    return (steps - step) * took / made if made > 0 else None
+
 
 
 def _ranks(folder: RunFolder, now: float) -> list[dict[str, Any]]:

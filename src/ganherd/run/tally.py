@@ -21,6 +21,7 @@ class Tally:
         self._assembly, self._rest = assembly, rest
         self.since = int(facts.get("recorded", 0))  # the step of the last record
         self.sums = assembly.herd.no_sums()  # [4, n] of this rank's members
+        self._count()
         if facts:
             own = [[float(row[member]) for member in assembly.own] for row in facts["sums"]]
             self.sums.copy_(torch.tensor(own, dtype=torch.float64))
@@ -52,3 +53,11 @@ class Tally:
         """All up to this step is recorded."""
         self.since = step
         self.sums.zero_()
+        self._count()
+
+    def _count(self) -> None:
+        """Who rests makes no steps, and who has a pace of its own makes fewer than the run."""
+        trains = self._rest.trains(self._assembly.size).tolist()
+        each = [float(pace) if awake else 0.0 for pace, awake in zip(self._assembly.pace, trains, strict=True)]
+        self.per_step = sum(each)  # member-steps that one step of the run is
+        self.per_step_here = sum(each[member] for member in self._assembly.own)  # … of this rank's members
