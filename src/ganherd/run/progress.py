@@ -141,7 +141,9 @@ class Progress:
         if not self.rate:
             return "…"
         left = max(0.0, min((self._steps - step) / self.rate, self._deadline - self._seconds))
-        return f"{100 * step / self._steps:.0f}%  {self.rate * self._members:,.0f} member-steps/s  {duration(left)} left"
+        return (
+            f"{100 * step / self._steps:.0f}%  {self.rate * self._members:,.0f} member-steps/s  {duration(left)} left"
+        )
 
     def _view(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

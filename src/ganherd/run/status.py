@@ -85,7 +85,6 @@ def _left(metrics: list[dict[str, Any]], step: int, steps: int) -> float | None:
     return (steps - step) * took / made if made > 0 else None
 
 
-
 def _ranks(folder: RunFolder, now: float) -> list[dict[str, Any]]:
     """What the ranks of the run said last, and what is to be said of those that are slow or have not been heard from."""
     beats = heartbeat.read(folder.path / "ranks")
