@@ -76,7 +76,8 @@ def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[little.Stable]:
 def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed: int, **settings: Any) -> None:
     """Trains once in peace and once with so many SIGKILLs that hit while the run was in its folder; both end the same.
 
-    When a kill hits depends on the machine's mood, so it goes on until enough have: a run that ends before is begun anew.
+    When a kill hits depends on the machine's mood, so it goes on until enough have: a run that ends before is begun anew, and
+    the next kills come sooner; where they come before there is a run, the next ones come later.
     """
     chance = random.Random(seed)
     file = little.write_recipe(folder, **settings)
@@ -84,19 +85,20 @@ def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed:
     began = time.monotonic()
     stable.start("train", file, "--run", folder / "whole", "-q")
     assert stable.wait()[0] == 0
-    took = time.monotonic() - began
+    reach = (time.monotonic() - began) / 3
     for _ in range(20 * hits):
         there = (run / "run.json").exists()
         if not there:
             shutil.rmtree(run, ignore_errors=True)
         words = ("--resume", run) if there else (file, "--run", run)
-        stable.start("train", *words, "-q", seconds=chance.uniform(0, took / 3))
+        stable.start("train", *words, "-q", seconds=chance.uniform(0, reach))
         code, said = stable.wait()
         assert code in (-signal.SIGKILL, 0), said
         hit += there and code != 0
         if code == 0:
             little.assert_same(run, folder / "whole")
             shutil.rmtree(run)
+        reach *= 0.8 if code == 0 else 1.0 if (run / "run.json").exists() else 1.25
         if hit >= hits and run.exists():
             break
     assert hit >= hits
