@@ -69,6 +69,17 @@ def page(run: Any, data: Any, mixture: Any = None) -> tuple[str, Outline]:
     return text, Outline(text)
 
 
+def test_members_at_their_own_pace_have_steps_of_their_own(make_run: MakeRun, fakes: Any) -> None:
+    paced = Recipe(
+        strategy={"name": "gap", "gap": {"pace": [1.0, 0.29]}}, herd={"members": 2}, data={"partition": "all"}
+    )
+    run = make_run(members=2, records=2, recipe=paced)
+    assert [member.steps for member in gather(run, dataset=fakes.images()).members] == [100, 29]
+    assert "own steps" in page(run, fakes.images())[1].text
+    usual = replace(run, recipe=Recipe(herd={"members": 2}, data={"partition": "all"}))
+    assert "own steps" not in page(usual, fakes.images())[1].text
+
+
 def test_a_finished_run_is_told_in_order(make_run: MakeRun, fakes: Any) -> None:
     data = fakes.images()
     _, outline = page(make_run(labels=data.labels), data, fakes.mixture(data))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DISCRIMINATOR, ALARM = "#e08a1e", "#e5484d"
+FEW = 14  # bars of so many classes stand beside other charts; more take the whole width
 TROUBLES = ("nan", "diverged", "alarm", "repair")  # events that say something of a member's health
 _LOSSES = {"loss_g": ("generator loss", GENERATED), "loss_d": ("discriminator loss", DISCRIMINATOR)}
 
@@ -86,7 +87,8 @@ def draw_bars(
     """A bar for each class, with a line at the target, or a mark where each bar should end."""
     names = list(values)[:100]
     heights = [0.0 if values[n] is None else float(values[n] or 0.0) for n in names]
-    figure, (axes,) = new_figure(max(3.5, min(11.0, 0.26 * len(names) + 0.4)), 2.5)
+    few = max(3.5, 0.26 * len(names) + 0.4)
+    figure, (axes,) = new_figure(few if len(names) <= FEW else 11.0, 2.5)
     at = np.arange(len(names))
     axes.bar(at, heights, width=0.68, color=GENERATED, alpha=0.85, label="generated")
     if expected is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ganherd.errors import UserError
+from ganherd.herd.pace import paces
 from ganherd.pictures import MOST_ROWS
 from ganherd.report.charts import TROUBLES, loss_table
 from ganherd.run import status
@@ -40,6 +41,7 @@ class Member:
     winner: bool = False  # the best of its run by GAM-II
     generator: str = ""  # its net, where the herd has several breeds
     ill: tuple[str, ...] = ()  # the alarms that are not over, in words
+    steps: int | None = None  # its own, where members have paces of their own
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,8 @@ def _members(
     best = getattr(mixture, "winner", None)
     breeds = (recipe.get("nets") or {}).get("breeds") or []
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
+    speeds = paces(((recipe.get("strategy") or {}).get("gap") or {}).get("pace") or ())
+    step = int(metrics[-1].get("step", 0)) if metrics else 0
     now = [(e.get("member"), words(status.alarm_of(e))) for e in status.ill(events)]
     out = []
     for i in range(total):
@@ -226,6 +230,7 @@ def _members(
                 loss_g=_at(loss_g, i),
                 loss_d=_at(loss_d, i),
                 generator=nets[number] if number < len(nets) else "",
+                steps=int(step * speeds[number]) if number < len(speeds) else None,
                 winner=best is not None and (best.member, best.replica) == (number, replica),
                 ill=tuple(what for member, what in now if member == i),
                 troubles=sum(e.get("member") == i and e.get("event") in TROUBLES for e in events),

@@ -121,12 +121,14 @@ def members(story: Story) -> Safe:
         for found in (per_class(story, n) for n in ("label_accuracy", "diversity"))
     )
     bred = any(m.generator for m in story.members)
+    paced = any(m.steps is not None for m in story.members)
     head = [
         "member",
         *(["replica"] if many else []),
         *(["generator"] if bred else []),
         "label",
         "weight",
+        *(["own steps"] if paced else []),
         "generator loss",
         "discriminator loss",
     ]
@@ -142,6 +144,7 @@ def members(story: Story) -> Safe:
             *([m.generator] if bred else []),
             m.label or "–",
             percent(m.weight),
+            *([number(m.steps)] if paced else []),
         ]
         row += [_loss(m, m.loss_g), _loss(m, m.loss_d)]
         row += [percent(accuracy.get(own or ""))] if accuracy else []

@@ -94,7 +94,7 @@ def classes(story: Story) -> Safe:
 
 def _width(bars: Mapping[str, object]) -> str:
     """Charts of few classes stand side by side; those of many take the whole width."""
-    return "wide" if len(bars) > 14 else ""
+    return "wide" if len(bars) > charts.FEW else ""
 
 
 def per_class(story: Story, name: str) -> dict[str, float | None]:
