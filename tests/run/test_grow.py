@@ -124,11 +124,13 @@ def test_what_cannot_be_grown_is_said(there: Path, tmp_path: Path, change: dict[
         ganherd.train(settings, run=tmp_path / "run", quiet=True)
 
 
-def test_a_class_is_trained_anew(there: Path, tmp_path: Path) -> None:
+def test_a_class_is_trained_anew(there: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In every replica, with a new life; the mixture has the others as they were."""
     run = tmp_path / "run"
     shutil.copytree(there / "run", run)
-    assert little.command("train", "--resume", run, "--retrain", "one", "--budget", "9steps", "--quiet") == 0
+    assert little.command("train", "--resume", run, "--retrain", "one", "--budget", "9steps") == 0
+    words = "trained anew, for 9 steps: member 1 (one) of seed 0, member 1 (one) of seed 1; the others rest\n"
+    assert capsys.readouterr().err.startswith(words)
     for replica in (0, 1):
         assert same(member(there / "run", 0, replica), member(run, 0, replica))
         assert not same(member(there / "run", 1, replica), member(run, 1, replica))

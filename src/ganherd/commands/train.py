@@ -82,7 +82,9 @@ def train(
         from ganherd.run.retrain import prepare
 
         assert resume is not None
-        prepare(resume, retrain, budget, trust_code)
+        told = prepare(resume, retrain, budget, trust_code)
+        if not quiet:
+            say(told)
         overrides = []  # the checkpoint says how long
     if members is not None:
         assert run is not None

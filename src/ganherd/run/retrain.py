@@ -25,8 +25,8 @@ from ganherd.run.rest import Rest
 from ganherd.run.watch import Watch
 
 
-def prepare(path: str | Path, which: str, budget: str | None = None, trust_code: bool = False) -> None:
-    """Makes a finished run one whose named classes (or members, by number) have yet to be trained, for so long.
+def prepare(path: str | Path, which: str, budget: str | None = None, trust_code: bool = False) -> str:
+    """Makes a finished run one whose named classes (or members, by number) have yet to be trained, for so long; in words.
 
     `which`: as cat or cat,dog or 3; `budget`: steps, epochs or a time; by default as many steps as each had.
     """
@@ -60,6 +60,9 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
         checkpoint.save(folder.checkpoints, last.step, state, assembly.herd.nets, facts)
         # the checkpoint alone says how far the run goes; this is for those who only read run.json
         folder.write_info(state="interrupted", budget={"steps": until, "deadline": None})
+    names = [str(facts["name"]) for facts in told]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"trained anew, for {until - last.step:,} steps: {', '.join(names[:3])}{more}; the others rest"
 
 
 def chosen(assembly: Assembly, which: str) -> list[int]:
