@@ -135,9 +135,13 @@ def contest(
     players, swaps, seats = _seat(names, made, judges, recipes, kin)
     met = gam.met_matrix(players, other_runs, swaps)
     if met.all():
-        raise UserError(
-            f"the generators of {names[0]} have met all its discriminators: name another run to judge them."
+        of_classes = len({player.label for player in players}) > 1 and not any(swaps)
+        why = (
+            "stand for a class each, and no other judge of it is there"
+            if of_classes
+            else "have met all its discriminators"
         )
+        raise UserError(f"the generators of {names[0]} {why}: name another run to judge them.")
     fakes = []  # the samples of each generator, drawn once
     tell(f"drawing {samples:,} samples of each of {len(seats):,} generators")
     clock = Clock(progress, "generators", len(seats))
@@ -202,8 +206,7 @@ def _family(run: Path) -> set[Path]:
             continue
         out.add(path)
         with suppress(UserError):  # it may be gone by now
-            began = RunFolder.open(path).info.get("origins", [])
-            ask += [Path(one["from"]).resolve() for one in began if one]
+            ask += [Path(one["from"]).resolve() for one in RunFolder.open(path).info.get("origins", []) if one]
     return out
 
 
