@@ -103,6 +103,10 @@ def test_a_run_too_short_for_a_swap_says_so() -> None:
     (told,) = never_due(recipe, {"every": 300, "warmup": 50}, 349)
     assert told.startswith("no swap is due: the first would be at step 350, and the run has 349;")
     assert never_due(recipe, {"every": 300, "warmup": 50}, 350) == []
+    paced = recipe_file.load("r15-gap4", ["strategy.gap.pace=[1, 0.5, 0.5, 0.25]"])
+    (told,) = never_due(paced, {"every": 300, "warmup": 50}, 699)  # the fastest waits for another
+    assert "at step 700, and the run has 699;" in told
+    assert never_due(paced, {"every": 300, "warmup": 50}, 700) == []
 
 
 # -- when ---------------------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
+from ganherd.herd.pace import Pace
 from ganherd.recipe import Recipe
 
 
@@ -27,7 +27,7 @@ class Entry:
     parameters: int  # of one seed: generators and discriminators of all members
     generators: tuple[int, ...]  # parameters of one generator of each breed
     discriminator: int  # parameters of one
-    pace: tuple[Fraction, ...]  # of each member of one seed, where they differ
+    pace: Pace  # of each member of one seed
     digest: str  # of the data
     data: str  # its name
     rows: str  # what is in it: images or points
@@ -36,7 +36,7 @@ class Entry:
     def images(self, steps: int) -> int:
         """Real images that the discriminators of one seed have been shown after so many steps, counted each time."""
         train, period = self.recipe.train, self.recipe.train.skip_d + 1
-        made = [int(steps * pace) for pace in self.pace] or [steps] * self.members
+        made = [int(steps * pace) for pace in self.pace]
         return sum(-(-steps // period) for steps in made) * train.n_critic * train.batch
 
     def steps(self, images: int, most: int) -> int:
@@ -74,7 +74,7 @@ def look_at(recipe: Recipe) -> Entry:
         parameters=sum(breed.g.size * len(breed.slots) for breed in breeds) + herd.d.size * members,
         generators=tuple(breed.g.size for breed in breeds),
         discriminator=herd.d.size,
-        pace=tuple(herd.pace[:members]),
+        pace=assembly.pace[:members],
         digest=assembly.dataset.digest,
         data=assembly.dataset.name,
         rows=assembly.dataset.kind,

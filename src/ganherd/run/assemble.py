@@ -91,7 +91,7 @@ class Assembly:
     @property
     def pace(self) -> Pace:
         """[N] own steps of each member of the herd for one step of the run."""
-        pace = paces(self.recipe.strategy.gap.pace or ())
+        pace = paces(self.recipe.strategy.gap.pace)
         return tuple(pace[seat.slot] if pace else Fraction(1) for seat in self.seats)
 
     def made(self, step: int) -> list[int]:

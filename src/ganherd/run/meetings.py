@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ganherd.herd.pace import paces
 from ganherd.recipe import Recipe
 from ganherd.recipe_strategy import Cellular, Gap, Share, in_steps
 from ganherd.run.assemble import Assembly
@@ -36,7 +37,7 @@ def never_meet(recipe: Recipe) -> bool:
 
 def never_due(recipe: Recipe, spans: dict[str, int], steps: int) -> list[str]:
     """What the recipe plans for after the end of a run of so many steps, a sentence for each."""
-    if recipe.strategy.name == "gap" and spans["every"] and (first := spans["warmup"] + spans["every"]) > steps:
+    if recipe.strategy.name == "gap" and spans["every"] and (first := _first_swap(recipe.strategy.gap, spans)) > steps:
         told = f"no swap is due: the first would be at step {first:,}, and the run has {steps:,}; make strategy.gap.every shorter"
         return [told]
     if recipe.strategy.name != "cellular":
@@ -45,6 +46,17 @@ def never_due(recipe: Recipe, spans: dict[str, int], steps: int) -> list[str]:
     late = sorted({change.at for change in recipe.strategy.cellular.rewire if change.at >= iterations})
     told = "strategy.cellular.rewire at {} is never reached: the run has {} iterations, counted from 0"
     return [told.format(", ".join(map(str, late)), f"{iterations:,}")] if late else []
+
+
+def _first_swap(gap: Gap, spans: dict[str, int]) -> int:
+    """The step of the run at which two members are ready, each by its own steps.
+
+    >>> [_first_swap(Gap(pace=pace), {"every": 30, "warmup": 0}) for pace in ([], [1.0, 0.5, 0.25])]
+    [30, 60]
+    """
+    own = spans["warmup"] + spans["every"]
+    speeds = sorted((pace for m, pace in enumerate(paces(gap.pace)) if m not in gap.stay), reverse=True)
+    return -(-own // speeds[1]) if len(speeds) > 1 else own
 
 
 def refuse_impossible(assembly: Assembly) -> None:
