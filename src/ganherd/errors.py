@@ -1,6 +1,9 @@
-"""The two ways a command ends other than well: the user's input, or an interruption that can be resumed."""
+"""The two ways a command ends other than well: the user's input, or an interruption that can be resumed; and how their
+sentences name many things."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class UserError(Exception):
@@ -9,3 +12,12 @@ class UserError(Exception):
 
 class Interrupted(Exception):
     """The run stopped before its end and can go on. The message names the command that resumes it; exit 75."""
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """The first of them, as many as a sentence can bear, and how many more there are.
+
+    >>> few(["a", "b"], 2), few(["a", "b", "c"], 1)
+    ('a, b', 'a and 2 more')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

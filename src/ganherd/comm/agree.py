@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterable
 
 from ganherd.comm.base import Communicator
-from ganherd.errors import UserError
+from ganherd.errors import UserError, few
 
 _NAMED = 3  # ranks in a sentence
 
@@ -71,6 +71,4 @@ def _difference(theirs: str, own: str) -> str:
 
 def _named(comm: Communicator, ranks: Iterable[int]) -> str:
     """Ranks with their hosts, the first few of them."""
-    listed = list(ranks)
-    names = [f"rank {rank}" + (f" on {comm.hosts[rank]}" if comm.hosts else "") for rank in listed[:_NAMED]]
-    return ", ".join(names) + (f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else "")
+    return few([f"rank {rank}" + (f" on {comm.hosts[rank]}" if comm.hosts else "") for rank in ranks], _NAMED)

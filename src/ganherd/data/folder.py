@@ -19,7 +19,7 @@ import numpy as np
 
 from ganherd import recipe
 from ganherd.data.arrays import Array, Raw
-from ganherd.errors import UserError
+from ganherd.errors import UserError, few
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pillow runs a program to read EPS
 CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left behind by file managers and archivers
@@ -244,7 +244,6 @@ class _Reader:
         return tuple(notes)
 
     def _named(self) -> str:
-        names = ", ".join(f"{path.relative_to(self.root)} ({why})" for path, why in self.bad[:5])
-        more = f" and {len(self.bad) - 5:,} more" if len(self.bad) > 5 else ""
+        names = few([f"{path.relative_to(self.root)} ({why})" for path, why in self.bad], 5)
         count = f"{len(self.bad):,} file" + "s" * (len(self.bad) > 1)
-        return f"{count} in {self.root} cannot be used as images: {names}{more}"
+        return f"{count} in {self.root} cannot be used as images: {names}"

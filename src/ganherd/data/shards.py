@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ganherd.data.arrays import Array
-from ganherd.errors import UserError
+from ganherd.errors import UserError, few
 
 INDEX, SHARDS, PARTS = "index.json", "shards", "parts"
 HEADER = 128  # bytes before the pixels of a shard, always
@@ -85,9 +85,8 @@ class Index(_Facts):
         """What a person should know about the images."""
         notes = [f"{n:,} {what}" for what, n in sorted(self.converted.items())]
         if self.skipped:
-            names = ", ".join(f"{one.file} ({one.why})" for one in self.skipped[:5])
-            more = f" and {len(self.skipped) - 5:,} more" if len(self.skipped) > 5 else ""
-            notes.append(f"skipped when it was prepared: {names}{more}")
+            names = few([f"{one.file} ({one.why})" for one in self.skipped], 5)
+            notes.append(f"skipped when it was prepared: {names}")
         return tuple(notes)
 
 

@@ -15,6 +15,8 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from ganherd.errors import few
+
 _ROWS = 12  # members shown in the display
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -107,8 +109,7 @@ class Progress:
         """A line for each kind of alarm, however many members it is about."""
         for what in sorted({kind for _, kind in begun}):
             names = [self._names[member] for member, kind in begun if kind == what and member < len(self._names)]
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            self.say(f"step {step:,}: {words(what)}: {', '.join(names[:3])}{more}")
+            self.say(f"step {step:,}: {words(what)}: {few(names, 3)}")
 
     def calm(self, member: int, what: str) -> None:
         """The alarm is over."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ganherd.errors import UserError
+from ganherd.errors import UserError, few
 from ganherd.herd.engine import rate
 from ganherd.herd.state import Seat, State, members_of, new_state, take_
 from ganherd.recipe import parse_budget
@@ -60,9 +60,8 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
         checkpoint.save(folder.checkpoints, last.step, state, assembly.herd.nets, facts)
         # the checkpoint alone says how far the run goes; this is for those who only read run.json
         folder.write_info(state="interrupted", budget={"steps": until, "deadline": None})
-    names = [str(facts["name"]) for facts in told]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"trained anew, for {until - last.step:,} steps: {', '.join(names[:3])}{more}; the others rest"
+    names = few([facts["name"] for facts in told], 3)
+    return f"trained anew, for {until - last.step:,} steps: {names}; the others rest"
 
 
 def chosen(assembly: Assembly, which: str) -> list[int]:

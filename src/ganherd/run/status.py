@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ganherd.comm import heartbeat
-from ganherd.errors import UserError
+from ganherd.errors import UserError, few
 from ganherd.run.folder import RunFolder
 from ganherd.run.folder import steps as saved_steps
 from ganherd.run.progress import duration, size, words
@@ -57,7 +57,7 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         "step": step,
         "steps": steps,
         "rate": rate,
-        "seconds_left": _left(metrics, step, steps) if rate and state == "running" else None,
+        "seconds_left": _left(metrics, step, steps) if metrics and state == "running" else None,
         "members": members,
         "ranks": _ranks(folder, time.time()) if info.get("ranks") else [],
         "engine": {"name": str(info["engine"]["name"]), **info["engine"]},
@@ -178,8 +178,7 @@ def text(facts: dict[str, Any]) -> str:
         lines.append(f"step {alarm['step']:,}: {alarm.get('name', '')} {_told(alarm)}")
     if facts["ill"]:
         names = [f"{alarm.get('name', '')} ({words(alarm_of(alarm))})" for alarm in facts["ill"]]
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        lines.append(f"not well now: {', '.join(names[:5])}{more}")
+        lines.append(f"not well now: {few(names, 5)}")
     if facts["state"] in _ENDED:
         lines.append(f"{_ENDED[facts['state']]}resume it with: {RunFolder(facts['run']).again}")
     return "\n".join(lines)
