@@ -214,6 +214,11 @@ def test_a_verdict_needs_an_interval_without_zero() -> None:
     assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 4.1, 5.0]) == "better"
     assert verdict("fid", [3.0, 4.0, 5.0], [5.0, 6.1, 7.0]) == "worse"
     assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 9.0, 5.0]) == "open"
+    assert (
+        verdict("modes", [14.0, 13.0], [15.0, 14.0]) == "open"
+    )  # that two differ by the same tells nothing of the spread
+    assert verdict("fid", [0.3, 0.2], [0.3 - 0.1, 0.1]) == "open"  # nor does rounding
+    assert verdict("modes", [14.0] * 6, [15.0] * 6) == "better"
     assert verdict("label_accuracy", [0.5, 0.6, 0.7], [0.7, 0.81, 0.9]) == "better"
     assert verdict("diversity", [1.5, 1.6, 1.7], [1.2, 1.31, 1.4]) == "better"  # nearer to 1, from above
 

@@ -15,10 +15,10 @@ Scores = Mapping[str, Mapping[str, Any]]
 def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, dict[str, Any]]]:
     """For every recipe but the first, by metric: {"value", "interval", "per_seed", "verdict", …}.
 
-    >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.1], "seeds": [0, 1]}} for v in (5.0, 3.0))
+    >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v], "seeds": [0, 1]}} for v in (5.0, 3.0))
     >>> found = differences({"a": a, "b": b})["b"]["fid"]
     >>> round(found["value"], 3), found["verdict"]
-    (-2.0, 'better')
+    (-2.02, 'better')
     """
     first, *others = scores
     return {
@@ -35,7 +35,7 @@ def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, dict[str, A
 def better(scores: Mapping[str, Scores]) -> dict[str, str]:
     """By metric the recipe that is told apart from every other, as better; no metric where none is.
 
-    >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.1]}, "kid": {"value": v, "per_seed": [v]}} for v in (5.0, 3.0))
+    >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v]}, "kid": {"value": v, "per_seed": [v]}} for v in (5.0, 3.0))
     >>> better({"a": a, "b": b})
     {'fid': 'b'}
     """
@@ -54,7 +54,8 @@ def better(scores: Mapping[str, Scores]) -> dict[str, str]:
 
 
 def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict is better, worse or open: with one seed, or an interval that holds zero, nothing can be said."""
+    """The verdict is better, worse or open: with one seed, a few that differ by the same, or an interval that holds zero,
+    nothing can be said."""
     pairs = [
         (a, b)
         for a, b in zip(first.get("per_seed", ()), other.get("per_seed", ()), strict=False)
