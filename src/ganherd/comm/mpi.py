@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -48,6 +49,19 @@ class Mpi(Communicator):
         self._begun: set[_Requests] = (
             set()
         )  # what has not ended: MPI looks at its buffers, whoever else has forgotten it
+
+    @classmethod
+    def world(cls) -> Mpi:
+        """Return the communicator of all ranks of the job.
+
+        Raises:
+            RankLost: a rank died before all had met.
+        """
+        mpi = _load()
+        try:
+            return cls()
+        except mpi.Exception as error:
+            raise RankLost(f"MPI lost a rank ({str(error).partition(chr(10))[0]})") from error
 
     def abort(self, code: int) -> NoReturn:
         sys.stdout.flush()
@@ -224,7 +238,7 @@ class _Requests:
 
 
 def _load() -> Any:
-    """mpi4py with its library; MPI is started by this import, so it is made when a communicator is."""
+    """Return mpi4py's module with MPI started. Starting MPI waits for the other ranks, so importing ganherd must not do it."""
     try:
         import mpi4py
 
@@ -232,6 +246,7 @@ def _load() -> Any:
             raise UserError(f"mpi4py {mpi4py.__version__} is too old for ganherd: pip install -U 'ganherd[mpi]'.")
         # MPI_Finalize may wait for ever for ranks that are lost; under ULFM a process may end without it
         mpi4py.rc.finalize = os.environ.get(ULFM) != "1"
+        mpi4py.rc.initialize = False  # it would hold Python's lock while it waits for the other ranks
         from mpi4py import MPI
     except ModuleNotFoundError as error:
         raise UserError(
@@ -242,4 +257,19 @@ def _load() -> Any:
         raise UserError(
             f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): load your site's MPI module, or pip install mpich."
         ) from error
+    if not MPI.Is_initialized():
+        _initialize(MPI)
     return MPI
+
+
+def _initialize(mpi: Any) -> None:
+    """Start MPI without holding Python's lock, so that the start-up watchdog can end a process that waits for ever."""
+    try:
+        start = ctypes.CDLL(mpi.__file__).MPI_Init_thread  # of the MPI library that mpi4py is linked with
+    except (OSError, AttributeError):  # a platform that does not look in linked libraries
+        mpi.Init_thread()
+        return
+    if code := start(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int())):
+        raise UserError(f"MPI cannot be started (MPI_Init_thread returned {code}): check the launcher and its options.")
+    for comm in (mpi.COMM_SELF, mpi.COMM_WORLD):  # as mpi4py does when it starts MPI itself
+        comm.Set_errhandler(mpi.ERRORS_RETURN)

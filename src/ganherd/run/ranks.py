@@ -179,9 +179,8 @@ def job(connect: Callable[[], Communicator]) -> Iterator[Communicator]:
     comm = connect()
     try:
         yield comm
-    except RankLost as error:  # which the run itself outlives, or explains
-        comm.latest.fail(75)
-        raise Interrupted(f"{error}, before the run had begun: start it again.") from error
+    except RankLost as error:  # which the run itself outlives, or explains; every rank hears of it and ends by itself
+        raise Interrupted(f"{error}, before the run had begun: start the job again.") from error
     except BaseException as error:
         comm.latest.fail(_code(error))
         raise

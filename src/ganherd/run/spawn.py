@@ -112,6 +112,8 @@ def _watch(processes: Sequence[BaseProcess]) -> int:
             failed, since = codes[0], time.monotonic()
             _explain(processes)
         if failed and time.monotonic() - since > _PATIENCE:
+            message = f"the other ranks still ran {_PATIENCE:.0f} seconds later and were ended; start the command again"
+            print(f"ganherd: {message}.", file=sys.stderr, flush=True)
             break
         time.sleep(0.05)
     if not failed:  # all have ended since the last look

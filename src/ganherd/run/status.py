@@ -198,7 +198,7 @@ def _rank_line(rank: dict[str, Any]) -> str:
         words += [f"member{'s' * (len(own) > 1)} {which}", f"step {rank['step']:,}"]
         words += [f"{rank['rate']:,.0f} member-steps/s"]
     words += [f"heard from {duration(rank['heartbeat'])} ago"]
-    words += [f"waits for others since {duration(rank['waits'])}"] if rank["waits"] > 1 else []
+    words += [f"has been waiting for others for {duration(rank['waits'])}"] if rank["waits"] > 1 else []
     words += [f"{size(rank['bytes_sent'])} sent", f"{size(rank['bytes_received'])} received"]
     cores, memory = rank.get("cores"), rank.get("memory")
     has = [f"{cores} core{'s' * (cores != 1)}"] if cores else []
