@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from ganherd.comm.again import ULFM
 from ganherd.comm.base import Communicator, RankLost, Survivors
 from ganherd.comm.pending import Work
 from ganherd.errors import UserError
+from ganherd.standard_streams import flush_all
 
 _MESSAGE = 1  # the tag of members' rows
 _NEVER = 2  # a tag that no message has
@@ -64,8 +64,7 @@ class Mpi(Communicator):
             raise RankLost(f"MPI lost a rank ({str(error).partition(chr(10))[0]})") from error
 
     def abort(self, code: int) -> NoReturn:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_all()
         self._mpi.COMM_WORLD.Abort(code)
         raise AssertionError("MPI does not return from an abort")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -21,6 +20,7 @@ from ganherd.comm.pending import Work
 from ganherd.comm.rendezvous import Watch, lost_after, meet
 from ganherd.comm.startup import start_timeout
 from ganherd.errors import UserError
+from ganherd.standard_streams import flush_all
 
 _APART = 1  # the tag of rows that ranks send when they like
 _FOREVER = timedelta(days=30)  # a rank may be slow; one that dies closes its connections, which the others notice
@@ -44,8 +44,7 @@ class Torch(Communicator):
 
     def abort(self, code: int) -> NoReturn:
         """torchrun ends the others when one of its processes fails."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_all()
         os._exit(code)
 
     def fail(self, code: int, patience: float = 10.0) -> None:

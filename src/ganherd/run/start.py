@@ -39,8 +39,10 @@ from ganherd.run.ranks import together
 from ganherd.run.ready import planned, ready, settle_in, shared, stand_by
 from ganherd.run.rescue import Rescue
 from ganherd.run.restarts import reached
+from ganherd.standard_streams import safe_streams
 
 
+@safe_streams("stderr", "stdout")
 def begin(
     recipe: Recipe,
     path: str | Path | None = None,
@@ -149,6 +151,7 @@ def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: Exit
     return folder
 
 
+@safe_streams("stderr", "stdout")
 def resume(
     path: str | Path,
     overrides: Sequence[str] = (),
