@@ -144,7 +144,32 @@ def test_a_second_ctrl_c_stops_at_once_and_costs_only_the_steps_since_the_checkp
     little.assert_same(tmp_path / "run", undisturbed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_closed_terminal_saves_and_the_resume_is_exact(
+    tmp_path: Path, settings: Any, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        ask_to_stop(patch, 10, signal.SIGHUP)
+        with pytest.raises(ganherd.Interrupted, match="SIGHUP at step 10.*resume it with: ganherd train --resume"):
+            little.train(tmp_path / "run", settings)
+    assert little.steps(tmp_path / "run")[-1] == 10
+    little.resume(tmp_path / "run")
+    little.assert_same(tmp_path / "run", undisturbed)
+
+
+def test_a_closed_terminal_is_ignored_under_nohup(
+    tmp_path: Path, settings: Any, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        ask_to_stop(monkeypatch, 10, signal.SIGHUP)
+        little.train(tmp_path / "run", settings)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    little.assert_same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stop_while_the_mixture_is_made_can_be_resumed(
     tmp_path: Path, settings: Any, undisturbed: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
