@@ -25,7 +25,12 @@ def train(
         str | None, typer.Argument(help="A packaged recipe's name or a YAML file; default: digits-wcgan.")
     ] = None,
     sets: Set = None,
-    run: Annotated[Path | None, typer.Option(help="Folder of the new run; default: runs/NNNNN-NAME.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", "--run-dir", help="Folder of the new run; default: runs/NNNNN-NAME. Under torchrun use --run-dir."
+        ),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run, exactly.")] = None,
     retrain: Annotated[
         str | None, typer.Option(help="With --resume: train these classes of a finished run anew, as cat,dog or 3.")
