@@ -190,6 +190,9 @@ def _rank_line(rank: dict[str, Any]) -> str:
     >>> _rank_line({"rank": 1, "host": "n7", "state": "processing", "members": [3, 4, 5], "step": 1200, "rate": 31.4,
     ...             "heartbeat": 2.0, "waits": 0.0, "bytes_sent": 2048, "bytes_received": 0, "cores": 8})
     'rank 1 on n7 (8 cores): processing, members 3–5, step 1,200, 31 member-steps/s, heard from 2 s ago, 2.0 KiB sent, 0 B received'
+    >>> _rank_line({"rank": 0, "host": "n7", "state": "processing", "members": [], "heartbeat": 2.0, "waits": 12.0,
+    ...             "bytes_sent": 0, "bytes_received": 0})
+    'rank 0 on n7: processing, heard from 2 s ago, has been waiting for others for 12 s, 0 B sent, 0 B received'
     """
     words = [rank["state"]]
     if own := rank["members"]:
