@@ -113,6 +113,20 @@ def test_training_goes_on_when_the_terminal_of_its_display_is_closed(tmp_path: P
     assert RunFolder(run).info["state"] == "finished"
 
 
+def test_closing_the_terminal_of_a_training_saves_it_and_exits_75(tmp_path: Path) -> None:
+    """The shell's own terminal: the system sends SIGHUP, and nothing can be written any more."""
+    recipe, run = little.write_recipe(tmp_path, budget="1000000steps", net="tiny"), tmp_path / "run"
+    master, slave = pty.openpty()
+    process = start("train", recipe, "--run", run, preexec_fn=lambda: os.login_tty(slave))
+    os.close(slave)
+    shown = b""
+    while b"loss G" not in shown:
+        shown += os.read(master, 4096)
+    os.close(master)
+    assert process.wait(timeout=120) == 75
+    assert RunFolder(run).info["state"] == "interrupted"
+
+
 def test_closed_streams_do_not_lend_their_numbers_to_files(tmp_path: Path, recipe: Path) -> None:
     """`>&- 2>&-`: a file of the run would be number 2, and a library's message would be written into it."""
     spoiler = "import os; from ganherd.run import loop; tick = loop.Trainer.tick\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -68,16 +69,23 @@ class Mpi(Communicator):
         self._mpi.COMM_WORLD.Abort(code)
         raise AssertionError("MPI does not return from an abort")
 
-    def fail(self, code: int, patience: float = 10.0) -> None:
+    def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
+        if not self._all_come(patience):
+            print(last_words, file=sys.stderr, end="\n" if last_words else "")
+            self.abort(code)
+
+    def _all_come(self, patience: float) -> bool:
+        """Return whether all ranks come here within this many seconds."""
         began = time.monotonic()
         try:
             everyone = self._last.Ibarrier()
             while not everyone.Test():
                 if time.monotonic() - began > patience:
-                    self.abort(code)
+                    return False
                 time.sleep(_NAP[1])
         except self._mpi.Exception:  # one of them is gone, or waits no more
-            self.abort(code)
+            return False
+        return True
 
     def check(self) -> None:
         if self.goes_on:

@@ -47,7 +47,7 @@ class Torch(Communicator):
         flush_all()
         os._exit(code)
 
-    def fail(self, code: int, patience: float = 10.0) -> None:
+    def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
         """Nothing has to be done: it will exit with this code, and torchrun ends those that wait for it."""
 
     def _leave(self) -> None:
