@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from ganherd.comm.startup import end_process, too_late
+from ganherd.comm.startup import end_process, seconds_of, too_late
 from ganherd.errors import UserError, few
 
 LOST_AFTER = 60.0  # seconds without a word from a rank; GANHERD_LOST_AFTER is another number, 0 for never
@@ -90,14 +90,9 @@ class Watch:
 
 
 def lost_after(text: str | None) -> float:
-    """
+    """Return the seconds of silence after which a rank counts as lost; 0 means never.
+
     >>> lost_after(None), lost_after("5"), lost_after("0")
     (60.0, 5.0, 0.0)
     """
-    try:
-        found = LOST_AFTER if text is None else float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < 1e9:
-        raise UserError(f"GANHERD_LOST_AFTER={text}: give seconds, or 0 for never.")
-    return found
+    return seconds_of("GANHERD_LOST_AFTER", text, LOST_AFTER)

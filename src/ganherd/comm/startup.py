@@ -27,13 +27,21 @@ def start_timeout(environ: Mapping[str, str]) -> float:
     >>> start_timeout({}), start_timeout({"GANHERD_START_TIMEOUT": "30"})
     (600.0, 30.0)
     """
-    text = environ.get(TIMEOUT)
+    return seconds_of(TIMEOUT, environ.get(TIMEOUT), DEFAULT_TIMEOUT)
+
+
+def seconds_of(name: str, text: str | None, default: float) -> float:
+    """Return the seconds that an environment variable sets; 0 means never.
+
+    Raises:
+        UserError: It is not a number of seconds.
+    """
     try:
-        seconds = DEFAULT_TIMEOUT if text is None else float(text)
+        seconds = default if text is None else float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < 1e9:
-        raise UserError(f"{TIMEOUT}={text}: give a number of seconds, or 0 to wait for ever.")
+        raise UserError(f"{name}={text}: give seconds, or 0 for never.")
     return seconds
 
 
