@@ -21,6 +21,7 @@ from ganherd.commands.sample import sample
 from ganherd.commands.score import score
 from ganherd.commands.train import train
 from ganherd.errors import Interrupted, UserError
+from ganherd.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
 
 app = typer.Typer(
     name="ganherd", help="Trains many GANs as one.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -43,42 +44,54 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def main() -> None:
-    """Runs a command; what goes wrong is one sentence on stderr and an exit code."""
+    """Run a command and end the process with its exit code. What goes wrong is one sentence on stderr."""
     # Before torch is loaded: threads that wait spin otherwise, and two of them on a shared core are 50 times slower than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    reserve_descriptors()
+    with safe_streams("stderr"), safe_streams("stdout", kind=ResultStream):
+        code = _code_of_command()
+        flush_all()
+    raise SystemExit(code)
+
+
+def _code_of_command() -> int:
     try:
         code = app(standalone_mode=False, prog_name="ganherd")
+        sys.stdout.flush()  # here, where a failure has its sentence
     except UserError as error:
-        _end(str(error), 2)
+        return _end(str(error), 2)
     except Interrupted as error:
-        _end(str(error), 75)
+        return _end(str(error), 75)
     except KeyboardInterrupt:
-        _end("interrupted.", 130)
+        return _end("interrupted.", 130)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer makes an exit of it
+            return BROKEN_PIPE
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
-        sys.stderr.close()
-        raise SystemExit(1) from None
+        return BROKEN_PIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _end(f"{where}{error.strerror or error}.", 2)
+        return _end(f"{where}{error.strerror or error}.", 2)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())  # type: ignore[attr-defined]
-            raise SystemExit(0) from None
+            return 0
         if hasattr(error, "format_message"):  # typer's own: a misspelt option, a missing argument
             context = getattr(error, "ctx", None)
             command = context.command_path if context else "ganherd"
-            _end(f"{error.format_message().rstrip('.')}. See `{command} --help`.", 2)
+            return _end(f"{error.format_message().rstrip('.')}. See `{command} --help`.", 2)
         if type(error).__name__ == "RunFailed":
-            _end(str(error), 1)
+            return _end(str(error), 1)
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # as Python wraps it within a class
-            _end("interrupted.", 130)
+            return _end("interrupted.", 130)
         raise
-    raise SystemExit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
-def _end(sentence: str, code: int) -> None:
+def _end(sentence: str, code: int) -> int:
     say(f"ganherd: {printable(sentence)}")
-    raise SystemExit(code)
+    return code
 
 
 if __name__ == "__main__":

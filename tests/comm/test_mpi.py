@@ -37,6 +37,13 @@ def test_a_rank_that_cannot_go_on_ends_the_job(how: str, ends: int, tmp_path: Pa
 
 
 @pytest.mark.mpi
+def test_a_rank_that_fails_alone_says_why_before_the_job_ends() -> None:
+    code, said = job("mpi", 2, "rank_fails_alone.py")
+    assert code == 75, said
+    assert said.count("ganherd: memory ran out; resume it with: ganherd train --resume RUN") == 1, said
+
+
+@pytest.mark.mpi
 def test_a_mistake_that_all_ranks_were_given_ends_each_with_its_own_code(tmp_path: Path) -> None:
     code, said = job("mpi", 2, "rank_that_dies.py", "all fail", tmp_path)
     assert code == 5, said

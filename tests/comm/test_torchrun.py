@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 
-from comm.launch import job
+import little
+from comm.launch import job, torchrun
+from ganherd.cli import app
 from ganherd.comm.detect import connect
 from ganherd.errors import UserError
 
@@ -77,6 +82,36 @@ def test_on_a_gpu_ranks_answer_as_one_process(tmp_path: Path) -> None:
         code, said = job("torch", ranks, "rank_on_gpu.py", tmp_path)
         assert code == 0, said
         assert len(list(tmp_path.glob(f"{ranks}-*"))) == ranks, said
+
+
+def test_no_option_of_train_is_taken_by_torchrun() -> None:
+    """torchrun reads abbreviations of its own options even among the words of the program that it starts."""
+    from torch.distributed.run import get_args_parser
+
+    command = typer.main.get_command(app).commands["train"]  # type: ignore[attr-defined]
+    for parameter in command.params:
+        names = [name for name in parameter.opts if name.startswith("-")]
+        assert not names or any(_passes(get_args_parser(), name) for name in names), names
+
+
+def _passes(parser: argparse.ArgumentParser, option: str) -> bool:
+    """Whether the option reaches the program behind `-m`."""
+    try:
+        return parser.parse_args(["-m", "ganherd", "train", option, "x"]).training_script_args == ["train", option, "x"]
+    except SystemExit:
+        return False
+
+
+def test_torchrun_trains_a_run_in_the_folder_that_it_is_given(tmp_path: Path) -> None:
+    recipe, run = little.write_recipe(tmp_path, budget="6steps", net="tiny"), tmp_path / "run"
+    scores = ("--set", "run.scores=false")
+    words = ("-m", "ganherd", "train", str(recipe), "--run-dir", str(run), "--quiet", "--json", *scores)
+    done = subprocess.run(
+        [*torchrun(), "--nproc-per-node", "2", *words],
+        env=little.environment(), capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["run"] == str(run)
 
 
 def test_half_an_environment_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,17 +315,20 @@ def test_where_the_launcher_ends_all_at_once_the_way_to_go_on_was_said_at_the_st
 
 
 @pytest.mark.long
-def test_torchrun_passes_a_stop_on_and_the_run_can_be_gone_on_with(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_torchrun_passes_a_stop_on_and_the_run_can_be_gone_on_with(
+    number: signal.Signals, data: Path, tmp_path: Path
+) -> None:
     """torchrun itself ends with 1, whatever its workers end with."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "cellular", "100000steps")))
     command = [*torchrun(), "--nproc-per-node", "2", "-m", "--", "ganherd", "train", str(written), "--run", str(run)]
     process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
     little.underway(process, run)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     said = process.communicate(timeout=120)[1]
     step = little.steps(run)[-1]
-    assert process.returncode == 1 and said.count(f"ganherd: stopped by SIGTERM at step {step}.") == 1, said
+    assert process.returncode == 1 and said.count(f"ganherd: stopped by {number.name} at step {step}.") == 1, said
     little.resume(run, f"{step + 3}steps")
     assert RunFolder(run).info["state"] == "finished"
 

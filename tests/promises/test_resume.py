@@ -100,11 +100,11 @@ def test_a_budget_below_what_is_done_is_refused_and_changes_nothing(
 def test_a_stop_after_any_step_is_exact(
     tmp_path: Path, settings: Any, undisturbed: Path, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    number = signal.SIGHUP if step == 5 else signal.SIGTERM  # a closed terminal is a polite stop, too
     with monkeypatch.context() as patch:
-        ask_to_stop(patch, step)
-        with pytest.raises(
-            ganherd.Interrupted, match=f"SIGTERM at step {step}.*resume it with: ganherd train --resume"
-        ):
+        ask_to_stop(patch, step, number)
+        asked = f"{number.name} at step {step}.*resume it with: ganherd train --resume"
+        with pytest.raises(ganherd.Interrupted, match=asked):
             little.train(tmp_path / "run", settings)
     assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
     assert little.steps(tmp_path / "run")[-1] == step
@@ -144,7 +144,20 @@ def test_a_second_ctrl_c_stops_at_once_and_costs_only_the_steps_since_the_checkp
     little.assert_same(tmp_path / "run", undisturbed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_closed_terminal_is_ignored_under_nohup(
+    tmp_path: Path, settings: Any, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        ask_to_stop(monkeypatch, 10, signal.SIGHUP)
+        little.train(tmp_path / "run", settings)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    little.assert_same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stop_while_the_mixture_is_made_can_be_resumed(
     tmp_path: Path, settings: Any, undisturbed: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

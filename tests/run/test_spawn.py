@@ -27,7 +27,8 @@ here = Path(sys.argv[1])
 def work(**_):
     rank = os.environ["RANK"]
     if "listens" in sys.argv:
-        signal.signal(signal.SIGTERM, lambda *_: (here / f"{rank}-told-{time.monotonic_ns()}").touch())
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda n, _: (here / f"{rank}-told-{signal.Signals(n).name}-{time.monotonic_ns()}").touch())
     (here / f"{rank}-pid").write_text(str(os.getpid()))
     (here / f"{rank}-here").touch()
     while not list(here.glob(f"{rank}-told-*")):
@@ -53,13 +54,38 @@ def pids(folder: Path) -> list[int]:
     return [int((folder / f"{rank}-pid").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_no_rank_outlives_the_command_and_each_is_told_once(tmp_path: Path, number: signal.Signals) -> None:
+def told(folder: Path) -> list[list[str]]:
+    """The signals that each rank was told."""
+    return [[path.name.split("-")[2] for path in folder.glob(f"{rank}-told-*")] for rank in range(2)]
+
+
+def test_no_rank_outlives_the_command_and_each_is_told_once(tmp_path: Path) -> None:
     process = start(tmp_path, "listens")
-    process.send_signal(number)
+    process.kill()
     process.communicate(timeout=60)  # which the ranks hold open too
-    assert process.returncode == -number
-    assert [len(list(tmp_path.glob(f"{rank}-told-*"))) for rank in range(2)] == [1, 1]
+    assert process.returncode == -signal.SIGKILL
+    assert told(tmp_path) == [["SIGTERM"], ["SIGTERM"]]
+
+
+def test_a_closed_terminal_is_passed_on_to_all_ranks_once(tmp_path: Path) -> None:
+    process = start(tmp_path, "listens")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert told(tmp_path) == [["SIGHUP"], ["SIGHUP"]]
+
+
+def test_a_closed_terminal_is_ignored_by_the_command_and_its_ranks_under_nohup(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = start(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    for pid in (process.pid, *pids(tmp_path)):
+        os.kill(pid, signal.SIGHUP)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:

@@ -212,9 +212,12 @@ class Communicator(ABC):
         """Ends every rank at once with this exit code; for a rank that cannot go on while others wait for it."""
 
     @abstractmethod
-    def fail(self, code: int, patience: float = 10.0) -> None:
-        """For a rank that ends with an error. Returns where all ranks come here within so many seconds, as after a mistake
-        that all were given; else the others are waiting for this one, and are ended with this exit code."""
+    def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
+        """End the job if only this rank has an error.
+
+        Returns if all ranks come here within `patience` seconds, as after a mistake that all were given. Otherwise the others
+        wait for this one: `last_words` go to stderr, since nothing can be said later, and all end with this exit code.
+        """
 
     def close(self) -> None:
         """The last call: waits, without using the processor, until all ranks have come here, however long that takes."""

@@ -47,26 +47,40 @@ def launched(environ: Mapping[str, str]) -> int:
 
 
 def connect(name: str, environ: Mapping[str, str] = os.environ) -> Communicator:
-    """The communicator of that name, introduced to all other ranks; called by all of them."""
-    from ganherd.comm.agree import introduce
+    """Return the communicator of that name, introduced to all other ranks; every rank calls this.
 
+    Raises:
+        UserError: the ranks cannot work together, or one of them died while they started.
+    """
+    from ganherd.comm.agree import introduce
+    from ganherd.comm.base import RankLost
+    from ganherd.comm.startup import start_watchdog
+
+    with start_watchdog(environ):
+        try:
+            comm = _made(name, environ)
+            introduce(comm)
+        except RankLost as error:
+            raise UserError(f"{error}, while the ranks were started: start the job again.") from error
+    return comm
+
+
+def _made(name: str, environ: Mapping[str, str]) -> Communicator:
     if name == "mpi":
         from ganherd.comm.mpi import Mpi
 
-        comm: Communicator = Mpi()
+        comm = Mpi.world()
         _refuse_alone(comm.size, environ)
-    elif name == "torch":
+        return comm
+    if name == "torch":
         from ganherd.comm.torch import Torch
 
-        comm = Torch()
-    elif name == "local":
+        return Torch()
+    if name == "local":
         from ganherd.comm.local import Local
 
-        comm = Local()
-    else:
-        raise UserError(f"there is no communicator {name!r}: choose {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
-    introduce(comm)
-    return comm
+        return Local()
+    raise UserError(f"there is no communicator {name!r}: choose {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
 
 
 def _refuse_alone(size: int, environ: Mapping[str, str]) -> None:

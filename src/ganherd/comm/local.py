@@ -35,7 +35,7 @@ class Local(Communicator):
     def abort(self, code: int) -> NoReturn:
         sys.exit(code)
 
-    def fail(self, code: int, patience: float = 10.0) -> None:
+    def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
         pass
 
     def _start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from ganherd.comm.again import ULFM
 from ganherd.comm.base import Communicator, RankLost, Survivors
 from ganherd.comm.pending import Work
 from ganherd.errors import UserError
+from ganherd.standard_streams import flush_all
 
 _MESSAGE = 1  # the tag of members' rows
 _NEVER = 2  # a tag that no message has
@@ -49,22 +51,41 @@ class Mpi(Communicator):
             set()
         )  # what has not ended: MPI looks at its buffers, whoever else has forgotten it
 
+    @classmethod
+    def world(cls) -> Mpi:
+        """Return the communicator of all ranks of the job.
+
+        Raises:
+            RankLost: a rank died before all had met.
+        """
+        mpi = _load()
+        try:
+            return cls()
+        except mpi.Exception as error:
+            raise RankLost(f"MPI lost a rank ({str(error).partition(chr(10))[0]})") from error
+
     def abort(self, code: int) -> NoReturn:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_all()
         self._mpi.COMM_WORLD.Abort(code)
         raise AssertionError("MPI does not return from an abort")
 
-    def fail(self, code: int, patience: float = 10.0) -> None:
+    def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
+        if not self._all_come(patience):
+            print(last_words, file=sys.stderr, end="\n" if last_words else "")
+            self.abort(code)
+
+    def _all_come(self, patience: float) -> bool:
+        """Return whether all ranks come here within this many seconds."""
         began = time.monotonic()
         try:
             everyone = self._last.Ibarrier()
             while not everyone.Test():
                 if time.monotonic() - began > patience:
-                    self.abort(code)
+                    return False
                 time.sleep(_NAP[1])
         except self._mpi.Exception:  # one of them is gone, or waits no more
-            self.abort(code)
+            return False
+        return True
 
     def check(self) -> None:
         if self.goes_on:
@@ -224,7 +245,7 @@ class _Requests:
 
 
 def _load() -> Any:
-    """mpi4py with its library; MPI is started by this import, so it is made when a communicator is."""
+    """Return mpi4py's module with MPI started. Starting MPI waits for the other ranks, so importing ganherd must not do it."""
     try:
         import mpi4py
 
@@ -232,6 +253,7 @@ def _load() -> Any:
             raise UserError(f"mpi4py {mpi4py.__version__} is too old for ganherd: pip install -U 'ganherd[mpi]'.")
         # MPI_Finalize may wait for ever for ranks that are lost; under ULFM a process may end without it
         mpi4py.rc.finalize = os.environ.get(ULFM) != "1"
+        mpi4py.rc.initialize = False  # it would hold Python's lock while it waits for the other ranks
         from mpi4py import MPI
     except ModuleNotFoundError as error:
         raise UserError(
@@ -242,4 +264,19 @@ def _load() -> Any:
         raise UserError(
             f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): load your site's MPI module, or pip install mpich."
         ) from error
+    if not MPI.Is_initialized():
+        _initialize(MPI)
     return MPI
+
+
+def _initialize(mpi: Any) -> None:
+    """Start MPI without holding Python's lock, so that the start-up watchdog can end a process that waits for ever."""
+    try:
+        start = ctypes.CDLL(mpi.__file__).MPI_Init_thread  # of the MPI library that mpi4py is linked with
+    except (OSError, AttributeError):  # a platform that does not look in linked libraries
+        mpi.Init_thread()
+        return
+    if code := start(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int())):
+        raise UserError(f"MPI cannot be started (MPI_Init_thread returned {code}): check the launcher and its options.")
+    for comm in (mpi.COMM_SELF, mpi.COMM_WORLD):  # as mpi4py does when it starts MPI itself
+        comm.Set_errhandler(mpi.ERRORS_RETURN)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
-from ganherd.errors import UserError
+from ganherd.comm.startup import end_process, seconds_of, too_late
+from ganherd.errors import UserError, few
 
 LOST_AFTER = 60.0  # seconds without a word from a rank; GANHERD_LOST_AFTER is another number, 0 for never
 
@@ -42,10 +41,9 @@ def meet(store: Any, rank: int, size: int, patience: float) -> str:
                 if store.check([f"{name}/all"]):
                     return name
         waited = time.monotonic() - began
-        if waited > patience:
-            raise UserError(
-                f"rank {rank} of {size} waited for the others for {patience:.0f} seconds: have all been started?"
-            )
+        if 0 < patience < waited:
+            missing = [f"rank {r}" for r in range(size) if not store.check([here[r]])]
+            raise UserError(too_late({"RANK": str(rank)}, patience, few(missing, 3)))
         time.sleep(min(0.2, 0.005 + waited / 20))
 
 
@@ -88,20 +86,13 @@ class Watch:
         while not self._over.wait(self.after / 10):
             if (now := time.monotonic()) - self._heard > self.after:
                 silent = f"rank {self._before}" if now - self._answered < self.after / 2 else "the store"
-                sentence = f"ganherd: rank {self._rank} ends: nothing was heard of {silent} for {self.after:g} seconds."
-                print(sentence, file=sys.stderr, flush=True)
-                os._exit(1)
+                end_process(f"rank {self._rank} ends: nothing was heard of {silent} for {self.after:g} seconds.", 1)
 
 
 def lost_after(text: str | None) -> float:
-    """
+    """Return the seconds of silence after which a rank counts as lost; 0 means never.
+
     >>> lost_after(None), lost_after("5"), lost_after("0")
     (60.0, 5.0, 0.0)
     """
-    try:
-        found = LOST_AFTER if text is None else float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < 1e9:
-        raise UserError(f"GANHERD_LOST_AFTER={text}: give seconds, or 0 for never.")
-    return found
+    return seconds_of("GANHERD_LOST_AFTER", text, LOST_AFTER)

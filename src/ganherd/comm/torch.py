@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -19,9 +18,10 @@ from torch import Tensor
 from ganherd.comm.base import Communicator, RankLost
 from ganherd.comm.pending import Work
 from ganherd.comm.rendezvous import Watch, lost_after, meet
+from ganherd.comm.startup import start_timeout
 from ganherd.errors import UserError
+from ganherd.standard_streams import flush_all
 
-_PATIENCE = timedelta(minutes=5)  # until all ranks have found each other
 _APART = 1  # the tag of rows that ranks send when they like
 _FOREVER = timedelta(days=30)  # a rank may be slow; one that dies closes its connections, which the others notice
 
@@ -44,11 +44,10 @@ class Torch(Communicator):
 
     def abort(self, code: int) -> NoReturn:
         """torchrun ends the others when one of its processes fails."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_all()
         os._exit(code)
 
-    def fail(self, code: int, patience: float = 10.0) -> None:
+    def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
         """Nothing has to be done: it will exit with this code, and torchrun ends those that wait for it."""
 
     def _leave(self) -> None:
@@ -190,13 +189,17 @@ def _join(environ: Mapping[str, str]) -> tuple[Any, Watch | None, Any]:
         ) from error
     serves = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # torchrun holds the store itself
     after = lost_after(environ.get("GANHERD_LOST_AFTER"))
+    patience = 0.9 * start_timeout(environ)  # what is raised here says more than the start-up watchdog can
+    store_timeout = timedelta(seconds=patience) if patience else _FOREVER
 
     def store(serves: bool = False) -> Any:
-        return dist.PrefixStore("ganherd", dist.TCPStore(host, port, size, serves, _PATIENCE))
+        # `meet` waits for the other ranks, and can say which are missing
+        made = dist.TCPStore(host, port, size, serves, store_timeout, wait_for_workers=False)
+        return dist.PrefixStore("ganherd", made)
 
     try:
         first = store(serves)
-        name = meet(first, rank, size, _PATIENCE.total_seconds())
+        name = meet(first, rank, size, patience)
         own = dist.PrefixStore(name, first)
         dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=_FOREVER)
     except (dist.DistError, RuntimeError) as error:

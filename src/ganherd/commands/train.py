@@ -17,6 +17,7 @@ from ganherd.errors import UserError
 if TYPE_CHECKING:
     from ganherd.comm.base import Communicator
     from ganherd.recipe import Recipe
+    from ganherd.run.conclude import Run
 
 
 def train(
@@ -24,7 +25,12 @@ def train(
         str | None, typer.Argument(help="A packaged recipe's name or a YAML file; default: digits-wcgan.")
     ] = None,
     sets: Set = None,
-    run: Annotated[Path | None, typer.Option(help="Folder of the new run; default: runs/NNNNN-NAME.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", "--run-dir", help="Folder of the new run; default: runs/NNNNN-NAME. Under torchrun use --run-dir."
+        ),
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run, exactly.")] = None,
     retrain: Annotated[
         str | None, typer.Option(help="With --resume: train these classes of a finished run anew, as cat,dog or 3.")
@@ -91,7 +97,7 @@ def train(
         _part(recipe, run, members, overrides, as_json, quiet)
         return
     if engine == "local" and (ranks or 1) == 1:
-        _train(None, recipe, run, resume, overrides, trust_code, as_json, quiet)
+        _trained(_train(None, recipe, run, resume, overrides, trust_code, quiet), as_json)
         return
     if engine == "local":
         from ganherd.run import phases
@@ -106,7 +112,9 @@ def train(
     from ganherd.run.ranks import job
 
     with job(lambda: connect(engine)) as comm:
-        _train(comm, recipe, run, resume, overrides, trust_code, as_json, quiet)
+        done = _train(comm, recipe, run, resume, overrides, trust_code, quiet)
+    if comm.latest.rank == 0:  # after the job: output that nobody reads must not look like a rank that failed
+        _trained(done, as_json)
 
 
 def _grown(grow: Path, recipe: str | None, resume: Path | None, overrides: list[str]) -> str:
@@ -160,10 +168,9 @@ def _train(
     resume: Path | None,
     overrides: list[str],
     trust_code: bool,
-    as_json: bool,
     quiet: bool,
-) -> None:
-    """`comm`: of the ranks that all do this; none: this process alone."""
+) -> Run:
+    """Train in this process, or as one of the ranks of `comm`, which all call this."""
     from ganherd import recipe_file
     from ganherd.run.ranks import together
 
@@ -179,11 +186,8 @@ def _train(
     from ganherd.run import start
 
     if resume:
-        done = start.resume(resume, overrides, quiet, trust_code, comm)
-    else:
-        done = start.begin(loaded, run, Path(recipe or recipe_file.DEFAULT).stem, quiet, job=comm)
-    if comm is None or comm.latest.rank == 0:
-        _trained(done, as_json)
+        return start.resume(resume, overrides, quiet, trust_code, comm)
+    return start.begin(loaded, run, Path(recipe or recipe_file.DEFAULT).stem, quiet, job=comm)
 
 
 def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_json: bool, quiet: bool) -> None:

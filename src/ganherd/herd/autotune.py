@@ -18,6 +18,7 @@ from ganherd.herd.engine import Herd, Plan, copied, members_that_fit, on_device,
 from ganherd.herd.state import bases
 from ganherd.herd.step import SUMS, Step
 from ganherd.host import free_memory
+from ganherd.memory import is_out_of_memory, reason
 from ganherd.recipe import Engine as Settings
 from ganherd.recipe import parse_bytes
 
@@ -91,18 +92,36 @@ def cannot_be_fused(herd: Herd) -> str:
         batches = partial(herd.feed.batch_at, block, own)
         try:
             Step(breed.g, herd.d, herd.rules, mapped=True)(state, batches, on_device(own, herd.device), sums, 0)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise UserError(
+                    f"one member does not fit into the memory of {herd.device} while it trains ({reason(error)}). "
+                    "Lower train.batch, use smaller nets, or free memory there."
+                ) from error
             return (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
     return ""
 
 
 def _chunk(herd: Herd, settings: Settings) -> int:
+    """Return how many members train on the device at once: 1 if the measurement, which holds on to all it sees, runs out."""
+    try:
+        return members_that_fit(herd, _limit(herd, settings))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    if herd.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return 1
+
+
+def _limit(herd: Herd, settings: Settings) -> int:
+    """Return the bytes that members may take on the device."""
     if settings.memory is not None:
-        return members_that_fit(herd, parse_bytes(settings.memory))
+        return parse_bytes(settings.memory)
     if herd.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(herd.device)
-        return members_that_fit(herd, int(0.8 * free))
-    return members_that_fit(herd, free_memory() // 2)
+        return int(0.8 * free)
+    return free_memory() // 2
 
 
 def _identity(herd: Herd, plans: list[Plan]) -> str:

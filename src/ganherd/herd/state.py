@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.names import kept, refuse_shared_buffers
+from ganherd.memory import require_memory
 
 State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets, `set.` are per-member settings
 
@@ -141,6 +142,9 @@ def founded(
     One module lives at a time, and its numbers go straight into its row: thousands of members are founded as fast as drawn.
     """
     blueprint = Blueprint(seeded(make, seeds[0]).to(dtype))
+    require_memory(
+        3 * len(seeds) * blueprint.size * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"
+    )
     params = torch.empty(len(seeds), blueprint.size, dtype=dtype)
     buffers = {name: torch.empty(len(seeds), *shape, dtype=of) for name, (shape, of) in blueprint.buffers.items()}
     for row, seed in enumerate(seeds):

@@ -8,10 +8,12 @@ from typing import Any
 from ganherd.comm.base import RankLost
 from ganherd.errors import Interrupted, UserError
 from ganherd.herd.engine import Plan
+from ganherd.memory import is_out_of_memory, reason
 from ganherd.run import checkpoint, spares, trackers
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
 from ganherd.run.conclude import Run, conclude, conclude_part
+from ganherd.run.disk import advice_on
 from ganherd.run.folder import RunFolder
 from ganherd.run.identity import versions
 from ganherd.run.loop import RunFailed, Trainer
@@ -95,10 +97,21 @@ def train_on(
         except UserError:  # as of a function of the user's own: mended, the run goes on
             _leave(folder, "interrupted")
             raise
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            _leave(folder, "interrupted")
+            at = f" at step {trainer.step:,}" if trainer else ""
+            raise Interrupted(
+                f"memory ran out{at} ({reason(error)}); the last checkpoint is whole. A new run needs less memory with fewer "
+                f"members, a smaller train.batch or a smaller engine.chunk. To continue this one, free memory or use more "
+                f"ranks; {again}"
+            ) from error
         except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
             _leave(folder, "interrupted")
             raise Interrupted(
-                f"{error.strerror or error} while writing to {folder.path}; the last checkpoint is whole. {again}"
+                f"{error.strerror or error} while writing to {folder.path}; the last checkpoint is whole. "
+                f"{advice_on(error)}{again}"
             ) from error
 
 

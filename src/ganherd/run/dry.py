@@ -9,17 +9,20 @@ from typing import Any
 from ganherd.herd import autotune
 from ganherd.herd.engine import memory_per_member, rate
 from ganherd.herd.state import bytes_per_member
+from ganherd.memory import refused_if_too_large
 from ganherd.recipe import Recipe, parse_budget
 from ganherd.run import phases
 from ganherd.run.assemble import Assembly, assemble
 from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.device import missing_gpu
+from ganherd.run.disk import disk_need
 from ganherd.run.meetings import never_due, plan_meetings, refuse_impossible
 from ganherd.run.progress import duration, size
 
 LONG = 3.0  # seconds; where one step of one member takes longer, nothing else is measured
 
 
+@refused_if_too_large()
 def describe(recipe: Recipe, tell: Callable[[dict[str, Any]], None] = lambda facts: None) -> dict[str, Any]:
     """Assembles the herd and runs it for a second on copies; nothing is written.
 
@@ -71,11 +74,14 @@ def _measured(assembly: Assembly) -> dict[str, Any]:
         )
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.size, 2.0))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
+    disk = disk_need(assembly, budget.steps)
     return {
         "engine": engine,
         "state_bytes": bytes_per_member(herd.state) * herd.size,
         "training_bytes": memory * min(at_once, herd.size),
         "data_bytes": int(herd.feed.x.numel() * herd.feed.x.element_size()),
+        "disk_bytes": disk.total,
+        "disk": disk.describe(),
         "steps": budget.steps,
         "epochs": round(budget.steps / assembly.steps_per_epoch, 2),
         "member_steps_per_second": round(speed, 1 if speed >= 1 else 4),
@@ -116,6 +122,7 @@ def measured(facts: dict[str, Any], said: Sequence[str] = ()) -> str:
         "memory": "{} state, {} while training, {} data".format(
             *(size(facts[f"{what}_bytes"]) for what in ("state", "training", "data"))
         ),
+        "disk": facts["disk"],
         "length": f"{facts['steps']:,} steps, {facts['epochs']:g} epochs",
         "time": f"about {duration(facts['seconds'])} at {speed:{',.0f' if speed >= 1 else '.2g'}} member-steps/s, "
         f"measured on {facts['measured']}",

@@ -7,6 +7,7 @@ the same step. The first rank alone writes records, run.json and the mixture. In
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ganherd.errors import Interrupted, UserError
 from ganherd.host import own_cores
+from ganherd.memory import refused_if_too_large
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,11 +181,12 @@ def job(connect: Callable[[], Communicator]) -> Iterator[Communicator]:
     comm = connect()
     try:
         yield comm
-    except RankLost as error:  # which the run itself outlives, or explains
-        comm.latest.fail(75)
-        raise Interrupted(f"{error}, before the run had begun: start it again.") from error
+    except RankLost as error:  # which the run itself outlives, or explains; every rank hears of it and ends by itself
+        if not comm.latest.is_teller():
+            raise SystemExit(75) from None
+        raise Interrupted(f"{error}, before the run had begun: start the job again.") from error
     except BaseException as error:
-        comm.latest.fail(_code(error))
+        comm.latest.fail(_code(error), last_words=_last_words(error))
         raise
     if comm.goes_on:
         with suppress(RankLost):  # all are done: who is lost now is missed by nobody
@@ -198,7 +201,8 @@ def together(comm: Communicator | None, work: Callable[[], T]) -> T:
         return work()
     mistake, done = "", None
     try:
-        done = work()
+        with refused_if_too_large():
+            done = work()
     except UserError as error:
         mistake = str(error)
     mistakes = [each.decode() for each in comm.collect(mistake.encode())]
@@ -223,3 +227,16 @@ def _code(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1)
+
+
+def _last_words(error: BaseException) -> str:
+    """Return what the command would report of an error.
+
+    >>> _last_words(Interrupted("stopped at step 9.")), _last_words(SystemExit(75))
+    ('ganherd: stopped at step 9.', '')
+    """
+    from ganherd.run.repair import RunFailed
+
+    if isinstance(error, (UserError, Interrupted, RunFailed)):
+        return f"ganherd: {error}"
+    return "" if isinstance(error, SystemExit) else "".join(traceback.format_exception(error)).rstrip()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ganherd.errors import Interrupted
 from ganherd.herd.state import State
 from ganherd.run import checkpoint
+from ganherd.run.disk import advice_on
 
 if TYPE_CHECKING:
     from ganherd.run.loop import Trainer
@@ -53,7 +54,9 @@ def settle(trainer: Trainer) -> None:
 
 def _give_up(trainer: Trainer, step: int | None, error: OSError) -> None:
     before = "the one before is whole" if checkpoint.steps(trainer.folder.checkpoints) else "it is the first one"
-    why = f"the checkpoint of step {step} could not be written ({error.strerror}); {before}."
+    why = (
+        f"the checkpoint of step {step} could not be written ({error.strerror}); {before}. {advice_on(error)}".rstrip()
+    )
     trainer.strategy.leave()
     trainer.ranks.end(Interrupted(why))
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from ganherd.comm.again import RANKS
 from ganherd.host import cores
+from ganherd.run.stop import STOP_SIGNALS, stop_signals
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _PATIENCE = 30.0  # seconds for the others to end by themselves when one has failed
 _WHY = {  # of ranks that were ended by a signal which nobody asked for
     signal.SIGKILL: ", as the system does where memory runs out",
@@ -64,14 +64,14 @@ def spawn(ranks: int, words: Sequence[str]) -> int:
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, number)
 
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until all are there to be told
+    before = {number: signal.getsignal(number) for number in stop_signals()}
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until all are there to be told
     try:
         for process in processes:
             process.start()
-        for number in _SIGNALS:
+        for number in before:
             signal.signal(number, tell)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         _store = _meeting_place(port)  # its thread must not be there when ranks are forked
         return _watch(processes)
     finally:
@@ -80,7 +80,7 @@ def spawn(ranks: int, words: Sequence[str]) -> int:
         end.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def _be(environment: Mapping[str, str], words: Sequence[str], line: Connection, end: Connection) -> None:
@@ -92,7 +92,7 @@ def _be(environment: Mapping[str, str], words: Sequence[str], line: Connection, 
     sys.argv[1:] = words
     # the first alone says that it was interrupted before it listened; a shell may have left it deaf
     signal.signal(signal.SIGINT, signal.default_int_handler if environment["RANK"] == "0" else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     end.close()
     threading.Thread(target=_follow, args=(line,), name="parent", daemon=True).start()
     main()
@@ -112,6 +112,8 @@ def _watch(processes: Sequence[BaseProcess]) -> int:
             failed, since = codes[0], time.monotonic()
             _explain(processes)
         if failed and time.monotonic() - since > _PATIENCE:
+            message = f"the other ranks still ran {_PATIENCE:.0f} seconds later and were ended; start the command again"
+            print(f"ganherd: {message}.", file=sys.stderr, flush=True)
             break
         time.sleep(0.05)
     if not failed:  # all have ended since the last look

@@ -13,13 +13,16 @@ from ganherd import recipe_file
 from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
+from ganherd.memory import refused_if_too_large
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, phases, trackers
+from ganherd.run.assemble import Assembly
 from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.catch_up import bring_back
 from ganherd.run.conclude import Run
 from ganherd.run.course import train_on
 from ganherd.run.device import missing_gpu, set_precision
+from ganherd.run.disk import advice_on, check_disk, disk_need
 from ganherd.run.folder import RunFolder, next_path, write_aside
 from ganherd.run.identity import (
     check_data,
@@ -39,8 +42,11 @@ from ganherd.run.ranks import together
 from ganherd.run.ready import planned, ready, settle_in, shared, stand_by
 from ganherd.run.rescue import Rescue
 from ganherd.run.restarts import reached
+from ganherd.standard_streams import safe_streams
 
 
+@safe_streams("stderr", "stdout")
+@refused_if_too_large()
 def begin(
     recipe: Recipe,
     path: str | Path | None = None,
@@ -125,6 +131,9 @@ def _begin(
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
     for note in [*too_short(recipe.train.budget, budget.steps), *never_due(recipe, meetings, budget.steps)]:
         say(f"note: {note}")
+    where = Path(path) if path is not None else next_path(Path("runs"), name)
+    for note in together(ranks.everyone, lambda: _disk_notes(assembly, budget.steps, where)):
+        say(f"note: {note}")
     facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
     with ExitStack() as held:
@@ -149,6 +158,8 @@ def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: Exit
     return folder
 
 
+@safe_streams("stderr", "stdout")
+@refused_if_too_large()
 def resume(
     path: str | Path,
     overrides: Sequence[str] = (),
@@ -223,6 +234,10 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
             budget.end_at(resumed.step)
 
+        if resumed is None or resumed.step < budget.steps:
+            for note in together(everyone, lambda: _disk_notes(assembly, budget.steps, folder.path)):
+                say(f"note: {note}")
+
         def go_on() -> None:
             checkpoint.sweep(folder.checkpoints)
             facts = {"ranks": now, "engine": vars(plan)} if now or info.get("ranks") else {}
@@ -233,9 +248,15 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         try:
             ranks.every(lambda: go_on() if ranks.is_first else None)
         except OSError as error:
-            ranks.end(Interrupted(f"{error.strerror} while writing to {folder.path}; resume it with: {rescue.again()}"))
+            why = f"{error.strerror} while writing to {folder.path}. {advice_on(error)}"
+            ranks.end(Interrupted(f"{why}Nothing is lost; resume it with: {rescue.again()}"))
         folder = shared(ranks, folder, rescue)
         return train_on(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
+
+
+def _disk_notes(assembly: Assembly, steps: int, folder: Path) -> list[str]:
+    """Check the disk on the rank that writes the records; raises `UserError` if the run cannot fit."""
+    return check_disk(disk_need(assembly, steps), folder) if assembly.ranks.is_first else []
 
 
 def _teller(quiet: bool) -> Any:

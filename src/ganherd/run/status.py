@@ -190,6 +190,9 @@ def _rank_line(rank: dict[str, Any]) -> str:
     >>> _rank_line({"rank": 1, "host": "n7", "state": "processing", "members": [3, 4, 5], "step": 1200, "rate": 31.4,
     ...             "heartbeat": 2.0, "waits": 0.0, "bytes_sent": 2048, "bytes_received": 0, "cores": 8})
     'rank 1 on n7 (8 cores): processing, members 3–5, step 1,200, 31 member-steps/s, heard from 2 s ago, 2.0 KiB sent, 0 B received'
+    >>> _rank_line({"rank": 0, "host": "n7", "state": "processing", "members": [], "heartbeat": 2.0, "waits": 12.0,
+    ...             "bytes_sent": 0, "bytes_received": 0})
+    'rank 0 on n7: processing, heard from 2 s ago, has been waiting for others for 12 s, 0 B sent, 0 B received'
     """
     words = [rank["state"]]
     if own := rank["members"]:
@@ -198,7 +201,7 @@ def _rank_line(rank: dict[str, Any]) -> str:
         words += [f"member{'s' * (len(own) > 1)} {which}", f"step {rank['step']:,}"]
         words += [f"{rank['rate']:,.0f} member-steps/s"]
     words += [f"heard from {duration(rank['heartbeat'])} ago"]
-    words += [f"waits for others since {duration(rank['waits'])}"] if rank["waits"] > 1 else []
+    words += [f"has been waiting for others for {duration(rank['waits'])}"] if rank["waits"] > 1 else []
     words += [f"{size(rank['bytes_sent'])} sent", f"{size(rank['bytes_received'])} received"]
     cores, memory = rank.get("cores"), rank.get("memory")
     has = [f"{cores} core{'s' * (cores != 1)}"] if cores else []

@@ -7,9 +7,17 @@ import threading
 from types import FrameType
 from typing import Any
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # signals that ask for a stop
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that ask this process to stop: SIGHUP is left out if it is ignored, as under `nohup`."""
+    is_deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return tuple(number for number in STOP_SIGNALS if number != signal.SIGHUP or not is_deaf)
+
 
 class StopRequest:
-    """While it is entered, SIGINT, SIGTERM and SIGUSR1 ask for a stop; a second SIGINT stops at once."""
+    """While it is entered, SIGINT, SIGTERM, SIGUSR1 and SIGHUP ask for a stop; a second SIGINT stops at once."""
 
     def __init__(self) -> None:
         self.name = ""  # of the signal that asked; may be set by others, too, who were asked in its place
@@ -23,7 +31,7 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            for number in stop_signals():
                 self._before[number] = signal.signal(number, self._note)
         return self
 
