@@ -33,12 +33,12 @@ def test_kid_equals_torchmetrics_on_the_same_features() -> None:
     theirs.update(fake[:, :, None, None], real=False)
     wanted = float(theirs.compute()[0])
     assert float(discrepancy(fake.double(), real.double())) == pytest.approx(wanted, rel=1e-4)
-    value, _, size = kid(fake, real, subsets=3, size=60)  # all of them each time: subsets in another order
-    assert (value, size) == (pytest.approx(wanted, rel=1e-4), 60)
+    found = kid(fake, real, subsets=3, size=60)  # all of them each time: subsets in another order
+    assert (found.value, found.size) == (pytest.approx(wanted, rel=1e-4), 60)
 
 
 def test_kid_has_no_bias_for_few_samples_where_the_truth_is_0() -> None:
-    values = [kid(correlated_same(100, s), correlated_same(100, s + 500), subsets=20)[0] for s in range(40)]
+    values = [kid(correlated_same(100, s), correlated_same(100, s + 500), subsets=20).value for s in range(40)]
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(len(values))
 
 
@@ -132,8 +132,8 @@ def test_prdc_equals_brute_force() -> None:
     }
     found = prdc(real, fake, k)
     for name, each in wanted.items():
-        assert found[name].tolist() == pytest.approx([float(one) for one in each]), name
-        assert float(found[name].mean()) > 0, name
+        assert found.each[name].tolist() == pytest.approx([float(one) for one in each]), name
+        assert found.value(name) > 0, name
 
 
 def test_the_data_scores_well_and_noise_does_not(digits: Any, replay: Replay) -> None:

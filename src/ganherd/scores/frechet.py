@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ganherd.scores import intervals
 from ganherd.scores.clock import Progress, timed
 from ganherd.scores.features import Features
 from ganherd.scores.groups import Group, by_class, entries, wanted_groups
@@ -86,10 +87,9 @@ def of_groups(groups: list[Group], progress: Progress | None = None) -> list[tup
 
 
 def interval(value: float, error: float | None) -> dict[str, Any]:
-    if error is None:
+    if error is None or not math.isfinite(value) or not math.isfinite(error):
         return {}
-    how = "infinitesimal bootstrap"  # over the samples; the data is held fixed
-    return {"interval": {"low": value - 1.96 * error, "high": value + 1.96 * error, "level": 0.95, "how": how}}
+    return {"interval": intervals.around(value, error, "infinitesimal bootstrap")}
 
 
 def measure_fid(material: Material) -> dict[str, Any]:

@@ -22,6 +22,11 @@ def interval(low: float, high: float, how: str) -> dict[str, Any]:
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
 
 
+def around(value: float, error: float, how: str) -> dict[str, Any]:
+    """Return the interval of a value with this standard error."""
+    return interval(value - 1.96 * error, value + 1.96 * error, how)
+
+
 def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """Return the interval of a share of n: never beyond 0 or 1, and of some width also if all or none were right.
 
@@ -38,8 +43,19 @@ def share(value: float, n: int) -> dict[str, Any]:
     return interval(*wilson(value, n), "Wilson's, over the samples")
 
 
-def mean(values: np.ndarray, seed: int) -> dict[str, Any]:
-    """Of the mean of the values: the middle 95 % of the means of resamples."""
+def share_with_error(value: float, error: float, fewest: float, most: float, how: str) -> dict[str, Any]:
+    """Return the interval of a share with this standard error: Wilson's of as many independent points as have that error.
+
+    It is as that of at most `most` points, and as that of `fewest` if there is no error to go by.
+    """
+    points = min(most, value * (1 - value) / error**2) if error > 0 and 0 < value < 1 else fewest
+    return interval(*wilson(value, points), how)
+
+
+def mean(values: np.ndarray, seed: int) -> dict[str, Any] | None:
+    """Return the interval of the mean of the values, the middle 95 % of the means of resamples; None if all are equal."""
+    if (values == values[0]).all():
+        return None
     rng = np.random.default_rng([seed, len(values)])
     means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(RESAMPLES)]
     low, high = np.quantile(means, (0.025, 0.975))
