@@ -116,7 +116,7 @@ def interval_of(name: str, found: Found, seed: int) -> dict[str, Any] | None:
     if name == "precision":  # samples are in or out independently of each other
         return intervals.share(value, n)
     if name == "density":  # it is no share: it may be above 1
-        return intervals.mean(found.each[name], seed)
+        return intervals.mean(found.each[name])
     how = f"{redraws.SUBSETS} subsets of the samples"
     return intervals.share_with_error(value, found.counts[name].error(seed), n / NEIGHBOURS, n, how)
 
