@@ -125,7 +125,7 @@ def find(
     from ganherd import mixture
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder
-    from ganherd.scores.of_run import reference_for
+    from ganherd.scores.of_run import recorded_network, reference_for
 
     if size < 1 or samples < 2:
         raise UserError("an ensemble needs --size of at least 1, and -n of at least 2 samples of each generator.")
@@ -136,7 +136,8 @@ def find(
         raise UserError("the members of this run stand for classes, which an ensemble would lose: sample it as it is.")
     data = load(folder.recipe.data)
     aims.refuse(f"--by {by}", by, data, samples, made.takes_label, trust_code)
-    reference = reference_for(data, network, samples, None, trust_code, progress)
+    default = recorded_network(folder.scores_path, data)
+    reference = reference_for(data, network, samples, None, trust_code, progress, default)
     try:
         name = reference.network.name
     except LeftOut as why:

@@ -180,7 +180,16 @@ def test_ifid_is_the_mean_of_the_classes_and_is_shy_where_it_must_be(digits: Any
     assert "singular" in few["warning"] and "KID" in few["warning"] and "interval" not in few
     assert few["kid"]["value"] == pytest.approx(np.mean(list(few["kid"]["per_class"].values())))
     none = score(replay(digits), digits, ["ifid"], samples=12)["ifid"]
-    assert none["value"] is None and "fewer than two samples" in none["warning"]
+    assert none["value"] is None and "fewer than two were generated of" in none["warning"]
+
+
+def test_ifid_tells_too_little_data_from_too_few_samples(digits: Any, replay: Replay) -> None:
+    keep = np.flatnonzero((digits.y != 7) | (np.cumsum(digits.y == 7) == 1) & (digits.y == 7))
+    poor = dataclasses.replace(digits, x=digits.x[keep], y=digits.y[keep])
+    found = score(replay(digits), poor, ["ifid"], samples=200, reference=Reference(poor, "pixels"))["ifid"]
+    assert found["value"] is None and found["warning"] == (
+        "no value: the data has fewer than two of 7, so add data or leave them out"
+    )
 
 
 def test_every_member_is_scored_against_its_own_class(digits: Any, replay: Replay) -> None:

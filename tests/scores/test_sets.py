@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import ganherd
 from ganherd.data.source import Dataset, load
 from ganherd.errors import UserError
 from ganherd.recipe import Data
-from ganherd.scores import Scored, score_run, score_sets, side_by_side, table
+from ganherd.scores import Scored, networks, score_run, score_sets, side_by_side, table
 from ganherd.scores.of_sets import GivenSet
 
 CHEAP = ["fid", "kid", "diversity"]
@@ -142,6 +143,21 @@ def test_a_run_is_scored_per_member_and_keeps_it(run: Path) -> None:
     assert json.loads((run / "scores.json").read_text())["scores"]["fid"] == found["fid"]
     text = table(found)
     assert "member" in text and text.count("\n") > 11
+
+
+def test_a_run_is_scored_by_the_network_of_its_recorded_scores(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "copy"
+    shutil.copytree(run, own)
+    trained = json.loads((own / "scores.json").read_text())["scores"]["fid"]
+    assert trained["network"].startswith("classifier")
+    monkeypatch.setattr(networks, "choose", lambda data: "inception")  # as if it were here, and the images large
+    told: list[str] = []
+    assert score_run(own, ["fid"], samples=50, progress=told.append)["fid"]["network"] == trained["network"]
+    assert any("as in the run's recorded scores (--network inception is here, too)" in line for line in told)
+    assert score_run(own, ["fid"], samples=50, network="pixels")["fid"]["network"] == "pixels"
+    assert score_run(own, ["fid"], samples=50)["fid"]["network"] == "pixels"
 
 
 def entry(value: float, half: float = 0.0, **more: Any) -> dict[str, Any]:

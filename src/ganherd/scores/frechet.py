@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ganherd.errors import few
 from ganherd.scores import intervals
 from ganherd.scores.clock import Progress, timed
 from ganherd.scores.features import Features
@@ -109,9 +110,8 @@ def measure_ifid(material: Material) -> dict[str, Any]:
     fake, reference = material.features, material.reference
     groups = by_class(material, fake)
     out: dict[str, Any] = {"value": None, **reference.beside(fake)}
-    if short := [group.name for group in groups if min(len(group.fake), len(group.real)) < 2]:
-        named = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
-        return {**out, "warning": f"no value, as these classes have fewer than two samples: {named}; ask for more"}
+    if short := _without_covariance(groups):
+        return {**out, "warning": f"no value: {short}"}
     each = of_groups(groups, material.progress)
     value = sum(d for d, _ in each) / len(each)
     errors = [e for _, e in each if e is not None]
@@ -136,6 +136,18 @@ def measure_ifid(material: Material) -> dict[str, Any]:
             "compare it only at the same number, or read the KID beside it"
         )
     return out
+
+
+def _without_covariance(groups: list[Group]) -> str:
+    """Say which classes have fewer than two real or generated samples, and what helps; empty if none has."""
+    real = [group.name for group in groups if len(group.real) < 2]
+    fake = [group.name for group in groups if len(group.fake) < 2]
+    out = []
+    if real:
+        out.append(f"the data has fewer than two of {few(real, 5)}, so add data or leave them out")
+    if fake:
+        out.append(f"fewer than two were generated of {few(fake, 5)}, so ask for more samples")
+    return "; ".join(out)
 
 
 def _too_few(fake: Features, real: Features) -> str:
