@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from ganherd.data.inspect import describe, text
+from ganherd.data.prepare import prepare
 from ganherd.data.source import Dataset, load
 from ganherd.errors import UserError
 from ganherd.recipe import Data
@@ -80,3 +81,13 @@ def test_images_and_labels_are_read_as_x_and_y(tmp_path: Path, labels: np.ndarra
     assert made.labels == tuple(str(one) for one in np.unique(labels)) and len(made.x) + len(made.x_test) == 40
     named = data(tmp_path, images=IMAGES, y=np.arange(40) % 2, labels=np.array(["cat", "dog"]))
     assert named.labels == ("cat", "dog")
+
+
+def test_copies_among_prepared_images_are_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures" / "cat"
+    folder.mkdir(parents=True)
+    for k in range(6):
+        Image.fromarray(IMAGES[k % 4, 0]).save(folder / f"{k}.png")
+    prepare(tmp_path / "pictures", tmp_path / "out", 6, "centre", None, 1)
+    facts = describe(load(Data(source=str(tmp_path / "out"))))
+    assert facts["copies"] == 2 and any("2 images of 6 are exact copies of others" in note for note in facts["notes"])

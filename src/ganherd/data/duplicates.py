@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ganherd.data.arrays import Array
+from ganherd.data.arrays import ROWS, Array
 from ganherd.errors import counted
 
 
@@ -43,8 +44,12 @@ def find(x: Array, x_test: Array) -> Duplicates:
     >>> find(np.array([[1, 2], [1, 2], [3, 4]]), np.array([[3, 4], [5, 6]]))
     Duplicates(rows=5, copies=2, across=1, held_out=2)
     """
-    train = {hash(row.tobytes()) for row in x}
-    held = [hash(row.tobytes()) for row in x_test]
+    train, held = set(_hashes(x)), list(_hashes(x_test))
     rows = len(x) + len(held)
     across = sum(one in train for one in held)
     return Duplicates(rows, rows - len(train | set(held)), across, len(held))
+
+
+def _hashes(x: Array) -> Iterator[int]:
+    for i in range(0, len(x), ROWS):  # prepared images are read block by block
+        yield from (hash(row.tobytes()) for row in x[i : i + ROWS])
