@@ -127,6 +127,13 @@ def test_names_of_the_python_api_exist() -> None:
         assert name in api.__all__
 
 
+def test_every_module_is_in_the_tables_of_the_architecture() -> None:
+    text, package = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), ROOT / "src" / "ganherd"
+    modules = [file.relative_to(package).as_posix() for file in sorted(package.rglob("*.py"))]
+    missing = [name for name in modules if not name.endswith("__init__.py") and f"`{name}`" not in text]
+    assert not missing, f"docs/architecture.md lacks a line for {', '.join(missing)}"
+
+
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs").glob("*.png")), ids=lambda path: path.name)
 def test_pictures_are_small_and_used(picture: Path) -> None:
     assert picture.stat().st_size <= 200_000

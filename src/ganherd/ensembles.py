@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from ganherd.ensemble_scores import intervals_of, look_at, scores_of, value_of
 from ganherd.errors import UserError
 from ganherd.recipe_scores import asked_score, more_is_better
 from ganherd.scores.clock import Progress, timed
 from ganherd.scores.features import best_device
 from ganherd.scores.material import Drawn, LeftOut
-from ganherd.scores.moments import Moments
+from ganherd.scores.verdict import Verdict, verdict
 from ganherd.strategies import aims, ensemble
-from ganherd.strategies.aims import Seen
 from ganherd.strategies.ensemble import Ensemble
-from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, scored_on, summarise
-from ganherd.strategies.reweighted import Oriented
+from ganherd.strategies.mixing import Score
 
 if TYPE_CHECKING:
     from ganherd.mixture import Mixture
@@ -30,6 +28,10 @@ if TYPE_CHECKING:
 
 FOLDER = "mixture-ensemble"
 Search = Literal["greedy", "evolutionary", "neighbourhoods"]
+ADVICE = {
+    "worse": "The ensemble is worse than the run's own mixture by {by}: sample the run as it is.",
+    "undecided": "Whether the ensemble is better than the run's own mixture by {by} is undecided: more samples (-n) may decide it.",
+}
 _GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as the cellular papers at the end of a run
 
 
@@ -43,13 +45,23 @@ class Chosen:
     # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
     before: Mapping[str, float]
     after: Mapping[str, float]
+    intervals: Mapping[str, Mapping[str, Any] | None]  # of `after` minus `before`
     searched: tuple[float, float]  # what the search saw of both
     tried: int  # mixtures
+
+    def verdict(self, name: str) -> Verdict:
+        """Whether the ensemble is better than the run's own mixture, on fresh samples."""
+        ends = self.intervals[name]
+        if ends is None or more_is_better(name):
+            return verdict(ends)
+        return verdict((-ends["high"], -ends["low"]))
 
     def facts(self) -> dict[str, Any]:
         """As `--json` prints them."""
         chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
         told = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
+        told["intervals"] = dict(self.intervals)
+        told["verdicts"] = {name: self.verdict(name) for name in self.before}
         return {"seed": self.seed, "members": chosen, **told, "tried": self.tried}
 
 
@@ -74,16 +86,23 @@ class Found:
         head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
         lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
         for one in self.each:
-            told = [_told(name, one.before[name], one.after[name]) for name in one.before]
+            told = [f"{_told(name, one.before[name], one.after[name])}{_judged(name, one)}" for name in one.before]
             saw = f"the search saw {_told(self.by, *one.searched)} in {one.tried:,} mixtures"
             lines += ["", f"seed {one.seed}: {', '.join(told)} on fresh samples; {saw}", "member  weight"]
             lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
+            lines += ADVICE.get(one.verdict(self.by), "").format(by=self.by).splitlines()
         return "\n".join([*lines, "", str(self.folder)])
 
 
 def _told(name: str, before: float, after: float) -> str:
     digits = 5 if name == "kid" else 3
     return f"{name} {before:.{digits}f} → {after:.{digits}f}"
+
+
+def _judged(name: str, one: Chosen) -> str:
+    ends, digits = one.intervals[name], 5 if name == "kid" else 3
+    span = f", difference {ends['low']:+.{digits}f} to {ends['high']:+.{digits}f}" if ends else ""
+    return f" ({one.verdict(name)}{span})"
 
 
 def find(
@@ -106,7 +125,7 @@ def find(
     from ganherd import mixture
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder
-    from ganherd.scores.of_run import reference_for
+    from ganherd.scores.of_run import recorded_network, reference_for
 
     if size < 1 or samples < 2:
         raise UserError("an ensemble needs --size of at least 1, and -n of at least 2 samples of each generator.")
@@ -117,7 +136,8 @@ def find(
         raise UserError("the members of this run stand for classes, which an ensemble would lose: sample it as it is.")
     data = load(folder.recipe.data)
     aims.refuse(f"--by {by}", by, data, samples, made.takes_label, trust_code)
-    reference = reference_for(data, network, samples, None, trust_code, progress)
+    default = recorded_network(folder.scores_path, data)
+    reference = reference_for(data, network, samples, None, trust_code, progress, default)
     try:
         name = reference.network.name
     except LeftOut as why:
@@ -155,7 +175,8 @@ def _of_replica(
     able = sorted(set(sets[0]) & set(sets[1]))  # a generator that is no number any more is nobody's partner
     if not able:
         raise UserError(f"no generator of seed {made.seeds[replica]} makes samples that are numbers: train it again.")
-    seen, fresh = (_scores(made, reference, [one[m] for m in able], by, trust_code) for one in sets)
+    looks = [look_at(made, reference, [one[m] for m in able], by, trust_code) for one in sets]
+    seen, fresh = (scores_of(made, reference, look, by, trust_code) for look in looks)
     if progress:
         progress(f"{search} search by {by}")
     found = _searched(made, replica, able, seen[by], search, size, seed)
@@ -174,9 +195,10 @@ def _of_replica(
         made.seeds[replica],
         tuple(able[number] for number in picked),
         tuple(float(new[number]) for number in picked),
-        {name: _value(name, score, old) for name, score in fresh.items()},
-        {name: _value(name, score, new) for name, score in fresh.items()},
-        (_value(by, seen[by], old), _value(by, seen[by], new)),
+        {name: value_of(name, score, old) for name, score in fresh.items()},
+        {name: value_of(name, score, new) for name, score in fresh.items()},
+        intervals_of(made, reference, looks[1], by, trust_code, (old, new)),
+        (value_of(by, seen[by], old), value_of(by, seen[by], new)),
         found.evaluations,
     )
 
@@ -206,42 +228,3 @@ def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progr
         if np.isfinite(drawn.x).all():
             found[member] = Drawn(drawn.x, drawn.y, drawn.member)
     return found
-
-
-def _scores(made: Mixture, reference: Reference, each: Sequence[Drawn], by: str, trust_code: bool) -> dict[str, Score]:
-    """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what is
-    searched by."""
-    n, together = len(each[0].x), np.concatenate([one.x for one in each])
-    nobody = np.full(len(together), -1, np.int64)
-    fake, real = reference.of(Drawn(together, nobody, nobody)), reference.real
-    where = _where(fake.dimension)
-    classes = 0 if real.logits is None else real.logits.shape[1]
-    if by in aims.CLASSES and not classes:
-        raise aims.no_classes(f"--by {by}", reference.network.name)
-    aims.refuse(f"--by {by}", by, reference.dataset, n, made.takes_label, trust_code, classes)
-    predicted = None if fake.logits is None else fake.logits.argmax(1).cpu().split(n)
-    summary = summarise([x.to(where) for x in fake.x.split(n)], predicted, classes)
-    found: dict[str, Score] = {
-        "fid": FrechetScore(summary, Moments(real.moments.mean.to(where), real.moments.cov.to(where)))
-    }
-    if real.logits is not None:
-        seen = torch.bincount(real.logits.argmax(1).cpu(), minlength=classes).double()
-        found["tvd"] = VariationScore(summary, seen / seen.sum())
-    if aim := aims.find(by, reference, n, _where, trust_code):
-        logits = [None] * len(each) if fake.logits is None else fake.logits.split(n)
-        asked = [torch.from_numpy(one.y).to(fake.x.device) if made.takes_label else None for one in each]
-        seen_by = zip(each, fake.x.split(n), logits, asked, strict=True)
-        parts = [aim.of(Seen(torch.from_numpy(one.x), x, told, y)) for one, x, told, y in seen_by]
-        stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-        found[by] = Oriented(aim.score(stacked), torch.zeros(len(each), dtype=torch.bool), more_is_better(by))
-    return found
-
-
-def _where(features: int) -> torch.device:
-    return scored_on(features, best_device())
-
-
-def _value(name: str, score: Score, weights: Tensor) -> float:
-    """The score itself."""
-    value = float(score(weights[None], torch.arange(len(weights))[None])[0])
-    return math.nan if not math.isfinite(value) else -value if more_is_better(name) else value

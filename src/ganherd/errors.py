@@ -21,3 +21,13 @@ def few(names: Sequence[str], most: int) -> str:
     ('a, b', 'a and 2 more')
     """
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def counted(number: int, plural: str) -> str:
+    """Return a count with its noun, which is given in the plural.
+
+    >>> counted(1, "images"), counted(2, "classes"), counted(1, "classes"), counted(1200, "points")
+    ('1 image', '2 classes', '1 class', '1,200 points')
+    """
+    noun = plural if number != 1 else plural.removesuffix("es") if plural.endswith("sses") else plural.removesuffix("s")
+    return f"{number:,} {noun}"

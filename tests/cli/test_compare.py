@@ -85,7 +85,7 @@ def test_the_run_at_equal_images_is_where_the_longer_one_passed_by(cli, two) -> 
     ours, theirs = (Path(p) / "mixture" / "generators.safetensors" for p in ("out/images/b", alone.path))
     assert ours.read_bytes() == theirs.read_bytes()
     apart = found["bases"]["budget"]["differences"]["b"]["diversity"]
-    assert apart["verdict"] == "open" and "interval" not in apart  # one seed says nothing of luck
+    assert apart["verdict"] == "undecided" and "interval" not in apart  # one seed says nothing of luck
 
 
 def test_of_two_phases_both_count(cli, two, data) -> None:
@@ -213,14 +213,27 @@ def test_a_verdict_needs_an_interval_without_zero() -> None:
 
     assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 4.1, 5.0]) == "better"
     assert verdict("fid", [3.0, 4.0, 5.0], [5.0, 6.1, 7.0]) == "worse"
-    assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 9.0, 5.0]) == "open"
+    assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 9.0, 5.0]) == "undecided"
     assert (
-        verdict("modes", [14.0, 13.0], [15.0, 14.0]) == "open"
+        verdict("modes", [14.0, 13.0], [15.0, 14.0]) == "undecided"
     )  # that two differ by the same tells nothing of the spread
-    assert verdict("fid", [0.3, 0.2], [0.3 - 0.1, 0.1]) == "open"  # nor does rounding
+    assert verdict("fid", [0.3, 0.2], [0.3 - 0.1, 0.1]) == "undecided"  # nor does rounding
     assert verdict("modes", [14.0] * 6, [15.0] * 6) == "better"
     assert verdict("label_accuracy", [0.5, 0.6, 0.7], [0.7, 0.81, 0.9]) == "better"
     assert verdict("diversity", [1.5, 1.6, 1.7], [1.2, 1.31, 1.4]) == "better"  # nearer to 1, from above
+    assert verdict("density", [0.9, 0.91, 0.89], [1.1, 1.11, 1.09]) == "undecided"  # as far from 1, on the other side
+    assert verdict("density", [0.9, 0.91, 0.89], [1.3, 1.31, 1.28]) == "worse"
+
+
+@pytest.mark.parametrize(
+    ("metric", "goal"),
+    [("fid", "lower is better"), ("recall", "higher is better"), ("diversity", "1 is best"), ("density", "1 is best")],
+)
+def test_a_panel_names_the_direction_that_the_verdict_goes_by(metric: str, goal: str) -> None:
+    entries = {name: {"scores": {metric: {"value": 1.0}}} for name in ("a", "b")}
+    training = {"recipes": {"a": {}, "b": {}}, "seeds": 1, "budget": "10steps"}
+    drawn = page.draw({"bases": {"budget": {"entries": entries}}, "training": training, "data": {"name": "x"}})
+    assert goal in drawn.axes[0].get_title(loc="left")
 
 
 def test_unequal_seconds_are_said() -> None:
@@ -325,7 +338,7 @@ def test_downstream(cli, run, monkeypatch) -> None:
     text = cli(
         "compare", "--downstream", copy, "--per-class", "2", "--seeds", 1, "--generated", 5, "-o", "out", "-q"
     ).out
-    assert "can be told from luck" in text and Path("out/copy/downstream.png").is_file()
+    assert "every difference is undecided" in text and Path("out/copy/downstream.png").is_file()
     assert "that the mixture was trained on" in text
 
 

@@ -113,6 +113,9 @@ def test_an_ensemble_is_a_mixture_like_any_other(cli: Cli, grid_run: Path, optio
         assert isinstance(row, list) and row == [given.get(member, 0.0) for member in range(CELLS)]
         assert sum(given.values()) == pytest.approx(1)
         assert set(one["before"]) == set(one["after"]) == {"fid", "tvd", options[1]} and one["tried"] >= CELLS
+        assert set(one["verdicts"].values()) <= {"better", "worse", "undecided"}
+        if ends := one["intervals"]["fid"]:
+            assert ends["low"] < one["after"]["fid"] - one["before"]["fid"] < ends["high"]
         if "--search" not in options:  # which begins with the best of them; the other one draws its first ensembles
             assert one["searched"][1] < one["searched"][0] * 1.5
     assert cli("sample", grid_run / "mixture-ensemble", "-n", 9, "-o", "out.npz").code == 0
@@ -124,6 +127,7 @@ def test_an_ensemble_is_a_mixture_like_any_other(cli: Cli, grid_run: Path, optio
 def test_the_table_of_an_ensemble_says_what_it_was_before(cli: Cli, grid_run: Path) -> None:
     answer = cli("ensemble", grid_run, "-n", 64, "--size", 2, "--network", "pixels")
     assert answer.code == 0 and "seed 1: fid" in answer.out and "→" in answer.out and "pixels" in answer.out
+    assert any(f"({verdict}, difference " in answer.out for verdict in ("better", "worse", "undecided"))
     assert answer.out.rstrip().endswith("mixture-ensemble")
 
 

@@ -84,7 +84,7 @@ def test_shapes_that_are_no_images_are_refused(tmp_path: Path) -> None:
     assert "1 or 3 channels" in refused(tmp_path, x=np.zeros((4, 5, 8, 8), np.uint8))
     assert "without pixels" in refused(tmp_path, x=np.zeros((4, 3, 0, 8), np.uint8))
     assert "test rows of shape" in refused(tmp_path, x_train=IMAGES, x_test=IMAGES[:, :, :4])
-    assert "x_train" in refused(tmp_path, images=IMAGES)
+    assert "x_train" in refused(tmp_path, pictures=IMAGES)
     assert "both" in refused(tmp_path, x=IMAGES, x_train=IMAGES)
 
 

@@ -287,8 +287,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert refused("digits-wcgn").endswith("did you mean 'digits-wcgan'?")
     assert "there is no recipe file 'nowhere/x.yaml'" in refused("nowhere/x.yaml")
     assert "`ganherd recipes` lists them" in refused("zzz")
-    assert "there is no recipe file" in refused("a\0b") or "is not the name" in refused("a\0b")
-    assert "there is no recipe" in refused("") or "is a folder" in refused("")
+    assert "there is no recipe file" in refused("a\0b")
+    assert "is a folder, not a recipe" in refused("")
     with pytest.raises(UserError, match="there is no recipe 'digits-wcgn'; did you mean 'digits-wcgan'"):
         text("digits-wcgn")
     with pytest.raises(UserError, match="there is no recipe"):
@@ -309,10 +309,8 @@ def test_special_and_unreadable_files(tmp_path: Path) -> None:
     locked.chmod(0)
     if not os.access(locked, os.R_OK):
         assert "cannot be read" in refused(locked)
-    assert "cannot be read" in refused(tmp_path / "locked.yaml" / "inside.yaml") or "no recipe file" in refused(
-        tmp_path / "locked.yaml" / "inside.yaml"
-    )
-    assert "cannot be read" in refused("x" * 5000) or "no recipe file" in refused("x" * 5000)
+    assert "there is no recipe file" in refused(tmp_path / "locked.yaml" / "inside.yaml")
+    assert "cannot be read" in refused("x" * 5000)
 
 
 # overrides

@@ -33,12 +33,12 @@ def test_kid_equals_torchmetrics_on_the_same_features() -> None:
     theirs.update(fake[:, :, None, None], real=False)
     wanted = float(theirs.compute()[0])
     assert float(discrepancy(fake.double(), real.double())) == pytest.approx(wanted, rel=1e-4)
-    value, _, size = kid(fake, real, subsets=3, size=60)  # all of them each time: subsets in another order
-    assert (value, size) == (pytest.approx(wanted, rel=1e-4), 60)
+    found = kid(fake, real, subsets=3, size=60)  # all of them each time: subsets in another order
+    assert (found.value, found.size) == (pytest.approx(wanted, rel=1e-4), 60)
 
 
 def test_kid_has_no_bias_for_few_samples_where_the_truth_is_0() -> None:
-    values = [kid(correlated_same(100, s), correlated_same(100, s + 500), subsets=20)[0] for s in range(40)]
+    values = [kid(correlated_same(100, s), correlated_same(100, s + 500), subsets=20).value for s in range(40)]
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(len(values))
 
 
@@ -132,8 +132,8 @@ def test_prdc_equals_brute_force() -> None:
     }
     found = prdc(real, fake, k)
     for name, each in wanted.items():
-        assert found[name].tolist() == pytest.approx([float(one) for one in each]), name
-        assert float(found[name].mean()) > 0, name
+        assert found.each[name].tolist() == pytest.approx([float(one) for one in each]), name
+        assert found.value(name) > 0, name
 
 
 def test_the_data_scores_well_and_noise_does_not(digits: Any, replay: Replay) -> None:
@@ -180,7 +180,16 @@ def test_ifid_is_the_mean_of_the_classes_and_is_shy_where_it_must_be(digits: Any
     assert "singular" in few["warning"] and "KID" in few["warning"] and "interval" not in few
     assert few["kid"]["value"] == pytest.approx(np.mean(list(few["kid"]["per_class"].values())))
     none = score(replay(digits), digits, ["ifid"], samples=12)["ifid"]
-    assert none["value"] is None and "fewer than two samples" in none["warning"]
+    assert none["value"] is None and "fewer than two were generated of" in none["warning"]
+
+
+def test_ifid_tells_too_little_data_from_too_few_samples(digits: Any, replay: Replay) -> None:
+    keep = np.flatnonzero((digits.y != 7) | (np.cumsum(digits.y == 7) == 1) & (digits.y == 7))
+    poor = dataclasses.replace(digits, x=digits.x[keep], y=digits.y[keep])
+    found = score(replay(digits), poor, ["ifid"], samples=200, reference=Reference(poor, "pixels"))["ifid"]
+    assert found["value"] is None and found["warning"] == (
+        "no value: the data has fewer than two of 7, so add data or leave them out"
+    )
 
 
 def test_every_member_is_scored_against_its_own_class(digits: Any, replay: Replay) -> None:
@@ -212,7 +221,7 @@ def test_replicas_share_the_real_features_and_have_a_spread(digits: Any, replay:
     found = score_seeds(mixture, digits, ["fid"], samples=200, reference=reference)["fid"]
     assert len(found["per_seed"]) == 3 and found["value"] == pytest.approx(np.mean(found["per_seed"]))
     assert found["std"] > 0 and found["interval"]["how"] == "Student's t over 3 seeds"
-    assert found["interval"]["high"] - found["value"] == pytest.approx(4.30 * found["std"] / 3**0.5)
+    assert found["interval"]["high"] - found["value"] == pytest.approx(4.302653 * found["std"] / 3**0.5)
     assert sum("real samples" in line for line in told) == 1
 
 

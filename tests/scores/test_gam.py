@@ -75,12 +75,27 @@ def test_every_loss_has_a_stated_threshold(loss: str, at: float, says: str) -> N
     assert found == at and says in words
 
 
-def test_words() -> None:
+def test_helps_is_said_only_of_differences_that_the_samples_decide() -> None:
     single = np.array([0.352, 0.395])
-    assert helps(np.array([0.430, 0.476]), single) == "strongly helps"  # the paper's MNIST row
-    assert helps(np.array([0.380, 0.423]), single) == "helps"
-    assert helps(np.array([0.108, 0.180]), single) == "does not help"
-    assert helps(np.array([np.nan]), single) == "cannot be judged"
+
+    def words(*herd: float, samples: int = 10_000) -> str:
+        return helps(np.array(herd), single, samples)["words"]
+
+    assert words(0.430, 0.476) == "strongly helps"  # the paper's MNIST row
+    assert words(0.380, 0.423) == "helps"
+    assert words(0.108, 0.180) == "does not help"
+    assert words(np.nan) == "cannot be judged"
+    assert words(0.400) == "undecided" and words(0.390, 0.360) == "undecided"
+    assert words(0.430, 0.476, samples=100) == "undecided"
+    assert words(0.430, 0.396) == "helps"  # the second is undecided
+    best = helps(np.array([0.380, 0.423]), single, 10_000)
+    assert best["value"] == pytest.approx(0.028) and 0 < best["interval"]["low"] < 0.028 < best["interval"]["high"]
+
+
+def test_a_battle_that_the_samples_do_not_decide_is_a_tie() -> None:
+    errors, alike = np.array([[0.0, 0.300], [0.310, 0.0]]), np.array([0.1, 0.1])
+    assert gam.gam(errors, alike, 0, 1, samples=1_000).winner is None
+    assert gam.gam(errors, alike, 0, 1, samples=100_000).winner == 0
 
 
 def test_the_battle_of_two_needs_judges_that_are_alike() -> None:
@@ -110,7 +125,7 @@ def test_the_table_says_once_which_run_the_others_are_held_against() -> None:
     verdict = gam2(np.full((3, 3), 0.3), np.eye(3, dtype=bool))
     text = gam_table.table(players, verdict, np.full(3, 0.2), 10_000, 500)
     assert text.count("a is the baseline: the first run given\n") == 1
-    assert text.index("a is the baseline") < text.index("b does not help against a")
+    assert text.index("a is the baseline") < text.index("b is undecided against a")
     alone = gam_table.table(
         players[:1], gam2(np.full((1, 1), 0.3), np.zeros((1, 1), bool)), np.full(1, 0.2), 10_000, 500
     )

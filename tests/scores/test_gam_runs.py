@@ -88,7 +88,7 @@ def test_two_runs_judge_each_other_as_by_hand(runs: dict[str, Path]) -> None:
     assert found.verdict.judges.tolist() == [2] * 4  # those of the other run
     text = str(found)
     assert "judges in evaluation mode" in text and "midpoint" in text and "take 10,000" in text and "seed 5" in text
-    assert "critic " in text and "against plain (avg)" in text
+    assert "critic " in text and "against plain (avg, best members differ by " in text
     entry = found.entry("critic")
     assert (
         json.loads(json.dumps(entry)) == entry and entry["samples"] == 300 and list(entry["per_member"]) == ["0", "1"]

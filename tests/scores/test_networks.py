@@ -199,3 +199,17 @@ def test_inception_end_to_end_against_an_independent_way_there(count: int) -> No
     one, _ = extract(module, grey.x[:2], device=torch.device("cpu"))
     three, _ = extract(network, np.repeat(grey.x[:2], 3, 1), device=torch.device("cpu"))
     assert torch.allclose(one, three, atol=1e-4)
+
+
+def test_a_network_of_recorded_scores_is_known_by_its_name_and_never_loaded_from_it(
+    digits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {"classifier (digits)": "classifier", "pixels": "pixels", "lipizzaner-mnist": "lipizzaner-mnist"}
+    assert {name: networks.known_as(name, digits) for name in wanted} == wanted
+    for strange in ("evil:Net", "evil.pt#sha256=0a", "evil.pt (sha256 0a…)", "", "/etc/passwd"):
+        assert networks.known_as(strange, digits) is None
+    name = inception.FILE.removesuffix(".pt")
+    monkeypatch.setattr(inception, "find", lambda: None)
+    assert networks.known_as(name, digits) is None
+    monkeypatch.setattr(inception, "find", lambda: Path("here.pt"))
+    assert networks.known_as(name, digits) == "inception"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ import ganherd
 from ganherd.data.source import Dataset, load
 from ganherd.errors import UserError
 from ganherd.recipe import Data
-from ganherd.scores import Scored, score_run, score_sets, side_by_side, table
+from ganherd.scores import Scored, networks, score_run, score_sets, side_by_side, table
 from ganherd.scores.of_sets import GivenSet
 
 CHEAP = ["fid", "kid", "diversity"]
@@ -145,20 +145,42 @@ def test_a_run_is_scored_per_member_and_keeps_it(run: Path) -> None:
     assert "member" in text and text.count("\n") > 11
 
 
+def test_a_run_is_scored_by_the_network_of_its_recorded_scores(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "copy"
+    shutil.copytree(run, own)
+    trained = json.loads((own / "scores.json").read_text())["scores"]["fid"]
+    assert trained["network"].startswith("classifier")
+    monkeypatch.setattr(networks, "choose", lambda data: "inception")  # as if it were here, and the images large
+    told: list[str] = []
+    assert score_run(own, ["fid"], samples=50, progress=told.append)["fid"]["network"] == trained["network"]
+    assert any("as in the run's recorded scores (--network inception is here, too)" in line for line in told)
+    assert score_run(own, ["fid"], samples=50, network="pixels")["fid"]["network"] == "pixels"
+    assert score_run(own, ["fid"], samples=50)["fid"]["network"] == "pixels"
+
+
 def entry(value: float, half: float = 0.0, **more: Any) -> dict[str, Any]:
     interval = {"interval": {"low": value - half, "high": value + half, "level": 0.95, "how": "test"}} if half else {}
     return {"value": value, "samples": 100, "network": "pixels", "seed": 0, **interval, **more}
 
 
-def test_the_better_one_is_marked_and_not_where_nobody_knows() -> None:
-    best = {"fid": 0.0, "coverage": 1.0, "classifier_score": math.inf, "kid": 0.0}
-    a = {"fid": entry(3, 0.1), "coverage": entry(0.8), "classifier_score": entry(7), "kid": entry(1, network="x")}
-    b = {"fid": entry(3.15, 0.1), "coverage": entry(0.9), "classifier_score": entry(5), "kid": entry(2, network="y")}
-    lines = {line.split("  ")[0]: line for line in side_by_side({"a": a, "b": b}, best).splitlines()}
-    assert "3.000 *" in lines["fid"] and "3.150 ~" in lines["fid"]
-    assert "0.900 *" in lines["coverage"] and "0.800 *" not in lines["coverage"]
-    assert "7.000 *" in lines["classifier score"]
+def test_a_run_is_marked_as_better_only_if_the_intervals_decide_it() -> None:
+    a = {"fid": entry(3, 0.1), "coverage": entry(0.8, 0.01), "recall": entry(0.7), "kid": entry(1, network="x")}
+    b = {"fid": entry(3.1, 0.1), "coverage": entry(0.9, 0.01), "recall": entry(0.5), "kid": entry(2, network="y")}
+    c = {"density": entry(1.2, 0.01)}, {"density": entry(0.9, 0.01)}
+    lines = {line.split("  ")[0]: line for line in side_by_side({"a": a | c[0], "b": b | c[1]}).splitlines()}
+    assert "3.000 ~" in lines["fid"] and "3.100 ~" in lines["fid"]
+    assert "0.900 *" in lines["coverage"] and "0.800 (" in lines["coverage"]
+    assert lines["recall"].count("~") == 2  # without intervals nothing is decided
+    assert "0.900 *" in lines["density"]  # nearer to 1
     assert lines["kid"].count("?") == 2 and "x / y" in lines["kid"]
+
+
+def test_intervals_that_overlap_a_little_can_still_decide() -> None:
+    """The interval of a difference is narrower than the sum of the two intervals."""
+    apart = side_by_side({"a": {"fid": entry(3, 0.1)}, "b": {"fid": entry(3.15, 0.1)}})
+    assert "3.000 *" in apart and "~" not in apart
 
 
 def test_the_command_prints_one_object(held_out: Path) -> None:
@@ -228,18 +250,16 @@ def test_side_by_side_has_intervals_and_what_belongs_to_a_score() -> None:
         run: {"modes": {**FACTS, **ring, "value": 8 - i}, "fid": {**FACTS, "value": v, "interval": spans[i]}}
         for i, (run, v) in enumerate((("a", 3.0), ("b", 5.0), ("c", 8.5)))
     }
-    text = side_by_side(runs, {"modes": math.inf, "fid": 0.0})
-    assert "8 of 8 *" in text and "7 of 8 " in text and "7 of 8 ~" not in text
-    assert (
-        "3.000 * (2.000 to 4.000)" in text and "5.000 ~ (3.500 to 6.500)" in text and "8.500 (8.000 to 9.000)" in text
-    )
+    text = side_by_side(runs)
+    assert "8 of 8 ~" in text and "7 of 8 ~" in text  # they have no interval
+    assert "3.000 * (2.000 to 4.000)" in text and "5.000 (3.500 to 6.500)" in text and "8.500 (8.000 to 9.000)" in text
     assert "b: modes: 90.0 % high quality" in text
 
 
 def test_runs_side_by_side_have_the_lines_that_were_asked_for() -> None:
     each = {"per_class": {"cat": 3.5, "dog": 4.5}, "per_class_samples": {"cat": 50, "dog": 60}}
     runs = {name: {"ifid": {**FACTS, **each, "value": 4.0}, "skipped": {"ais": "no"}} for name in ("a", "b")}
-    with_parts, without = (side_by_side(runs, {"ifid": 0.0}, parts) for parts in (True, False))
+    with_parts, without = (side_by_side(runs, parts) for parts in (True, False))
     for name in ("a", "b"):
         assert f"{name}: class  ifid   samples" in with_parts and f"{name}: class" not in without
     assert with_parts.count("cat       3.500  50") == 2

@@ -154,7 +154,9 @@ def test_one_generator_alone_has_the_score_that_is_measured_of_its_samples(stage
     modes = known_modes.modes_of(stage.dataset)
     for g, seen in enumerate(stage.each):
         assert seen.logits is not None
-        wanted = {key: float(each.mean()) for key, each in prdc.prdc(real.x, seen.features).items() if key != "recall"}
+        wanted = {
+            key: float(each.mean()) for key, each in prdc.prdc(real.x, seen.features).each.items() if key != "recall"
+        }
         wanted["classifier_score"] = inception_score.inception_score(seen.logits, splits=1)[0]
         wanted["modes"] = float(known_modes.coverage(seen.x.numpy(), modes).captured)
         for name, value in wanted.items():

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ganherd.commands.options import Json, Quiet, printable, say
+from ganherd.errors import counted
 
 data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -124,4 +125,8 @@ def data_prepare(
         say(f"note: {len(index.skipped):,} files were skipped; {out / 'index.json'} names each with the reason")
     for label in [label for label, count in counts.items() if not count]:
         say(printable(f"note: nothing of the class {label!r} could be read"))
-    print(printable(f"{out}: {total:,} images of {'×'.join(map(str, index.shape))}, {len(index.labels)} classes"))
+    print(
+        printable(
+            f"{out}: {counted(total, 'images')} of {'×'.join(map(str, index.shape))}, {counted(len(index.labels), 'classes')}"
+        )
+    )

@@ -1,4 +1,4 @@
-"""How much better or worse than the first: paired by seed, with an interval, and no verdict where it holds zero."""
+"""How much better or worse than the first recipe: paired by seed, with an interval and a verdict."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from ganherd.scores.registry import METRICS
 from ganherd.scores.seeds import together
+from ganherd.scores.verdict import UNDECIDED, verdict
 
 Scores = Mapping[str, Mapping[str, Any]]
 
@@ -54,25 +55,18 @@ def better(scores: Mapping[str, Scores]) -> dict[str, str]:
 
 
 def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict is better, worse or open: with one seed, a few that differ by the same, or an interval that holds zero,
-    nothing can be said."""
+    """Return the mean difference with its interval and verdict. The verdict is on how much better each seed became: for a
+    score of which 1 is best, on how much nearer to 1 it came."""
     pairs = [
         (a, b)
         for a, b in zip(first.get("per_seed", ()), other.get("per_seed", ()), strict=False)
         if _is_number(a) and _is_number(b)
     ]
     if not pairs:
-        return {"value": other["value"] - first["value"], "per_seed": [], "verdict": "open"}
-    found = together([{"value": b - a} for a, b in pairs], first.get("seeds", []))
-    interval = found.get("interval")
-    open_ = interval is None or interval["low"] <= 0 <= interval["high"]
-    return {**found, "verdict": "open" if open_ else _verdict(metric, first["value"], other["value"])}
-
-
-def _verdict(metric: str, first: float, other: float) -> str:
-    best = METRICS[metric].best
-    off = [-value if math.isinf(best) else abs(value - best) for value in (first, other)]
-    return "better" if off[1] < off[0] else "worse"
+        return {"value": other["value"] - first["value"], "per_seed": [], "verdict": UNDECIDED}
+    seeds, merit = first.get("seeds", []), METRICS[metric].merit
+    gained = together([{"value": merit(b) - merit(a)} for a, b in pairs], seeds)
+    return {**together([{"value": b - a} for a, b in pairs], seeds), "verdict": verdict(gained.get("interval"))}
 
 
 def _is_number(value: Any) -> bool:

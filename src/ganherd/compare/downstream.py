@@ -15,6 +15,7 @@ from ganherd.errors import UserError
 from ganherd.run.folder import RunFolder, mixture_of, write_aside
 from ganherd.scores.clock import Clock
 from ganherd.scores.seeds import together
+from ganherd.scores.verdict import UNDECIDED, sign
 
 if TYPE_CHECKING:
     from ganherd.compare.fit import Images
@@ -125,8 +126,7 @@ def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images
 def _row(real: int, is_all: bool, alone: list[float], beside: list[float], seeds: list[int]) -> dict[str, Any]:
     both = [b - a for a, b in zip(alone, beside, strict=False)]
     found = _over(both, seeds, -1.0)
-    ends = (found or {}).get("interval")
-    verdict = "open" if ends is None or ends["low"] <= 0 <= ends["high"] else "helped" if ends["low"] > 0 else "hurt"
+    verdict = {1: "helped", -1: "hurt", 0: UNDECIDED}[sign((found or {}).get("interval"))]
     return {
         "real": "all" if is_all else real,
         "alone": _over(alone, seeds),

@@ -11,7 +11,7 @@ from ganherd.compare.show import aligned
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-VERDICTS = {"helped": "it helped", "hurt": "it hurt", "open": "no difference can be told"}
+VERDICTS = {"helped": "it helped", "hurt": "it hurt", "undecided": "undecided"}
 
 
 def text(found: Mapping[str, Any]) -> str:
@@ -47,7 +47,7 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
     out.append(
         f"Means over {seeds} seeds with 95 % intervals (Student's t), differences paired by seed."
         if seeds > 1
-        else "One seed: no difference can be told from luck; --seeds 3 or more measures it."
+        else "One seed: every difference is undecided; take --seeds 3 or more."
     )
     if facts["left_out"]:
         asked = ", ".join(str(n) for n in facts["left_out"])

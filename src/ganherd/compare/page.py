@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +72,7 @@ def panels(bases: Mapping[str, Any]) -> list[str]:
 
 def _panel(axes: Axes, metric: str, facts: Mapping[str, Any]) -> None:
     bases, in_budget = facts["bases"], f"in {facts['training']['budget']}"
-    axes.set_title(metric.replace("_", " ") + _best(metric), color=pictures.INK, fontsize=10, loc="left")
+    axes.set_title(f"{metric.replace('_', ' ')} ({METRICS[metric].goal})", color=pictures.INK, fontsize=10, loc="left")
     for place, found in enumerate(bases.values()):
         rows = found["entries"]
         for i, row in enumerate(rows.values()):
@@ -92,11 +91,6 @@ def _panel(axes: Axes, metric: str, facts: Mapping[str, Any]) -> None:
     axes.set_xlim(-0.6, len(bases) - 0.4)
     if value(metric, 1.0).endswith("%"):
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g} %")
-
-
-def _best(metric: str) -> str:
-    best = METRICS[metric].best
-    return " (higher is better)" if math.isinf(best) or best == 1 else " (lower is better)" if best == 0 else ""
 
 
 def _colour(number: int) -> str:

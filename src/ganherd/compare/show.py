@@ -8,11 +8,9 @@ from typing import Any
 from ganherd.compare.differences import better
 from ganherd.recipe import parse_budget
 from ganherd.report.parts import duration
-from ganherd.scores.registry import METRICS
 from ganherd.scores.table import side_by_side, value
 
 UNEQUAL = 0.05  # device-seconds that differ by more than this part are said to
-SIGNS = {"better": "better", "worse": "worse", "open": "not told apart"}
 
 
 def title(facts: Mapping[str, Any]) -> str:
@@ -75,7 +73,7 @@ def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
     ends = entry.get("interval")
     span = f" ({value(metric, ends['low'])} to {value(metric, ends['high'])})" if ends else ""
     sign = "+" if entry["value"] > 0 else ""
-    return f"{sign}{value(metric, entry['value'])}{span} {SIGNS[entry['verdict']]}"
+    return f"{sign}{value(metric, entry['value'])}{span} {entry['verdict']}"
 
 
 def notes(facts: Mapping[str, Any], basis: str) -> list[str]:
@@ -102,12 +100,12 @@ def text(facts: Mapping[str, Any]) -> str:
     for basis, found in facts["bases"].items():
         scores = {name: row["scores"] for name, row in found["entries"].items()}
         parts += ["", heading(facts, basis), "", *aligned(*took(facts, basis)), ""]
-        best = {name: metric.best for name, metric in METRICS.items()}
-        parts += [side_by_side(scores, best, better=better(scores)), ""]
+        parts += [side_by_side(scores, better=better(scores)), ""]
         parts += [*aligned(*apart(found["differences"])), *notes(facts, basis)]
         if facts["training"]["seeds"] > 1:
             parts.append(
-                "a star stands where the paired differences tell one from all others; without one, they cannot"
+                "a star marks a recipe that its paired differences show to be better than all others; without one, "
+                "it is undecided which is the best"
             )
     return "\n".join(parts)
 

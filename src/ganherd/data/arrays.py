@@ -40,6 +40,7 @@ class Tidy:
     labels: tuple[str, ...]
     notes: tuple[str, ...]
     skipped: int = 0
+    source_range: tuple[float, float] | None = None  # of the values in the source, if they were converted to bytes
 
 
 def tidy(raw: Raw, name: str) -> Tidy:
@@ -53,7 +54,10 @@ def tidy(raw: Raw, name: str) -> Tidy:
         missing = "y_test" if raw.y_test is None else "y of the training set"
         raise UserError(f"{name} has labels for one of its two sets only ({missing} is missing); give both or neither.")
     y, y_test, labels, more = _labels(raw, name)
-    return Tidy(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more), raw.skipped)
+    converted = x.ndim == 4 and raw.x.dtype.kind == "f"
+    both = [raw.x] if raw.x_test is None else [raw.x, raw.x_test]
+    ends = (float(min(part.min() for part in both)), float(max(part.max() for part in both))) if converted else None
+    return Tidy(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more), raw.skipped, ends)
 
 
 def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | None, list[str]]:
@@ -167,7 +171,8 @@ def _labels(raw: Raw, name: str) -> tuple[Array, Array | None, tuple[str, ...], 
     if y_test is not None and len(strange := np.setdiff1d(y_test[y_test >= 0], values)):
         raise UserError(f"{name} has test rows with label {strange[0]}, which no training row has.")
     if not np.array_equal(values, np.arange(len(values))):
-        notes.append(f"labels are the numbers {values[0]} … {values[-1]}; {len(values)} of them occur")
+        many = f"labels are the numbers {values[0]} … {values[-1]}; {len(values)} of them occur"
+        notes.append(many if len(values) > 1 else f"the only label is the number {values[0]}")
     names = tuple(str(v) for v in values)
     return _index(y, values), None if y_test is None else _index(y_test, values), names, notes
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ganherd import recipe
 from ganherd.data.arrays import Array, Raw
-from ganherd.errors import UserError, few
+from ganherd.errors import UserError, counted, few
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pillow runs a program to read EPS
 CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left behind by file managers and archivers
@@ -134,8 +134,8 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: p.name)
 
 
-def _identity(folder: Path) -> tuple[int, int]:
-    status = os.stat(folder)
+def _identity(path: Path) -> tuple[int, int]:
+    status = os.stat(path)
     return status.st_dev, status.st_ino
 
 
@@ -150,6 +150,7 @@ class _Reader:
     grey: int = 0
     bad: list[tuple[Path, str]] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
+    files: Counter[tuple[int, int]] = field(default_factory=Counter)  # by identity: links to a file are that file
 
     def read(self, folder: Path, labels: tuple[str, ...] | None) -> tuple[list[Array], Array | None, tuple[str, ...]]:
         """Images, labels and class names; the names are given for a second split."""
@@ -216,6 +217,7 @@ class _Reader:
             self.colour |= image.ndim == 3
             self.grey += image.ndim == 2
             self.done.update(done)
+            self.files[_identity(path)] += 1
             images.append(image)
         return images
 
@@ -239,6 +241,9 @@ class _Reader:
         notes = [f"{n:,} {what}" for what, n in sorted(self.done.items())]
         if self.colour and self.grey:
             notes.append(f"{self.grey:,} grey images became RGB, like the others")
+        if links := sum(self.files.values()) - len(self.files):
+            link, count = ("links", "counts") if links == 1 else ("link", "count")
+            notes.append(f"{counted(links, 'files')} here {link} to an image that is here already, and {count} again")
         if self.bad:
             notes.append(f"skipped: {self._named()}")
         return tuple(notes)

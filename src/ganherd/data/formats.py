@@ -1,4 +1,4 @@
-"""Readers of data files: .npz, idx, CIFAR (binary, or pickled through a reader that runs nothing), points in text."""
+"""Readers of data files: .npz, .npy, idx, CIFAR (binary, or pickled through a reader that runs nothing), points in text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def read_npz(path: Path, mapped: bool = False) -> Raw:
-    """Arrays x, y or x_train, y_train, x_test, y_test; `labels` holds class names.
+    """Read arrays x, y or x_train, y_train, x_test, y_test; `labels` holds class names. Or images, labels.
 
     `mapped`: images that lie there as bytes are not copied. The file must then stay as it is.
     """
@@ -62,12 +62,16 @@ def read_npz(path: Path, mapped: bool = False) -> Raw:
         if not isinstance(file, NpzFile):
             raise ValueError("it holds one array without a name")
         keys = set(file.files)
-        if not keys & {"x", "x_train"}:
+        names = [name for name in ("x", "x_train", "images") if name in keys]
+        if not names:
             found = ", ".join(sorted(keys)) or "none"
-            raise UserError(f"{path} needs an array x (with y) or x_train (with y_train); it has: {found}.")
-        if {"x", "x_train"} <= keys:
-            raise UserError(f"{path} has both x and x_train; keep one of them.")
-        x, y = ("x", "y") if "x" in keys else ("x_train", "y_train")
+            raise UserError(
+                f"{path} needs an array x (with y), x_train (with y_train) or images (with labels); it has: {found}."
+            )
+        if len(names) > 1:
+            raise UserError(f"{path} has both {names[0]} and {names[1]}; keep one of them.")
+        x = names[0]
+        y = {"x": "y", "x_train": "y_train", "images": "y" if "y" in keys else "labels"}[x]
         got = {k: _plain(file, k) for k in (y, "y_test", "labels") if k in keys}
         for key in keys & {x, "x_test"}:
             as_it_lies = map_member(handle, file.zip, key) if mapped and file.zip else None
@@ -75,8 +79,16 @@ def read_npz(path: Path, mapped: bool = False) -> Raw:
         notes = []
         if ignored := sorted(keys - set(got) - {"member"}):
             notes.append(f"arrays not used: {', '.join(ignored)}")
-        labels = _names(got["labels"], path) if "labels" in got else None
+        labels = _names(got["labels"], path) if "labels" in got and y != "labels" else None
         return Raw(got[x], got.get(y), got.get("x_test"), got.get("y_test"), labels, tuple(notes))
+
+
+def read_npy(path: Path) -> Raw:
+    """Read one array of images or points, without labels."""
+    with reading(path, "an .npy file of numbers"), path.open("rb") as handle:
+        if not handle.peek(6).startswith(b"\x93NUMPY"):  # else numpy would take it for a pickle
+            raise ValueError("it is none that numpy.save wrote")
+        return Raw(np.load(handle, allow_pickle=False))
 
 
 def _plain(file: NpzFile, key: str) -> Array:

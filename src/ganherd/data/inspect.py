@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from ganherd import recipe
+from ganherd.data import duplicates
 from ganherd.data.fetch import get, list_sources
 from ganherd.data.sheet import contact_sheet
 from ganherd.data.source import Dataset, load
+from ganherd.errors import counted
 
 __all__ = ["contact_sheet", "describe", "get", "inspect", "list_sources", "text"]
 
@@ -27,6 +29,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     """A data set as plain values, ready for JSON."""
     train, held = (np.bincount(y[y >= 0], minlength=len(dataset.labels)) for y in (dataset.y, dataset.y_test))
     low, high, mean, std = _spread(dataset.x)
+    copies = duplicates.find(dataset.x, dataset.x_test)
     return {
         "name": dataset.name,
         "kind": dataset.kind,
@@ -40,13 +43,16 @@ def describe(dataset: Dataset) -> dict[str, Any]:
             {"name": name, "train": int(train[k]), "held_out": int(held[k])} for k, name in enumerate(dataset.labels)
         ],
         "range": [_number(low), _number(high)],
+        "source_range": list(dataset.source_range) if dataset.source_range else None,
         "mean": round(mean, 4),
         "std": round(std, 4),
         "offset": dataset.offset,
         "scale": dataset.scale,
         "digest": dataset.digest,
         "skipped": dataset.skipped,
-        "notes": list(dataset.notes),
+        "copies": copies.copies,
+        "held_out_and_trained_on": copies.across,
+        "notes": list(dict.fromkeys([*dataset.notes, *(copies.notes(dataset.kind) if dataset.is_image else [])])),
     }
 
 
@@ -54,13 +60,14 @@ def text(facts: dict[str, Any]) -> str:
     """The same for people."""
     shape = "×".join(str(size) for size in facts["shape"])
     lines = [
-        f"{facts['name']}: {facts['total']:,} {facts['kind']} of {shape}",
+        f"{facts['name']}: {counted(facts['total'], facts['kind'])} of {shape}",
         f"{facts['split']}: {facts['train']:,} to train on, {facts['held_out']:,} held out",
-        f"range {facts['range'][0]} to {facts['range'][1]}, mean {facts['mean']}, standard deviation {facts['std']}",
+        f"{_range(facts)}, mean {facts['mean']}, standard deviation {facts['std']}",
     ]
     if classes := facts["classes"]:
         width = max(len(row["name"]) for row in classes)
-        lines.append(f"{len(classes)} classes, with all their {facts['kind']} (to train on / held out):")
+        its = "their" if len(classes) > 1 else "its"
+        lines.append(f"{counted(len(classes), 'classes')}, with all {its} {facts['kind']} (to train on / held out):")
         for row in classes:
             total = row["train"] + row["held_out"]
             lines.append(f"  {row['name']:<{width}}  {total:>7,} ({row['train']:,} / {row['held_out']:,})")
@@ -70,6 +77,14 @@ def text(facts: dict[str, Any]) -> str:
     if facts["skipped"]:
         lines.append("note: to train without what was skipped, add --set data.bad_images=skip")
     return "\n".join([*lines, *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else [])])
+
+
+def _range(facts: dict[str, Any]) -> str:
+    low, high = facts["range"]
+    if not facts.get("source_range"):
+        return f"range {low} to {high}"
+    was = facts["source_range"]
+    return f"range {was[0]:.4g} to {was[1]:.4g}, kept as bytes {low} to {high}"
 
 
 def _number(value: Any) -> int | float:

@@ -13,7 +13,7 @@ import numpy as np
 from ganherd.data.arrays import Array
 from ganherd.data.keyed import shuffle
 from ganherd.data.source import Dataset
-from ganherd.errors import UserError
+from ganherd.errors import UserError, counted
 
 INK, SOFT, LINE, PAPER = "#1c2530", "#75808c", "#dde3e8", "#ffffff"
 MOST = 100  # classes shown
@@ -47,8 +47,8 @@ def _summary(dataset: Dataset) -> str:
     else:
         what = "2-D points"
     train, held = len(dataset.x), len(dataset.x_test)
-    classes = f"{len(dataset.labels)} classes" if dataset.labels else "no labels"
-    total = f"{train + held:,} {dataset.kind}"
+    classes = counted(len(dataset.labels), "classes") if dataset.labels else "no labels"
+    total = counted(train + held, dataset.kind)
     return "  ·  ".join([what, classes, total, f"{dataset.split}: {train:,} to train on, {held:,} held out"])
 
 

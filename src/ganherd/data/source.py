@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from ganherd import recipe
-from ganherd.data import formats, shards
+from ganherd.data import duplicates, formats, shards
 from ganherd.data.arrays import Array, Raw, Tidy, tidy
 from ganherd.data.folder import read_folder, resized
 from ganherd.data.home import NAMED, find, missing
@@ -37,6 +37,7 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what a person should know: skipped files, converted ranges
     skipped: int = 0  # files of a folder that are no images
     holdout: float | None = None  # the part that was held out; None: the split is the source's own
+    source_range: tuple[float, float] | None = None  # of the values in the source, if they were converted to bytes
 
     @property
     def split(self) -> str:
@@ -96,12 +97,14 @@ def load(settings: recipe.Data) -> Dataset:
         if settings.holdout and not held.any():
             notes.append("too few rows to hold any out")
         data = replace(data, x=data.x[~held], y=data.y[~held], x_test=data.x[held], y_test=data.y[held])
+        if data.x.ndim == 4:
+            notes += duplicates.find(data.x, data.x[:0] if data.x_test is None else data.x_test).notes("images")
     if settings.points is not None and settings.source not in TOYS:
         data = _keep(data, settings.points, name)
     assert data.x_test is not None and data.y_test is not None
     offset, scale = (127.5, 127.5) if data.x.ndim == 4 else _span(data.x)
     rows = (data.x, data.y, data.x_test, data.y_test)
-    return Dataset(name, *rows, data.labels, offset, scale, tuple(notes), data.skipped, holdout)
+    return Dataset(name, *rows, data.labels, offset, scale, tuple(notes), data.skipped, holdout, data.source_range)
 
 
 def hold_out(y: Array, fraction: float) -> Array:
@@ -178,6 +181,8 @@ def _read_path(path: Path, settings: recipe.Data, mapped: bool = False) -> Raw:
         raise UserError(f"{path} is neither a file nor a folder.")
     if name.endswith(".npz"):
         return formats.read_npz(path, mapped)
+    if name.endswith(".npy"):
+        return formats.read_npy(path)
     if name.endswith((".tar.gz", ".tgz", ".tar")):
         return formats.read_cifar(path)
     if name.endswith((".txt", ".csv", ".tsv")):
@@ -185,7 +190,7 @@ def _read_path(path: Path, settings: recipe.Data, mapped: bool = False) -> Raw:
     if "idx" in name or name.endswith("ubyte"):
         return formats.read_idx_images(path)
     raise UserError(
-        f"{path} is no data that ganherd reads: an .npz, idx files, CIFAR, points in .txt, or a folder of images."
+        f"{path} is no data that ganherd reads: an .npz or .npy, idx files, CIFAR, points in .txt, or a folder of images."
     )
 
 

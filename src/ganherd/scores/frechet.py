@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ganherd.errors import few
+from ganherd.scores import intervals
 from ganherd.scores.clock import Progress, timed
 from ganherd.scores.features import Features
 from ganherd.scores.groups import Group, by_class, entries, wanted_groups
@@ -86,10 +88,9 @@ def of_groups(groups: list[Group], progress: Progress | None = None) -> list[tup
 
 
 def interval(value: float, error: float | None) -> dict[str, Any]:
-    if error is None:
+    if error is None or not math.isfinite(value) or not math.isfinite(error):
         return {}
-    how = "infinitesimal bootstrap"  # over the samples; the data is held fixed
-    return {"interval": {"low": value - 1.96 * error, "high": value + 1.96 * error, "level": 0.95, "how": how}}
+    return {"interval": intervals.around(value, error, "infinitesimal bootstrap")}
 
 
 def measure_fid(material: Material) -> dict[str, Any]:
@@ -109,9 +110,8 @@ def measure_ifid(material: Material) -> dict[str, Any]:
     fake, reference = material.features, material.reference
     groups = by_class(material, fake)
     out: dict[str, Any] = {"value": None, **reference.beside(fake)}
-    if short := [group.name for group in groups if min(len(group.fake), len(group.real)) < 2]:
-        named = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
-        return {**out, "warning": f"no value, as these classes have fewer than two samples: {named}; ask for more"}
+    if short := _without_covariance(groups):
+        return {**out, "warning": f"no value: {short}"}
     each = of_groups(groups, material.progress)
     value = sum(d for d, _ in each) / len(each)
     errors = [e for _, e in each if e is not None]
@@ -136,6 +136,18 @@ def measure_ifid(material: Material) -> dict[str, Any]:
             "compare it only at the same number, or read the KID beside it"
         )
     return out
+
+
+def _without_covariance(groups: list[Group]) -> str:
+    """Say which classes have fewer than two real or generated samples, and what helps; empty if none has."""
+    real = [group.name for group in groups if len(group.real) < 2]
+    fake = [group.name for group in groups if len(group.fake) < 2]
+    out = []
+    if real:
+        out.append(f"the data has fewer than two of {few(real, 5)}, so add data or leave them out")
+    if fake:
+        out.append(f"fewer than two were generated of {few(fake, 5)}, so ask for more samples")
+    return "; ".join(out)
 
 
 def _too_few(fake: Features, real: Features) -> str:

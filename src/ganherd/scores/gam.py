@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from ganherd.errors import UserError
 from ganherd.scores import intervals
+from ganherd.scores.verdict import UNDECIDED, difference, sign
 
 SAMPLES = 10_000  # of every generator, at least: then an error rate is known to 0.005
 # where a logit of each loss stands between fake and real, as its own targets have it
@@ -143,18 +145,32 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
     return out
 
 
-def helps(herd: np.ndarray, single: np.ndarray) -> str:
-    """`strongly helps`: every member of the herd is above the best single one; `helps`: at least one is.
+def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> dict[str, Any]:
+    """Compare each member of a herd with the best single GAN, as the paper does, and return the `words` for it.
 
-    >>> helps(np.array([0.43, 0.47]), np.array([0.35, 0.39])), helps(np.array([0.3, 0.4]), np.array([0.35]))
-    ('strongly helps', 'helps')
+    `strongly helps`: every member is better; `helps`: at least one is; `does not help`: every member is worse. Otherwise it
+    is undecided. A member is better or worse if the interval of its difference, from this many samples of each generator,
+    does not hold zero. The intervals of all members hold at once (Bonferroni). `value` and `interval` are those of the best
+    member.
+
+    >>> single = np.array([0.35, 0.39])
+    >>> [helps(np.array(herd), single, 10_000)["words"] for herd in ([0.43, 0.47], [0.3, 0.47], [0.3, 0.395])]
+    ['strongly helps', 'helps', 'undecided']
     """
-    herd, best = herd[~np.isnan(herd)], np.nanmax(single) if (~np.isnan(single)).any() else np.nan
-    if not len(herd) or np.isnan(best):
-        return "cannot be judged"
-    if (herd > best).all():
-        return "strongly helps"
-    return "helps" if (herd > best).any() else "does not help"
+    herd = herd[~np.isnan(herd)]
+    if not len(herd) or np.isnan(single).all():
+        return {"words": "cannot be judged"}
+    best = float(np.nanmax(single))
+    z = NormalDist().inv_cdf(1 - 0.025 / len(herd))
+    ends = [apart(value, best, samples, z) for value in herd.tolist()]
+    signs = [sign(one) for one in ends]
+    if max(signs) > 0:
+        words = "strongly helps" if min(signs) > 0 else "helps"
+    else:
+        words = "does not help" if max(signs) < 0 else UNDECIDED
+    top = int(herd.argmax())
+    how = "Wilson's of both" + (f", all {len(herd)} members at once" if len(herd) > 1 else "")
+    return {"words": words, "value": float(herd[top]) - best, "interval": intervals.interval(*ends[top], how)}
 
 
 @dataclass(frozen=True)
@@ -166,8 +182,12 @@ class Battle:
     test_ratio: float  # their errors on held-out real data: the judges must be alike
 
 
-def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, tie: float = TIE) -> Battle:
-    """The pairwise battle of 2016, from error rates [J, M] on fakes and [J] on real data.
+def gam(
+    errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, tie: float = TIE, samples: int = SAMPLES
+) -> Battle:
+    """Return the pairwise battle of 2016, from error rates [J, M] on this many fakes each and [J] on real data.
+
+    It is a tie if the judges differ by more than `tie` on real data, or if the two error rates on fakes are undecided.
 
     >>> gam(np.array([[0.5, 0.2], [0.4, 0.5]]), np.array([0.1, 0.1]), 0, 1).winner
     0
@@ -175,8 +195,18 @@ def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, ti
     sample = _ratio(errors[first, second], errors[second, first])
     test = _ratio(real_errors[first], real_errors[second])
     alike = abs(test - 1) <= tie
-    winner = (0 if sample < 1 else 1) if alike and sample != 1 else None
+    ahead = sign(apart(float(errors[second, first]), float(errors[first, second]), samples)) if alike else 0
+    winner = {1: 0, -1: 1}.get(ahead)
     return Battle(winner, sample, test)
+
+
+def apart(rate: float, other: float, samples: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the interval of the difference of two error rates, each of this many samples.
+
+    >>> [round(end, 3) for end in apart(0.5, 0.4, 10_000)]
+    [0.086, 0.114]
+    """
+    return difference(rate, intervals.wilson(rate, samples, z), other, intervals.wilson(other, samples, z))
 
 
 def _ratio(a: float, b: float) -> float:
@@ -198,7 +228,9 @@ def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
     return out
 
 
-def standings(errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player]) -> dict[str, dict[str, Any]]:
+def standings(
+    errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player], samples: int = SAMPLES
+) -> dict[str, dict[str, Any]]:
     """GAM by run: every generator battles those of the other runs that stand for the same class, or for none."""
     out: dict[str, dict[str, Any]] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
     for i, one in enumerate(players):
@@ -206,7 +238,7 @@ def standings(errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Pla
             other = players[j]
             if one.group == other.group or other.group in one.kin or not comparable(one, other):
                 continue
-            winner = gam(errors, real_errors, i, j).winner
+            winner = gam(errors, real_errors, i, j, samples=samples).winner
             for mine, group in ((0, one.group), (1, other.group)):
                 out[group]["tied" if winner is None else "won" if winner == mine else "lost"] += 1
     for found in out.values():

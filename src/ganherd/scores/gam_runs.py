@@ -59,7 +59,7 @@ class Contest:
 
     def summary(self) -> list[dict[str, Any]]:
         """The rows of its table: by kind and run."""
-        return gam_table.summary(self.players, self.verdict, self.real_errors)
+        return gam_table.summary(self.players, self.verdict, self.real_errors, self.samples)
 
     @property
     def groups(self) -> list[str]:
@@ -88,7 +88,7 @@ class Contest:
 
     def battles(self, group: str) -> dict[str, Any]:
         """What it keeps of GAM: the battles of its generators against those of the other runs."""
-        found = gam.standings(self.verdict.errors, self.real_errors, self.players)[group]
+        found = gam.standings(self.verdict.errors, self.real_errors, self.players, self.samples)[group]
         fought = found["won"] + found["tied"] + found["lost"]
         ties = "most battles are ties: the judges' errors on real data are not alike"
         few = "nobody to battle with: name another run with members of the same classes"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ganherd.scores.gam import Player, Verdict, helps, weak_judges
+from ganherd.scores.gam import Player, Verdict, apart, helps, weak_judges
+from ganherd.scores.verdict import UNDECIDED, sign
 
 
-def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray) -> list[dict[str, Any]]:
-    """GAM-II by kind and run, as the paper's tables have it: least and largest over the generators, and in words whether it
-    helps against the first run of its kind."""
+def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int) -> list[dict[str, Any]]:
+    """Return GAM-II by kind and run, as the paper's tables have it: least and largest over the generators, and whether it
+    helps against the first run of its kind, in `words` and as the `differences` of the best members."""
     out: list[dict[str, Any]] = []
     for kind in dict.fromkeys(player.kind for player in players):
         first: dict[str, np.ndarray] = {}
@@ -29,7 +30,9 @@ def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray
             }
             if first:
                 row["against"] = next(one["run"] for one in out if one["kind"] == kind)
-                row["words"] = {name: helps(values, first[name]) for name, values in own.items()}
+                compared = {name: helps(values, first[name], samples) for name, values in own.items()}
+                row["words"] = {name: one.pop("words") for name, one in compared.items()}
+                row["differences"] = {name: one for name, one in compared.items() if one}
             first = first or own
             out.append(row)
     return out
@@ -37,7 +40,7 @@ def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray
 
 def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int, held_out: int) -> str:
     """GAM-II by run, the least and the largest over its members, and below it what its judges are worth."""
-    found = summary(players, verdict, real_errors)
+    found = summary(players, verdict, real_errors, samples)
     lines = [("run", "generators", "judged by", "avg", "worst", "its judges' error on real")]
     for row in found:
         judges = row["judges"]
@@ -66,7 +69,9 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
         if "words" in row and told not in text:
             text.append(told)
         for name, words in row.get("words", {}).items():
-            text.append(f"{_named(row['run'], row['kind'])} {words} against {baseline} ({name})")
+            is_ = "is " if words == UNDECIDED else ""
+            by = _best_by(row["differences"].get(name))
+            text.append(f"{_named(row['run'], row['kind'])} {is_}{words} against {baseline} ({name}{by})")
     if len({player.kind for player in players}) > 1:
         text.append(
             "generators of each kind are judged by the discriminators of that kind: compare them within a kind; the best of a "
@@ -74,12 +79,27 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
         )
     elif verdict.winner is not None and len({player.label for player in players}) == 1:
         best = players[verdict.winner]
-        text.append(f"the best by avg is {best.name} ({verdict.average[verdict.winner]:.3f})")
+        top = float(verdict.average[verdict.winner])
+        rest = [float(v) for i, v in enumerate(verdict.average) if i != verdict.winner and not np.isnan(v)]
+        rivals = sum(sign(apart(top, v, samples)) == 0 for v in rest)
+        unsure = f"; against {rivals} of the {len(rest)} others that is undecided" if rivals else ""
+        text.append(f"the best by avg is {best.name} ({top:.3f}){unsure}")
     return "\n".join(text)
 
 
 def _named(group: str, kind: str) -> str:
     return f"{group} ({kind})" if kind else group
+
+
+def _best_by(best: Mapping[str, Any] | None) -> str:
+    """
+    >>> _best_by({"value": 0.04, "interval": {"low": 0.021, "high": 0.06}})
+    ', best members differ by +0.040: 95 % +0.021 to +0.060'
+    """
+    if best is None:
+        return ""
+    low, high = (best["interval"][end] for end in ("low", "high"))
+    return f", best members differ by {best['value']:+.3f}: 95 % {low:+.3f} to {high:+.3f}"
 
 
 def _span(values: np.ndarray) -> dict[str, float] | None:

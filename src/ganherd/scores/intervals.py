@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-RESAMPLES = 200
 COUNTED = 1000  # resamples of counts, which cost nothing
 
 
@@ -22,14 +21,19 @@ def interval(low: float, high: float, how: str) -> dict[str, Any]:
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
 
 
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """The interval of a share of n: never beyond 0 or 1, and of some width also where all or none were right.
+def around(value: float, error: float, how: str) -> dict[str, Any]:
+    """Return the interval of a value with this standard error."""
+    return interval(value - 1.96 * error, value + 1.96 * error, how)
+
+
+def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
+    """Return the interval of a share of n: never beyond 0 or 1, and of some width also if all or none were right.
 
     >>> [round(end, 3) for end in wilson(1.0, 100)]
     [0.963, 1.0]
     """
-    z2 = 1.96**2
-    middle, half = (share + z2 / (2 * n)), 1.96 * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    z2 = z**2
+    middle, half = (share + z2 / (2 * n)), z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
 
 
@@ -38,12 +42,51 @@ def share(value: float, n: int) -> dict[str, Any]:
     return interval(*wilson(value, n), "Wilson's, over the samples")
 
 
-def mean(values: np.ndarray, seed: int) -> dict[str, Any]:
-    """Of the mean of the values: the middle 95 % of the means of resamples."""
-    rng = np.random.default_rng([seed, len(values)])
-    means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(means, (0.025, 0.975))
-    return interval(low, high, f"bootstrap, {RESAMPLES} resamples")
+def share_with_error(value: float, error: float, fewest: float, most: float, how: str) -> dict[str, Any]:
+    """Return the interval of a share with this standard error: Wilson's of as many independent points as have that error.
+
+    It is as that of at most `most` points, and as that of `fewest` if there is no error to go by.
+    """
+    points = min(most, value * (1 - value) / error**2) if error > 0 and 0 < value < 1 else fewest
+    return interval(*wilson(value, points), how)
+
+
+def mean(values: np.ndarray) -> dict[str, Any] | None:
+    """Return the interval of the mean of independent values that are not negative; None if all are equal.
+
+    >>> round(mean(np.array([0.0, 1.0, 2.0, 3.0]))["high"], 2), mean(np.zeros(9))
+    (2.77, None)
+    """
+    if (values == values[0]).all():
+        return None
+    value, error = float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values))
+    return interval(max(0.0, value - 1.96 * error), value + 1.96 * error, "standard error of the mean")
+
+
+def jackknife(value: float, without: Sequence[float]) -> dict[str, Any] | None:
+    """Return the interval of a value from the values without each of some equal groups; None if these are not finite, or
+    are all equal.
+
+    >>> round(jackknife(2.0, [1.9, 2.0, 2.1])["low"], 2)
+    1.5
+    """
+    groups = len(without)
+    error = math.sqrt((groups - 1) ** 2 / groups) * float(np.std(without, ddof=1))
+    if not math.isfinite(value) or not error > 0:
+        return None
+    reach = student_t(groups - 1) * error
+    return interval(value - reach, value + reach, f"jackknife of {groups} groups")
+
+
+def student_t(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t for this many degrees of freedom.
+
+    >>> round(student_t(11), 3)
+    2.201
+    """
+    from scipy.stats import t  # here, because importing it takes a second
+
+    return float(t.ppf(0.975, freedom))
 
 
 def least(values: Sequence[float], errors: Sequence[float]) -> dict[str, Any]:

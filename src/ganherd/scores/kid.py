@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
+from ganherd.scores import intervals
 from ganherd.scores.clock import Clock, Progress, timed
 from ganherd.scores.groups import Group, entries, wanted_groups
 from ganherd.scores.material import Material
@@ -20,21 +22,36 @@ WITHIN = 250  # of a subset within a class or of a member: there are many of tho
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:
-    """Unbiased estimate from features [m, d] and [m, d], kernel (x · y / d + 1)³.
+    """Return the unbiased estimate from features [m, d] and [n, d], kernel (x · y / d + 1)³.
 
     >>> same = torch.eye(3)
     >>> discrepancy(same, same).item() < 0  # an unbiased estimate of 0 may be negative
     True
     """
+    return _witnessed(x, y)[0]
+
+
+def _witnessed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the estimate, and for each row of x how much nearer it is to x than to y, [m]."""
     xx, yy, xy = (kernel(a, b) for a, b in ((x, x), (y, y), (x, y)))
     m, n = len(x), len(y)
-    within_x = (xx.sum() - xx.diagonal().sum()) / (m * (m - 1))
+    within_x = (xx.sum(1) - xx.diagonal()) / (m - 1)
     within_y = (yy.sum() - yy.diagonal().sum()) / (n * (n - 1))
-    return within_x + within_y - 2 * xy.mean()
+    return within_x.mean() + within_y - 2 * xy.mean(), within_x - xy.mean(1)
 
 
 def kernel(x: Tensor, y: Tensor) -> Tensor:
     return (x @ y.T / x.shape[1] + 1) ** 3
+
+
+@dataclass(frozen=True)
+class Kid:
+    """The mean over random subsets, their standard deviation and size, and the standard error of the mean."""
+
+    value: float
+    std: float
+    size: int
+    error: float
 
 
 def kid(
@@ -44,20 +61,31 @@ def kid(
     subsets: int = SUBSETS,
     size: int | None = None,
     progress: Progress | None = None,
-) -> tuple[float, float, int]:
-    """(mean, standard deviation, size) over random subsets of features [n, d] and [m, d]."""
-    fewest = min(len(x), len(y))
-    size = size or max(2, min(SIZE, fewest // PARTS))
+) -> Kid:
+    """Return KID of generated features [n, d] against real ones [m, d].
+
+    The error is that of redrawn samples; the data is fixed. To first order each sample adds 2 / n of how much nearer it is to
+    the samples than to the data, so the spread of that gives the error. The choice of the subsets adds its own.
+    """
+    size = size or max(2, min(SIZE, min(len(x), len(y)) // PARTS))
     found, clock = [], Clock(progress, "KID of subsets", subsets)
+    nearer, times = (torch.zeros(len(x), dtype=torch.float64, device=x.device) for _ in range(2))
     for subset in range(subsets):
         clock.at(subset)
-        rows = (
-            torch.from_numpy(shuffle(len(f), name, seed, subset)[:size]) for f, name in ((x, "kid x"), (y, "kid y"))
+        own, other = (
+            torch.from_numpy(shuffle(len(f), name, seed, subset)[:size]).to(f.device)
+            for f, name in ((x, "kid x"), (y, "kid y"))
         )
-        own, other = (f[at.to(f.device)].double() for f, at in zip((x, y), rows, strict=True))
-        found.append(discrepancy(own, other))
+        value, each = _witnessed(x[own].double(), y[other].double())
+        found.append(value)
+        nearer[own] += each
+        times[own] += 1
     values = torch.stack(found)
-    return float(values.mean()), float(values.std()) if subsets > 1 else math.nan, size
+    if subsets == 1:
+        return Kid(float(values.mean()), math.nan, size, math.nan)
+    spread = (nearer / times)[times > 0].var()
+    error = torch.sqrt(4 * spread / len(x) + values.var() / subsets)
+    return Kid(float(values.mean()), float(values.std()), size, float(error))
 
 
 def within(groups: list[Group], seed: int, progress: Progress | None = None) -> list[float]:
@@ -65,7 +93,7 @@ def within(groups: list[Group], seed: int, progress: Progress | None = None) -> 
     out = []
     for group in timed(groups, progress, "KID of groups"):
         size = max(2, min(WITHIN, min(len(group.fake), len(group.real)) // PARTS))
-        out.append(kid(group.fake.x, group.real.x, seed, subsets=20, size=size)[0])
+        out.append(kid(group.fake.x, group.real.x, seed, subsets=20, size=size).value)
     return out
 
 
@@ -75,12 +103,11 @@ def measure(material: Material) -> dict[str, Any]:
     out = {"value": None, **reference.beside(fake)}
     if (fewest := min(len(fake), len(real))) < 2:
         return {**out, "warning": "KID needs at least two samples: ask for more"}
-    value, std, size = kid(fake.x, real.x, material.seed, progress=material.progress)
-    disjoint = max(1, fewest // size)  # subsets overlap: no more of them than this are independent
-    error = 1.96 * std / math.sqrt(min(SUBSETS, disjoint))
-    how = f"{SUBSETS} subsets of {size:,}"
-    out |= {"value": value, "std": std, "subsets": SUBSETS, "subset_size": size, "independent": min(SUBSETS, disjoint)}
-    out["interval"] = {"low": value - error, "high": value + error, "level": 0.95, "how": how}
+    found = kid(fake.x, real.x, material.seed, progress=material.progress)
+    out |= {"value": found.value, "std": found.std, "subsets": SUBSETS, "subset_size": found.size}
+    if math.isfinite(found.error):
+        how = f"{SUBSETS} subsets of {found.size:,}"
+        out["interval"] = intervals.around(found.value, found.error, how)
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, within(groups, material.seed, material.progress))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ganherd.data import duplicates
 from ganherd.errors import UserError
 from ganherd.pictures import FRAME, INK, draw_grid
 from ganherd.scores.clock import Clock, Progress
@@ -195,7 +196,10 @@ def measure(material: Material) -> dict[str, Any]:
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
     held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
     found = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
-    return entry(found, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
+    out = entry(found, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
+    if data.is_image and (copies := duplicates.find(data.x, data.x_test)).across:
+        out["warning"] = "; ".join([*([out["warning"]] if "warning" in out else []), copies.notes(data.kind)[-1]])
+    return out
 
 
 def _in_groups(material: Material, held_out: Nearest) -> dict[str, Any]:

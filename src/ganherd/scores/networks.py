@@ -99,6 +99,20 @@ def cheap(dataset: Dataset) -> str:
     return "classifier" if dataset.is_image and len(dataset.labels) >= 2 else "pixels"
 
 
+def known_as(name: str, dataset: Dataset) -> str | None:
+    """Return what to ask for to get the network that a score names; None if it is not one of NAMES, or not to be had here.
+
+    A name that comes from a file is looked up and never loaded as a path or as code.
+    """
+    from ganherd.scores import inception
+
+    if name == inception.FILE.removesuffix(".pt"):
+        return "inception" if inception.find() else None
+    if name.startswith("classifier ("):
+        return "classifier" if cheap(dataset) == "classifier" else None
+    return {"pixels": "pixels", "coordinates": "pixels", "lipizzaner-mnist": "lipizzaner-mnist"}.get(name)
+
+
 def find(
     wanted: str,
     dataset: Dataset,

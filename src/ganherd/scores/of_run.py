@@ -32,10 +32,12 @@ def score_run(
 ) -> dict[str, dict[str, Any]]:
     """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
 
-    `network`: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, any TorchScript as
-    `FILE.pt#sha256=…`, or your own `package.module:Class`; `head`: a classifier for inception; `per`: "class", "member" or
-    "neighbourhood", of a grid's cells; `annealing`: what AIS is made with, `samples` being its images where it is the
-    only metric.
+    Args:
+        network: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, any TorchScript as
+            `FILE.pt#sha256=…`, or your own `package.module:Class`; None: that of the run's recorded scores.
+        head: a classifier for inception.
+        per: "class", "member" or "neighbourhood", of a grid's cells.
+        annealing: what AIS is made with; `samples` are its images if it is the only metric.
     """
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder
@@ -50,8 +52,9 @@ def score_run(
     names = known_metrics(metrics, "score", data)
     if names == ["ais"] and annealing.points is None:
         annealing = replace(annealing, points=samples)
-    samples = samples or default_samples(data, network)
-    reference = reference_for(data, network, samples, head, trust_code, progress)
+    default = None if head else recorded_network(folder.scores_path, data)
+    samples = samples or default_samples(data, network or default)
+    reference = reference_for(data, network, samples, head, trust_code, progress, default)
     found = score_seeds(made, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing)
     keep(run, found, names)
     if metrics is None:  # all that is usual: its pictures too
@@ -87,6 +90,18 @@ def default_samples(data: Dataset, network: str | None) -> int:
     return 10_000 if heavy and best_device().type == "cuda" else 1_000
 
 
+def recorded_network(scores: Path, data: Dataset) -> str | None:
+    """Return the network that a run's feature scores were measured with, so that all its scores compare; None if there are
+    none, or if that network is not ganherd's own, not here, or not for this data."""
+    from ganherd.scores import networks
+
+    found = _read(scores)
+    for entry in (found.get("fid"), *found.values()):  # FID is what runs are compared by
+        if isinstance(entry, dict) and "real_samples" in entry and isinstance(entry.get("network"), str):
+            return networks.known_as(entry["network"], data)
+    return None
+
+
 def reference_for(
     data: Dataset,
     network: str | None,
@@ -94,19 +109,26 @@ def reference_for(
     head: str | Path | None,
     trust_code: bool,
     progress: Progress | None,
+    default: str | None = None,
 ) -> Reference:
-    """The real data with the network that was asked for, or the best that is here; which one is said."""
+    """Return the real data with the network that was asked for, otherwise the default, otherwise the best that is here.
+
+    If it was not asked for, it is reported, and so is a better one that is here.
+    """
     from ganherd.scores import networks
     from ganherd.scores.reference import Reference
 
-    wanted = network or ("inception" if head else networks.choose(data))
+    best = networks.choose(data)
+    wanted = network or ("inception" if head else default or best)
     reference = Reference(data, wanted, samples, Path(head) if head else None, trust_code, progress)
     try:
         name = reference.network.name
     except LeftOut:
         return reference  # those scores are left out with the reason, and the others come
     if progress and not network:
-        progress(f"network of the feature scores: {name} (--network chooses another)")
+        other = f"--network {best} is here, too" if best != wanted and not head else "--network chooses another"
+        whose = ", as in the run's recorded scores" if wanted == default else ""
+        progress(f"network of the feature scores: {name}{whose} ({other})")
     return reference
 
 

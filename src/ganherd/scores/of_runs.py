@@ -30,7 +30,7 @@ class Scored:
         if len(self.runs) == 1:
             text = table(next(iter(self.runs.values())))
         else:
-            text = side_by_side(self.runs, {n: metric.best for n, metric in METRICS.items()}, bool(self.per))
+            text = side_by_side(self.runs, bool(self.per))
         return f"{text}\n\n{self.contest}" if self.contest else text
 
     def facts(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Neighbourhood of a point: the ball that reaches to its k-th nearest neighbour of
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
-from ganherd.scores import intervals
+from ganherd.scores import intervals, redraws
 from ganherd.scores.clock import Clock, Progress, timed
 from ganherd.scores.features import Features
 from ganherd.scores.groups import Group, entries, wanted_groups
@@ -26,32 +27,46 @@ FEW = 1000
 NAMES = ("precision", "recall", "density", "coverage")
 
 
-def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | None = None) -> dict[str, Tensor]:
-    """For each score the value of every point that it is the mean of, float64: fakes [n] or reals [m].
+@dataclass(frozen=True)
+class Found:
+    """The four scores of some samples."""
+
+    each: dict[str, np.ndarray]  # float64: by score the values whose mean it is, of the samples [n] or of the data [m]
+    counts: dict[str, redraws.Counts]  # what recall and coverage count, from which their errors are found
+
+    def value(self, name: str) -> float:
+        return float(self.each[name].mean())
+
+
+def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | None = None) -> Found:
+    """Measure samples [n, d] against data [m, d].
 
     >>> x = torch.arange(20.0)[:, None]
-    >>> {name: float(value.mean()) for name, value in prdc(x, x, k=2).items()}["recall"]
+    >>> prdc(x, x, k=2).value("recall")
     1.0
     """
     real, fake = real.double(), fake.double()
     clock = Clock(progress, "neighbourhoods", 3)  # three passes that take about as long
     real_radius = radius_of(real, k)
     clock.at(1)
-    fake_radius = radius_of(fake, k)
+    near = redraws.nearest(fake, k)
     clock.at(2)
     inside, nearest = torch.zeros(len(fake), device=fake.device).double(), []
-    recalled = []
+    recalled, covered = redraws.Counts(near), redraws.Counts(near)
     for chunk, radius in zip(real.split(CHUNK), real_radius.split(CHUNK), strict=True):
         far = torch.cdist(chunk, fake)  # [chunk, n]
         inside += (far < radius[:, None]).sum(0)
-        recalled.append((far < fake_radius).any(1))
         nearest.append(far.min(1).values)
-    return {
+        recalled.add(far, near.radius, near.reach)
+        covered.add(far, radius[:, None])
+    each = {
         "precision": (inside > 0).double(),
-        "recall": torch.cat(recalled).double(),
+        "recall": torch.cat(recalled.hit).double(),
         "density": inside / k,
         "coverage": (torch.cat(nearest) < real_radius).double(),
     }
+    counts = {"recall": recalled, "coverage": covered}
+    return Found({name: values.cpu().numpy() for name, values in each.items()}, counts)
 
 
 def radius_of(x: Tensor, k: int) -> Tensor:
@@ -70,18 +85,15 @@ def some(features: Features, n: int, purpose: str, seed: int = 0) -> Features:
     return features if n >= len(features) else features.rows(np.sort(shuffle(len(features), purpose, seed)[:n]))
 
 
-def _measured(material: Material) -> tuple[Features, dict[str, np.ndarray]]:
+def _measured(material: Material) -> tuple[Features, Found]:
     """The samples that were looked at, and all four scores of them, kept for the other three."""
     kept = material.kept
     if "prdc" not in kept:
         fake, real = equally_many(material.features, material.reference.real, material.seed)
         if len(fake) <= NEIGHBOURS:
             raise LeftOut(f"it needs more than {NEIGHBOURS} samples and data: ask for more")
-        kept["prdc"] = (
-            fake,
-            {name: each.cpu().numpy() for name, each in prdc(real.x, fake.x, progress=material.progress).items()},
-        )
-    found: tuple[Features, dict[str, np.ndarray]] = kept["prdc"]
+        kept["prdc"] = (fake, prdc(real.x, fake.x, progress=material.progress))
+    found: tuple[Features, Found] = kept["prdc"]
     return found
 
 
@@ -92,26 +104,30 @@ def _in_groups(material: Material) -> dict[str, Any]:
         pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
         groups = [Group(name, fake, real) for name, (fake, real) in pairs.items() if len(fake) > NEIGHBOURS]
         found = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
-        means = {name: [float(one[name].mean()) for one in found] for name in NAMES}
+        means = {name: [one.value(name) for one in found] for name in NAMES}
         kept["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
     out: dict[str, Any] = kept["prdc groups"]
     return out
 
 
+def interval_of(name: str, found: Found, seed: int) -> dict[str, Any] | None:
+    """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
+    value, n = found.value(name), len(found.each["precision"])
+    if name == "precision":  # samples are in or out independently of each other
+        return intervals.share(value, n)
+    if name == "density":  # it is no share: it may be above 1
+        return intervals.mean(found.each[name])
+    how = f"{redraws.SUBSETS} subsets of the samples"
+    return intervals.share_with_error(value, found.counts[name].error(seed), n / NEIGHBOURS, n, how)
+
+
 def _measure(name: str) -> Callable[[Material], dict[str, Any]]:
     def measure(material: Material) -> dict[str, Any]:
         fake, found = _measured(material)
-        value = float(found[name].mean())
-        out = {
-            "value": value,
-            **material.reference.beside(fake),
-            "real_samples": len(fake),
-            "neighbours": NEIGHBOURS,
-            # a density is no share: it may be above 1
-            "interval": intervals.mean(found[name], material.seed)
-            if name == "density"
-            else intervals.share(value, len(fake)),
-        }
+        facts = {**material.reference.beside(fake), "real_samples": len(fake), "neighbours": NEIGHBOURS}
+        out = {"value": found.value(name), **facts}
+        if interval := interval_of(name, found, material.seed):
+            out["interval"] = interval
         if material.per:
             out |= _in_groups(material)[name]
         if len(fake) < FEW:

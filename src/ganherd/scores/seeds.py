@@ -12,11 +12,9 @@ from ganherd.scores import intervals
 
 Entry = Mapping[str, Any]
 COUNTS = ("samples", "fewest", "held_out", "training", "real_samples", "held_out_samples")  # the least is claimed
-# 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, those of the normal are near enough
 SURE = (
     6  # seeds that agree, by the sign test: 2 ** (1 - 6) < 0.05; of fewer the spread is not known, as it is not of one
 )
-_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 def together(
@@ -37,8 +35,7 @@ def together(
     deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
     mean = float(np.mean(known)) if known else math.nan
     if deviation is not None and (deviation > 1e-9 * abs(mean) or len(known) >= SURE):
-        t = _T[len(known) - 2] if len(known) - 2 < len(_T) else 2.0
-        reach = t * deviation / math.sqrt(len(known))
+        reach = intervals.student_t(len(known) - 1) * deviation / math.sqrt(len(known))
         how = f"Student's t over {len(known)} seeds"
         out["interval"] = intervals.interval(max(bounds[0], mean - reach), min(bounds[1], mean + reach), how)
     return {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ganherd.scores.registry import METRICS, Metric
+from ganherd.scores.verdict import Ends, difference, verdict
 
 Scores = Mapping[str, Mapping[str, Any]]
 MOST = 30  # lines of a table of members or classes
@@ -33,22 +35,20 @@ def table(scores: Scores) -> str:
     return "\n".join([*_aligned(lines), *_parts(entries), *_notes(scores)])
 
 
-def side_by_side(
-    runs: Mapping[str, Scores],
-    best: Mapping[str, float],
-    parts: bool = False,
-    better: Mapping[str, str] | None = None,
-) -> str:
-    """A column for each run; the better value is marked, and so is one that its interval does not tell from it.
+def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mapping[str, str] | None = None) -> str:
+    """Return a table with a column for each run. A star marks a run that is better than all others; if that is undecided,
+    a tilde marks the runs that may be the best.
 
-    `parts`: the lines of the members or classes of each run below. `better`: the run of each score that is better than
-    all others, where a finer rule than these intervals told it; only those are marked then.
+    Args:
+        parts: add the lines of the members or classes of each run.
+        better: by score the run that is better than all others, if a finer rule than these intervals decided it.
 
-    >>> one, two = ({"fid": {"value": v, "samples": 10, "network": "pixels", "seed": 0}} for v in (3.0, 5.0))
-    >>> print(side_by_side({"a": {"fid": one["fid"]}, "b": {"fid": two["fid"]}}, {"fid": 0.0}))
-    score  a        b      samples  network  seed
-    fid    3.000 *  5.000  10       pixels   0
-    * the better one.
+    >>> ends = {"interval": {"low": 2.9, "high": 3.1}}, {"interval": {"low": 4.9, "high": 5.1}}
+    >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0} | e for v, e in zip((3.0, 5.0), ends))
+    >>> print(side_by_side({"a": {"fid": one}, "b": {"fid": two}}))
+    score  a                         b                       samples  network  seed
+    fid    3.000 * (2.900 to 3.100)  5.000 (4.900 to 5.100)  10       pixels   0
+    * better than all others.
     """
     names = list(dict.fromkeys(name for scores in runs.values() for name in scores if name != "skipped"))
     lines = [("score", *runs, "samples", "network", "seed")]
@@ -56,8 +56,8 @@ def side_by_side(
     for name in names:
         entries = [scores.get(name) for scores in runs.values()]
         cells = []
-        found = _marks(entries, best.get(name, math.nan))
-        if better is not None and "*" in found:
+        found = _marks(entries, METRICS.get(name))
+        if better is not None and ("*" in found or "~" in found):
             found = ["*" if run == better.get(name) else "" for run in runs]
         for entry, mark in zip(entries, found, strict=True):
             cells.append("–" if entry is None else f"{shown(name, entry)} {mark}".rstrip() + _span(name, entry))
@@ -74,16 +74,16 @@ def side_by_side(
 
 
 LEGEND = {
-    "*": "* the better one.",
-    "~": "~ not told apart from it: their intervals overlap.",
+    "*": "* better than all others.",
+    "~": "~ undecided: one of these is the best, and the interval of their difference holds zero, or there is none.",
     "?": "? measured with another network, number of samples or data: not comparable.",
 }
 
 
-def _marks(entries: Sequence[Mapping[str, Any] | None], best: float) -> list[str]:
-    """A star for the best, a tilde for those whose interval meets its; a question mark where they do not compare."""
+def _marks(entries: Sequence[Mapping[str, Any] | None], metric: Metric | None) -> list[str]:
+    """Return a mark for each entry: see LEGEND."""
     known = [entry for entry in entries if entry is not None and isinstance(entry.get("value"), (int, float))]
-    if len(known) < 2 or math.isnan(best):
+    if len(known) < 2 or metric is None:
         return [""] * len(entries)
     kinds = [tuple(entry.get("kinds", ())) for entry in known]
     if len(set(kinds)) > 1 or max(map(len, kinds)) > 1:  # each kind of generator has judges of its own
@@ -91,23 +91,26 @@ def _marks(entries: Sequence[Mapping[str, Any] | None], best: float) -> list[str
     with_what = ("network", "head", "samples", "real", "real_samples")
     if len({tuple(entry.get(key) for key in with_what) for entry in known}) > 1:
         return ["?" if entry in known else "" for entry in entries]
-    winner = min(known, key=lambda entry: -entry["value"] if math.isinf(best) else abs(entry["value"] - best))
-    out = []
-    for entry in entries:
-        if entry is winner:
-            out.append("*")
-        elif entry in known:
-            out.append("~" if _overlap(entry, winner) else "")
-        else:
-            out.append("")
-    return out
+    first = max(known, key=lambda entry: metric.merit(entry["value"]))
+    rivals = [entry for entry in known if entry is not first and verdict(_gain(metric, entry, first)) == "undecided"]
+    marked = ("~", [first, *rivals]) if rivals else ("*", [first])
+    return [marked[0] if any(entry is one for one in marked[1]) else "" for entry in entries]
 
 
-def _overlap(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    if a["value"] == b["value"]:
-        return True
-    one, two = a.get("interval"), b.get("interval")
-    return bool(one and two and one["low"] <= two["high"] and two["low"] <= one["high"])
+def _gain(metric: Metric, worse: Mapping[str, Any], better: Mapping[str, Any]) -> Ends | None:
+    """Return the interval of how much better one is than the other; None if one of them has no interval."""
+    merits, ends = [], []
+    for entry in (better, worse):
+        interval = entry.get("interval")
+        if not interval:
+            return None
+        value, low, high = entry["value"], interval["low"], interval["high"]
+        around = [metric.merit(end) for end in (low, high)]
+        if metric.direction == "nearest" and low <= metric.best <= high:
+            around.append(0.0)  # the best value lies within
+        merits.append(metric.merit(value))
+        ends.append((min(around), max(around)))
+    return difference(merits[0], ends[0], merits[1], ends[1])
 
 
 def shared(entries: Sequence[Mapping[str, Any]], key: str) -> str:

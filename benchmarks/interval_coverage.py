@@ -1,0 +1,107 @@
+"""How often the 95 % intervals of scores hold the mean of redrawn samples, and how wide they are against what is needed.
+
+The data is fixed and the samples are redrawn, both from Gaussians: `python benchmarks/interval_coverage.py -o FILE.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.scores import frechet, intervals, prdc
+from ganherd.scores.kid import SUBSETS, kid
+from ganherd.scores.moments import moments
+
+SETTINGS = {  # features, shift and scale of the samples against the data's standard normal distribution
+    "the same, 8 features": (8, 0.0, 1.0),
+    "narrow, 8 features": (8, 0.0, 0.7),
+    "shifted, 8 features": (8, 0.4, 1.0),
+    "narrow, 2 features": (2, 0.0, 0.6),
+    "shifted, 64 features": (64, 0.05, 1.0),
+    "narrow, 64 features": (64, 0.0, 0.9),
+}
+METRICS = (*prdc.NAMES, "fid", "kid")
+
+
+def measured(real: Tensor, fake: Tensor, metrics: tuple[str, ...], seed: int) -> Iterator[tuple[str, float, Any]]:
+    """Yield (name, value, interval) of each metric, as `ganherd score` gives them."""
+    if wanted := [name for name in prdc.NAMES if name in metrics]:
+        found = prdc.prdc(real, fake)
+        for name in wanted:
+            yield name, found.value(name), prdc.interval_of(name, found, seed)
+    if "fid" in metrics:
+        value, error = frechet.distance_and_error(fake, moments(real))
+        yield "fid", value, frechet.interval(value, error)["interval"]
+    if "kid" in metrics:
+        one = kid(fake, real, seed)
+        yield "kid", one.value, intervals.around(one.value, one.error, f"{SUBSETS} subsets")
+
+
+def simulate(
+    setting: str, repeats: int, points: int = 700, metrics: tuple[str, ...] = METRICS
+) -> dict[str, dict[str, float]]:
+    """Return by metric the share of intervals that hold the mean, their half width, and 1.96 standard deviations."""
+    features, shift, scale = SETTINGS[setting]
+    rng = torch.Generator().manual_seed(0)
+    real = torch.randn(points, features, generator=rng, dtype=torch.float64)
+    rows: dict[str, list[tuple[float, float, float]]] = {}
+    for seed in range(repeats):
+        fake = torch.randn(points, features, generator=rng, dtype=torch.float64) * scale + shift
+        for name, value, ends in measured(real, fake, metrics, seed):
+            rows.setdefault(name, []).append((value, *((ends["low"], ends["high"]) if ends else (value, value))))
+    out = {}
+    for name, each in rows.items():
+        value, low, high = np.array(each).T
+        mean = value.mean()
+        out[name] = {
+            "mean": float(mean),
+            "held": float(((low <= mean) & (mean <= high)).mean()),
+            "half_width": float((high - low).mean() / 2),
+            "needed": float(1.96 * value.std(ddof=1)),
+        }
+    return out
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("-o", "--output", type=Path, required=True)
+    options.add_argument("--repeats", type=int, default=200)
+    options.add_argument("--points", type=int, default=700)
+    asked = options.parse_args()
+    rows = []
+    for setting in SETTINGS:
+        for name, found in simulate(setting, asked.repeats, asked.points).items():
+            rows.append({"setting": setting, "metric": name, **found})
+            print(
+                f"{setting:<22} {name:<10} mean {found['mean']:8.4f}  held {100 * found['held']:5.1f} %  "
+                f"half width {found['half_width']:.4f}, needed {found['needed']:.4f}",
+                flush=True,
+            )
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    facts = {
+        "command": "python " + shlex.join(sys.argv),
+        "commit": commit,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, 1 thread",
+        "torch": torch.__version__,
+        "seeds": f"0 to {asked.repeats - 1}",
+        "repeats": asked.repeats,
+        "points": asked.points,
+    }
+    asked.output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

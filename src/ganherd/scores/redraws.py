@@ -1,0 +1,98 @@
+"""How much recall and coverage vary if the samples are redrawn: measured on subsets of the samples.
+
+Both are means over the data, and a sample that is missing changes them for all data around it. So points of the data do not
+count independently, and an interval for independent points is too narrow. Subsampling (Politis and Romano) has no such
+assumption: the variance over random subsets of b of n samples, times b / (n - b), is that of redrawn sets. The subsets
+cost little, as only few neighbours of each point can matter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SUBSETS = 100
+PART = 0.75  # of the samples in a subset: fewer would shift the scores, more would overrate their variance
+LISTED = 20  # neighbours of a sample: the k-th in a subset is nearly always one of them
+SAFE = 30  # data that this many samples reach is reached in every subset
+ROWS = 1024  # of distances at once
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest other samples of each sample."""
+
+    k: int
+    far: Tensor  # [n, listed] ascending distances
+    who: Tensor  # [n, listed]
+
+    @property
+    def radius(self) -> Tensor:
+        """[n] the distance to the k-th."""
+        return self.far[:, self.k - 1]
+
+    @property
+    def reach(self) -> Tensor:
+        """[n] the distance to the last that is listed: no subset's radius is taken to be larger."""
+        return self.far[:, -1]
+
+    def radii(self, kept: Tensor) -> Tensor:
+        """Return the distance [n] to the k-th nearest among the samples that are kept, bool [n]."""
+        enough = kept[self.who].cumsum(1) >= self.k
+        place = torch.where(enough.any(1), enough.double().argmax(1), self.far.shape[1] - 1)
+        return self.far.gather(1, place[:, None])[:, 0]
+
+
+def nearest(x: Tensor, k: int) -> Nearest:
+    """Return the neighbours of each of the samples [n, d]."""
+    parts = []
+    for start in range(0, len(x), ROWS):
+        far = torch.cdist(x[start : start + ROWS], x)
+        far[torch.arange(len(far)), torch.arange(start, start + len(far))] = math.inf  # nobody is its own neighbour
+        parts.append(far.topk(min(LISTED, len(x) - 1), largest=False))
+    return Nearest(k, torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts]))
+
+
+class Counts:
+    """Which data is reached by samples, in all of them and in each subset."""
+
+    def __init__(self, near: Nearest) -> None:
+        self.near = near
+        self.hit: list[Tensor] = []  # bool [chunk] of each chunk of data
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # (row of the data, sample, distance), as may matter
+        self.own = False  # whether the balls are those of the samples, which change with the subset
+        self.rows, self.sure = 0, 0
+
+    def add(self, far: Tensor, radius: Tensor, reach: Tensor | None = None) -> None:
+        """Add a chunk of data by its distances [chunk, n], reached within `radius`; `reach`: the largest radius in any
+        subset, if the radius is that of the samples."""
+        within = far < radius
+        count = within.sum(1)
+        self.hit.append(count > 0)
+        self.own = reach is not None
+        unsure = torch.nonzero(count < SAFE)[:, 0]
+        row, sample = torch.nonzero((within if reach is None else far < reach)[unsure], as_tuple=True)
+        self.pairs.append((row + self.rows, sample, far[unsure[row], sample]))
+        self.rows += len(unsure)
+        self.sure += len(far) - len(unsure)
+
+    def error(self, seed: int) -> float:
+        """Return the standard error of the share of the data that is reached; the seed draws the subsets."""
+        n = len(self.near.far)
+        row, sample, far = (torch.cat(part) for part in zip(*self.pairs, strict=True))
+        part, rng = min(n - 1, max(1, round(PART * n))), np.random.default_rng([seed, n])
+        shares = []
+        for _ in range(SUBSETS):
+            kept = torch.zeros(n, dtype=torch.bool, device=far.device)
+            kept[torch.from_numpy(rng.permutation(n)[:part]).to(far.device)] = True
+            reached = kept[sample]
+            if self.own:
+                reached = reached & (far < self.near.radii(kept)[sample])
+            found = torch.zeros(self.rows, dtype=torch.bool, device=far.device)
+            found[row[reached]] = True
+            shares.append((int(found.sum()) + self.sure) / (self.rows + self.sure))
+        return float(np.std(shares, ddof=1)) * math.sqrt(part / (n - part))
