@@ -53,7 +53,7 @@ def compare(
     from ganherd.compare import recipes
 
     names = metrics.split(",") if metrics else None
-    asked = recipes.Asked.of(named, budget, seeds, list(sets or []), names, samples, network)
+    asked = recipes.Asked.of(named, budget, seeds, list(sets or []), names, samples, network, trust_code)
     folder = output or recipes.default_folder(list(asked.recipes))
     facts = recipes.compare(asked, folder, quiet, tell)
     from ganherd.compare import page, show

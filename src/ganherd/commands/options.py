@@ -10,7 +10,9 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Trust = Annotated[bool, typer.Option("--trust-code", help="Import nets that are not ganherd's own, named by the run.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-code", help="Load code that is not ganherd's own: modules and TorchScript.")
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated.")
 ]

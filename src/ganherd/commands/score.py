@@ -28,8 +28,8 @@ def score(
     network: Annotated[
         str | None,
         typer.Option(
-            help="inception, classifier, lipizzaner-mnist, pixels, its FILE.pt or FILE.npz, any TorchScript as "
-            "FILE.pt#sha256=…, or package.module:Class."
+            help="inception, classifier, lipizzaner-mnist, pixels, its FILE.pt or FILE.npz; with --trust-code any "
+            "TorchScript, FILE.pt or FILE.pt#sha256=…, or package.module:Class."
         ),
     ] = None,
     head: Annotated[

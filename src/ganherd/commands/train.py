@@ -76,7 +76,7 @@ def train(
             raise UserError("--dry-run and --explain look at the whole herd: leave --members out.")
         if ranks is not None or engine != "local":
             raise UserError("--dry-run and --explain look at one process: leave the ranks out.")
-        _look(recipe, overrides, explain, as_json)
+        _look(recipe, overrides, explain, trust_code, as_json)
         return
     if retrain is not None:
         from ganherd.run.retrain import prepare
@@ -88,7 +88,7 @@ def train(
         overrides = []  # the checkpoint says how long
     if members is not None:
         assert run is not None
-        _part(recipe, run, members, overrides, as_json, quiet)
+        _part(recipe, run, members, overrides, trust_code, as_json, quiet)
         return
     if engine == "local" and (ranks or 1) == 1:
         _train(None, recipe, run, resume, overrides, trust_code, as_json, quiet)
@@ -97,7 +97,7 @@ def train(
         from ganherd.run import phases
         from ganherd.run.spawn import spawn
 
-        loaded = _load(recipe, resume, overrides)  # a mistake is said once, and before anything is started
+        loaded = _load(recipe, resume, overrides, trust_code)  # a mistake is said once, and before anything is started
         if resume is None:
             phases.refuse(loaded)
         raise typer.Exit(spawn(ranks or 1, _without_ranks(sys.argv[1:])))
@@ -128,9 +128,9 @@ def _check_retrain(resume: Path | None, more: Any, ranks: Any) -> None:
         raise UserError("--retrain trains a few members, in one process: leave the ranks out.")
 
 
-def _look(recipe: str | None, overrides: list[str], explain: bool, as_json: bool) -> None:
+def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: bool, as_json: bool) -> None:
     """--explain and --dry-run."""
-    loaded = _load(recipe, None, overrides)
+    loaded = _load(recipe, None, overrides, trust_code)
     if explain:
         from ganherd.herd import explain as explaining
         from ganherd.run.assemble import assemble
@@ -167,7 +167,7 @@ def _train(
     from ganherd import recipe_file
     from ganherd.run.ranks import together
 
-    loaded = together(comm, lambda: _load(recipe, resume, overrides))
+    loaded = together(comm, lambda: _load(recipe, resume, overrides, trust_code))
     if comm is not None:
         from ganherd.comm.agree import agree
 
@@ -186,9 +186,11 @@ def _train(
         _trained(done, as_json)
 
 
-def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_json: bool, quiet: bool) -> None:
+def _part(
+    recipe: str | None, run: Path, members: str, overrides: list[str], trust_code: bool, as_json: bool, quiet: bool
+) -> None:
     """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
-    loaded = _load(recipe, None, overrides)
+    loaded = _load(recipe, None, overrides, trust_code)
     refuse_meeting(loaded, "--members")
     from ganherd.run import parts, phases
 
@@ -208,13 +210,17 @@ def refuse_meeting(recipe: Recipe, option: str) -> None:
         raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
 
 
-def _load(recipe: str | None, resume: Path | None, overrides: list[str]) -> Recipe:
-    """The recipe of a new run, or that of the run that is gone on with."""
+def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_code: bool) -> Recipe:
+    """Return the recipe of a new run, which names no code without leave, or that of the run that is resumed."""
     from ganherd import recipe_file
     from ganherd.run.folder import RunFolder
 
     if resume is None:
-        return recipe_file.load(recipe or recipe_file.DEFAULT, overrides)
+        from ganherd import trust
+
+        loaded = recipe_file.load(recipe or recipe_file.DEFAULT, overrides)
+        trust.check_recipe(loaded, recipe, trust_code)
+        return loaded
     folder = RunFolder.open(resume)
     if recipe is not None:  # a recipe beside --resume must be the run's own
         from ganherd.run.identity import refuse_changes

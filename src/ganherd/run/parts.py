@@ -48,6 +48,7 @@ def train_part(recipe: Recipe, path: Path, members: str, quiet: bool = False, tr
     if begun and own.info.get("state") == "finished":
         done = start.Run(own.path, {})
     elif begun:
+        refuse_changes(own.recipe, made.recipe, own)
         done = start.resume(own.path, (), quiet, trust_code)
     else:
         done = start.begin(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)

@@ -32,10 +32,10 @@ def score_run(
 ) -> dict[str, dict[str, Any]]:
     """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
 
-    `network`: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, any TorchScript as
-    `FILE.pt#sha256=…`, or your own `package.module:Class`; `head`: a classifier for inception; `per`: "class", "member" or
-    "neighbourhood", of a grid's cells; `annealing`: what AIS is made with, `samples` being its images where it is the
-    only metric.
+    `network`: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, or your own
+    `package.module:Class`; your own class or TorchScript needs `trust_code`; `head`: a classifier for inception; `per`:
+    "class", "member" or "neighbourhood", of a grid's cells; `annealing`: what AIS is made with, `samples` being its images
+    where it is the only metric.
     """
     from ganherd.data.source import load
     from ganherd.run.folder import RunFolder
@@ -81,9 +81,10 @@ def default_samples(data: Dataset, network: str | None) -> int:
     """How many samples a score takes where nobody says: 1,000; for Inception, where there is a GPU, 10,000."""
     from ganherd.scores import networks
     from ganherd.scores.features import best_device
+    from ganherd.trust import script_of
 
     wanted = network or networks.choose(data)
-    heavy = wanted == "inception" or networks.script_of(wanted) is not None
+    heavy = wanted == "inception" or script_of(wanted) is not None
     return 10_000 if heavy and best_device().type == "cuda" else 1_000
 
 
