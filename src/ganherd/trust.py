@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd import recipe_file
+from ganherd import files, recipe_file
 from ganherd.errors import UserError
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import Recipe
@@ -46,10 +46,8 @@ def read_script(path: Path, stated: str, trust_code: bool) -> tuple[bytes, str]:
     """
     if stated and not re.fullmatch(r"[0-9a-fA-F]{64}", stated):
         raise UserError(f"{STATED}{stated} is no sha256: it has 64 hexadecimal digits, as sha256sum prints them.")
-    if path.exists() and not path.is_file():
-        raise UserError(f"the network {path} is not a file.")
     try:
-        content = path.read_bytes()
+        content = files.read(path)
     except OSError as error:
         raise UserError(f"the network {path} cannot be read: {error.strerror}.") from error
     digest = hashlib.sha256(content).hexdigest()

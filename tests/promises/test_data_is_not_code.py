@@ -107,7 +107,7 @@ def test_a_pickle_in_the_place_of_the_generators(cli, hostile, canary) -> None:
     payload = pickle.dumps({"params/layers.0.weight": Canary(canary)})
     (hostile / "mixture" / "generators.safetensors").write_bytes(payload)
     told = refused(cli, hostile, "sample", "score", others=("report",))
-    assert "its sha256 differs" in told["sample"]
+    assert "is not a safetensors file" in told["sample"]
     edit(hostile / "mixture" / "mixture.json", lambda f: f | {"sha256": hashlib.sha256(payload).hexdigest()})
     told = refused(cli, hostile, "sample", "score")
     assert "is not a safetensors file" in told["sample"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Trust, print_json, printable, say
+from ganherd.commands.options import Json, Quiet, Trust, print_json, say, show
 from ganherd.errors import UserError
 
 
@@ -81,4 +81,4 @@ def score(
     if as_json:
         print_json(scored.facts())
     else:
-        print(printable(str(scored)))
+        show(str(scored))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Set, Trust, print_json, printable, say
+from ganherd.commands.options import Json, Quiet, Set, Trust, print_json, say, show
 from ganherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -136,21 +136,21 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
         from ganherd.run.assemble import assemble
 
         found = explaining.explain(assemble(loaded, trust_code=True).herd)
-        print(json.dumps(found) if as_json else explaining.text(found))
+        show(json.dumps(found) if as_json else explaining.text(found))
         return
     from ganherd.run import dry
 
     if as_json:
-        print(json.dumps(dry.describe(loaded)))
+        show(json.dumps(dry.describe(loaded)))
         return
     said: list[str] = []
 
     def tell(facts: dict[str, Any]) -> None:
         said.extend(facts["notes"])
-        print(printable(dry.known(facts)), flush=True)
+        show(dry.known(facts))
         say("measuring memory and time…")
 
-    print(printable(dry.measured(dry.describe(loaded, tell), said)))
+    show(dry.measured(dry.describe(loaded, tell), said))
 
 
 def _train(
@@ -201,7 +201,7 @@ def _part(
         _trained(done, as_json)
         return
     left = ", ".join(parts.unfinished(parts.RunFolder(run)))
-    print(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
+    show(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
 
 
 def refuse_meeting(recipe: Recipe, option: str) -> None:
@@ -245,7 +245,7 @@ def _trained(run: Any, as_json: bool) -> None:
         print_json({"run": str(run.path), "state": info["state"], "step": info["step"], "scores": run.scores})
         return
     if "part" in info:
-        print(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
+        show(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
     picture, folder = run.folder.samples / "final.png", run.folder
     from ganherd.nets.catalog import is_foreign
@@ -253,9 +253,9 @@ def _trained(run: Any, as_json: bool) -> None:
     trust = " --trust-code" if any(is_foreign(net.name) for net in folder.recipe.nets.all) else ""
     name = shlex.quote(str(run.path)) + trust
     scores = folder.scores_path if run.scores else f"ganherd score {name}"
-    print(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
+    show(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
     if run.scores:
         from ganherd.scores import table
 
-        print("\n" + table(run.scores))
-    print(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
+        show("\n" + table(run.scores))
+    show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ganherd import recipe_file, trust
+from ganherd import files, recipe_file, trust
 from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, Made, look_at, names_of
 from ganherd.errors import Interrupted, UserError
@@ -297,7 +297,7 @@ def _plain(value: Any) -> Any:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = files.read_json(path)
         wall = found["wall"]
         if not all(isinstance(wall[basis], dict) for basis in (BUDGET, IMAGES)):
             raise ValueError

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ganherd import files
 from ganherd.scores.clock import Progress
 from ganherd.scores.material import Annealing, LeftOut
 
@@ -113,7 +114,7 @@ def reference_for(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["scores"]
+        found = files.read_json(path)["scores"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
