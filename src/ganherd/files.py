@@ -97,7 +97,7 @@ def read_json(path: Path) -> Any:
 
 
 def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
-    """Refuse a folder that holds a link, a pipe, a device or a socket.
+    """Refuse a folder that holds a link, a pipe, a device, a socket, or settings of matplotlib.
 
     Through a link ganherd could be made to write somewhere else, and a pipe could make it wait for ever.
 
@@ -113,6 +113,8 @@ def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
                 continue
             if stat.S_ISLNK(kind):
                 raise UserError(f"{path} is a link, and a run folder has none: put in its place what it links to.")
+            if name == "matplotlibrc":  # read if it lies where a command runs, and it can have LaTeX started
+                raise UserError(f"{path} steers how figures are drawn, and a run folder has none: remove it.")
             if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
                 raise UserError(f"{path} is neither a file nor a folder, and a run folder has nothing else: remove it.")
         if Path(top) == folder:
