@@ -29,19 +29,25 @@ def train(
     *,
     run: str | Path | None = None,
     quiet: bool = False,
+    trust_code: bool = False,
 ) -> Run:
     """Trains a recipe (a packaged name, a file, a mapping or a `Recipe`) in a new run folder.
+
+    The modules that your own recipe names are imported. `trust_code` also allows TorchScript, and the modules that a recipe
+    file in a run folder names.
 
     In a mapping, the nets (`nets.generator`, `nets.discriminator`, those of `nets.breeds`) may be classes: your own plain
     `nn.Module`s for one GAN.
     """
-    from ganherd import recipe_file
+    from ganherd import recipe_file, trust
     from ganherd.run import start
 
     if isinstance(recipe, dict):
         recipe = _with_names(recipe)
     name = Path(recipe).stem if isinstance(recipe, (str, Path)) else "run"
-    return start.begin(recipe_file.load(recipe, overrides), run, name, quiet)
+    loaded = recipe_file.load(recipe, overrides)
+    trust.check_recipe(loaded, recipe, trust_code)
+    return start.begin(loaded, run, name, quiet)
 
 
 def resume(path: str | Path, overrides: Sequence[str] = (), *, quiet: bool = False, trust_code: bool = False) -> Run:

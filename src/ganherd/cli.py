@@ -16,7 +16,7 @@ from ganherd.commands.figures import figures
 from ganherd.commands.house import doctor, recipes
 from ganherd.commands.launch import launch_app
 from ganherd.commands.look import report, status
-from ganherd.commands.options import printable, say
+from ganherd.commands.options import say, show
 from ganherd.commands.sample import sample
 from ganherd.commands.score import score
 from ganherd.commands.train import train
@@ -75,7 +75,7 @@ def _code_of_command() -> int:
         return _end(f"{where}{error.strerror or error}.", 2)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message())  # type: ignore[attr-defined]
+            show(error.format_message())  # type: ignore[attr-defined]
             return 0
         if hasattr(error, "format_message"):  # typer's own: a misspelt option, a missing argument
             context = getattr(error, "ctx", None)
@@ -90,7 +90,7 @@ def _code_of_command() -> int:
 
 
 def _end(sentence: str, code: int) -> int:
-    say(f"ganherd: {printable(sentence)}")
+    say(f"ganherd: {sentence}")
     return code
 
 

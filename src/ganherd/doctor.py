@@ -113,7 +113,7 @@ def _mpi() -> Iterator[Row]:
     if binding:  # in a process of its own, because an MPI that does not fit its system may abort
         ask = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
         try:
-            done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60)
+            done = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, timeout=60)
             library = " ".join(done.stdout.strip("\0 \n").partition("\n")[0].split())[:80] or None
         except (OSError, subprocess.TimeoutExpired):
             pass

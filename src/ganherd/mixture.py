@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from ganherd.herd import streams
 from ganherd.herd.names import called
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
-from ganherd.mixture_breeds import Generators, breeds_of, tensors_of
+from ganherd.mixture_breeds import Generators, breeds_of, check_declared, tensors_of
 from ganherd.mixture_file import Neighbourhoods, Winner
 from ganherd.recipe_nets import Breed
 from ganherd.run.folder import mixture_of
@@ -261,7 +262,8 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     ganherd.errors.UserError: there is no run folder runs/no-such-run; `ganherd train --run runs/no-such-run` makes one.
     """
     folder = mixture_of(path)
-    facts, tensors = mixture_file.read(folder)
+    facts = mixture_file.read_facts(folder)
+    tensors = mixture_file.read_tensors(folder, facts.sha256, partial(check_declared, facts, folder=folder))
     return Mixture(
         labels=tuple(facts.labels),
         shape=tuple(facts.shape),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,15 +58,7 @@ def tensors_of(breeds: tuple[Generators, ...]) -> dict[str, Tensor]:
 
 def breeds_of(facts: Facts, tensors: dict[str, Tensor], folder: Path, trust_code: bool) -> tuple[Generators, ...]:
     """The generators that a mixture's files hold; a net that is not ganherd's is built only if trusted."""
-    breeds = facts.breeds or [Breed(generator=facts.generator, members=len(facts.label_of))]
-    parts: dict[str, dict[str, Tensor]] = {str(number): {} for number in range(len(breeds))}
-    for name, value in tensors.items():
-        number, _, rest = name.partition("/") if len(breeds) > 1 else ("0", "/", name)
-        if number not in parts:
-            raise UserError(f"{folder / TENSORS} and its nets do not fit: {name} is only in one of them.")
-        parts[number][rest] = value
-    each = zip(breeds, parts.values(), strict=True)
-    found = tuple(_built(breed, part, facts, folder, trust_code) for breed, part in each)
+    found = tuple(_built(breed, part, facts, folder, trust_code) for breed, part in _each(facts, tensors, folder))
     if len({takes_label(breed.module) for breed in found}) > 1:
         raise UserError(
             f"{folder / JSON} is not what ganherd writes: some of its generators take a label, others do not."
@@ -72,20 +66,45 @@ def breeds_of(facts: Facts, tensors: dict[str, Tensor], folder: Path, trust_code
     return found
 
 
+def check_declared(facts: Facts, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Refuse tensors that do not fit the nets, by their shapes alone and without memory: a file may claim any size.
+
+    Nets that are not ganherd's are left out: they may be built only if they are trusted.
+    """
+    for breed, part in _each(facts, tensors, folder):
+        if not is_foreign(breed.generator.name):
+            with _refusing(folder), torch.device("meta"):
+                module = nets.build_generator(breed.generator, tuple(facts.shape), facts.latent, len(facts.labels))
+                refuse_misfits(module, part, len(facts.seeds) * breed.members, folder)
+
+
+def _each(facts: Facts, tensors: dict[str, Tensor], folder: Path) -> list[tuple[Breed, dict[str, Tensor]]]:
+    """Return the breeds of a mixture, each with its tensors."""
+    breeds = facts.breeds or [Breed(generator=facts.generator, members=len(facts.label_of))]
+    parts: dict[str, dict[str, Tensor]] = {str(number): {} for number in range(len(breeds))}
+    for name, value in tensors.items():
+        number, _, rest = name.partition("/") if len(breeds) > 1 else ("0", "/", name)
+        if number not in parts:
+            raise UserError(f"{folder / TENSORS} and its nets do not fit: {name[:80]} is only in one of them.")
+        parts[number][rest] = value
+    return list(zip(breeds, parts.values(), strict=True))
+
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """Turn whatever a net with impossible sizes raises into one sentence."""
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError, ArithmeticError, IndexError) as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"the generator that {folder} names cannot be built: {why}.") from error
+
+
 def _built(breed: Breed, tensors: dict[str, Tensor], facts: Facts, folder: Path, trust_code: bool) -> Generators:
     shape, classes, rows = tuple(facts.shape), len(facts.labels), len(facts.seeds) * breed.members
 
-    def build() -> nn.Module:
-        return nets.build_generator(breed.generator, shape, facts.latent, classes, trust_code=trust_code).eval()
-
-    try:
-        if not is_foreign(breed.generator.name):  # sizes first, without memory: a file may claim any
-            with torch.device("meta"):
-                refuse_misfits(build(), tensors, rows, folder)
-        module = build()
-    except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"the generator that {folder} names cannot be built: {why}.") from error
+    with _refusing(folder):
+        module = nets.build_generator(breed.generator, shape, facts.latent, classes, trust_code=trust_code).eval()
     refuse_misfits(module, tensors, rows, folder)
 
     def part(prefix: str) -> dict[str, Tensor]:

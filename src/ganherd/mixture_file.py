@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from ganherd import files, tensor_file
 from ganherd.errors import UserError
 from ganherd.recipe_nets import Breed, Net, Prior
 from ganherd.recipe_scores import FIELDS
@@ -52,10 +54,11 @@ class Neighbourhoods(BaseModel):
 
     by: Annotated[str, Field(max_length=200)]  # what the best was chosen by: a score, or a user's function by its name
     network: str
-    samples: Annotated[int, Field(ge=1)]  # of each generator
+    samples: Annotated[int, Field(ge=1, le=1 << 53)]  # of each generator
     best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the cell, in each replica
     all: Annotated[list[Neighbourhood], Field(min_length=1)]
-    iteration: list[int] | None = None  # in each replica, whose generators these are, counted from 0; none: the last
+    # in each replica, whose generators these are, counted from 0; none: the last
+    iteration: list[Annotated[int, Field(ge=0, le=1 << 53)]] | None = None
 
     def judged(self, one: Neighbourhood) -> float | None:
         """What it has of the score that the best was chosen by."""
@@ -76,7 +79,11 @@ class Neighbourhoods(BaseModel):
         if len(self.best) != replicas or max(self.best) >= self.cells:
             raise ValueError("neighbourhoods.best must be a cell for each replica")
         for one in self.all:
-            if len(one.weights) != len(one.members) or not sum(one.weights) > 0 or max(one.members) >= members:
+            if (
+                len(one.weights) != len(one.members)
+                or not 0 < sum(one.weights) < math.inf
+                or max(one.members) >= members
+            ):
                 raise ValueError(f"neighbourhood {one.cell} needs members that are there, and a weight for each")
 
 
@@ -87,10 +94,10 @@ class Facts(BaseModel):
 
     format: Literal[1] = 1
     labels: list[str]
-    shape: list[Annotated[int, Field(ge=1)]]
+    shape: list[Annotated[int, Field(ge=1, le=1 << 20)]]
     offset: float
     scale: Annotated[float, Field(gt=0)]
-    latent: Annotated[int, Field(ge=1)]
+    latent: Annotated[int, Field(ge=1, le=1 << 20)]
     prior: Prior | Annotated[list[Prior], Field(min_length=1)]  # of all members, or of each
     generator: Net
     breeds: list[Breed] = []  # members with different generators, in this order; none: all have the one above
@@ -98,7 +105,7 @@ class Facts(BaseModel):
     weights: list[_Weight] | list[list[_Weight]]  # of all replicas, or of each
     label_weights: list[_Weight]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
-    step: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0, le=1 << 53)]
     winner: Winner | None = None
     neighbourhoods: Neighbourhoods | None = None
     sha256: str = ""
@@ -113,11 +120,11 @@ class Facts(BaseModel):
         rows = each or [[weight for weight in self.weights if not isinstance(weight, list)]]
         if each and len(each) != len(self.seeds):
             raise ValueError("weights must be the same for all replicas, or a list for each")
-        if any(len(row) != len(self.label_of) or not sum(row) > 0 for row in rows):
+        if any(len(row) != len(self.label_of) or not 0 < sum(row) < math.inf for row in rows):
             raise ValueError("weights must be one for each member, and not all zero")
         if self.neighbourhoods:
             self.neighbourhoods.refuse_misfits(len(self.label_of), len(self.seeds))
-        if len(self.label_weights) != len(self.labels) or (self.labels and not sum(self.label_weights) > 0):
+        if len(self.label_weights) != len(self.labels) or (self.labels and not 0 < sum(self.label_weights) < math.inf):
             raise ValueError("label_weights must be one for each label, and not all zero")
         if isinstance(self.prior, list) and len(self.prior) != len(self.label_of):
             raise ValueError("prior must be one for all members, or one for each")
@@ -134,28 +141,20 @@ def write(folder: Path, facts: Facts, tensors: dict[str, Tensor]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
     facts = facts.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
-    _replace(folder / TENSORS, content)
-    _replace(folder / JSON, facts.model_dump_json(indent=1).encode())
+    files.write(folder / TENSORS, content, sync=False)
+    files.write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
 def mark(folder: Path, winner: Winner | None) -> None:
     """Writes down which member won; nothing else of the mixture changes."""
     facts = Facts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
-    _replace(folder / JSON, facts.model_dump_json(indent=1).encode())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    aside = path.with_name(f"{path.name}.new")
-    aside.unlink(missing_ok=True)  # whatever lies there, even a link: nothing is written through it
-    with aside.open("xb") as handle:
-        handle.write(data)
-    aside.replace(path)
+    files.write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
 def read_facts(folder: Path) -> Facts:
     """What mixture.json says, checked."""
     try:
-        return Facts.model_validate_json((folder / JSON).read_bytes())
+        return Facts.model_validate_json(files.read(folder / JSON, files.MOST_JSON))
     except OSError as error:
         raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
@@ -166,18 +165,14 @@ def read_facts(folder: Path) -> Facts:
         ) from None
 
 
-def read(folder: Path) -> tuple[Facts, dict[str, Tensor]]:
-    facts = read_facts(folder)
+def read_tensors(folder: Path, sha256: str, check: Callable[[dict[str, Tensor]], None]) -> dict[str, Tensor]:
+    """Return the generators' tensors; `check` is given their declared shapes before any number is read."""
     try:
-        content = (folder / TENSORS).read_bytes()
+        return tensor_file.read(folder / TENSORS, sha256, check)
     except OSError as error:
         raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
-    if hashlib.sha256(content).hexdigest() != facts.sha256:
-        raise UserError(f"{folder / TENSORS} is not what was written: its sha256 differs.")
-    try:
-        return facts, safetensors.torch.load(content)
-    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise UserError(f"{folder / TENSORS} is not a safetensors file: {error}.") from None
+    except tensor_file.Unfit as error:
+        raise UserError(f"{folder / TENSORS} {error}.") from None
 
 
 def refuse_misfits(module: nn.Module, tensors: dict[str, Tensor], rows: int, folder: Path) -> None:

@@ -64,6 +64,7 @@ _UNITS: dict[str, tuple[Literal["steps", "epochs", "seconds"], float]] = {
     **dict.fromkeys(("m", "min", "minute", "minutes"), ("seconds", 60.0)),
     **dict.fromkeys(("h", "hour", "hours"), ("seconds", 3600.0)),
 }
+_LONGEST = 1e15  # steps, epochs or seconds: no run is that long, and whole numbers stay exact
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
@@ -77,7 +78,7 @@ def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], floa
     if match and match[2].lower() in _UNITS:
         kind, unit = _UNITS[match[2].lower()]
         amount = float(match[1]) * unit
-        if 0 < amount < math.inf and (kind != "steps" or amount.is_integer()):
+        if 0 < amount < _LONGEST and (kind != "steps" or amount.is_integer()):
             return kind, amount
     raise ValueError("must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s, 10m or 2h")
 
@@ -151,6 +152,26 @@ PerMember = Positive | Annotated[list[Positive], Field(min_length=1)]
 DecayPerMember = Decay | Annotated[list[Decay], Field(min_length=1)]
 
 
+MOST_THREADS = 1024
+# The largest whole numbers that make sense, by the name of the key; any other key stays below 2⁵³.
+_MOST = {
+    "batch": 1 << 20,
+    "n_critic": 1 << 20,
+    "members": 1 << 20,
+    "seeds": 1 << 16,
+    "latent": 1 << 20,
+    "chunk": 1 << 24,
+    "threads": MOST_THREADS,
+    "samples": 1 << 24,
+    "validation": 1 << 24,
+    "population": 1 << 16,
+    "generations": 1 << 20,
+    "grid": 1 << 12,
+    "size": 1 << 14,
+    "points": 1 << 28,
+}
+
+
 class Section(BaseModel):
     """A part of a recipe: unknown keys are errors, and nothing changes after it was read."""
 
@@ -163,4 +184,13 @@ class Section(BaseModel):
         values = value if isinstance(value, list) else [value]
         if any(isinstance(v, bool) for v in values) and cls.model_fields[info.field_name or ""].annotation is not bool:
             raise ValueError
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _is_possible(cls, value: Any, info: ValidationInfo) -> Any:
+        """No memory holds a batch of 10³⁰: better said of the key than by an overflow."""
+        most = _MOST.get(info.field_name or "", 1 << 53)
+        if any(type(v) is int and v > most for v in (value if isinstance(value, list) else [value])):
+            raise ValueError(f"must be at most {most:,}")
         return value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.errors import UserError
+from ganherd.files import replacing
 
 if TYPE_CHECKING:
     from ganherd.image_folder import FolderWriter
@@ -107,7 +108,7 @@ def write(samples: Samples, target: str, data: np.ndarray | None = None) -> Path
         if path is None:
             return _write_folder(samples, Path(target))
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _aside(path) as aside:
+        with replacing(path) as aside:
             if path.suffix.lower() == ".npz":
                 labels = np.array(samples.labels, dtype=np.str_)
                 np.savez(aside, x=samples.x, y=samples.y, member=samples.member, labels=labels)
@@ -125,17 +126,6 @@ def _told(target: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"-o {target} cannot be written: {error.strerror}.") from error
-
-
-@contextmanager
-def _aside(path: Path) -> Iterator[Path]:
-    """A place beside the path for a file that takes it when it is whole; of one that failed nothing stays."""
-    aside = path.with_name(f".{path.stem}{ASIDE}{path.suffix}")
-    try:
-        yield aside
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _stream(mixture: Mixture, writer: FolderWriter, n: int, label: str | int | None, seed: int, replica: int) -> None:

@@ -50,7 +50,7 @@ def test_train_json_and_quiet(cli, mine) -> None:
     files = {str(p.relative_to("new")) for p in Path("new").rglob("*") if p.is_file()}
     assert files >= {"recipe.yaml", "run.json", "metrics.jsonl", "events.jsonl", "report.html", "scores.json",
                      "mixture/mixture.json", "mixture/generators.safetensors", "samples/final.png"}  # fmt: skip
-    assert not [name for name in files if name.endswith(".new")]
+    assert not [name for name in files if Path(name).name.startswith(".new")]
     info = json.loads(Path("new/run.json").read_text())
     assert {"versions", "seed", "git", "host", "command", "engine", "state", "threads"} <= set(info)
     full = yaml.safe_load(Path("new/recipe.yaml").read_text())

@@ -107,7 +107,7 @@ def test_a_pickle_in_the_place_of_the_generators(cli, hostile, canary) -> None:
     payload = pickle.dumps({"params/layers.0.weight": Canary(canary)})
     (hostile / "mixture" / "generators.safetensors").write_bytes(payload)
     told = refused(cli, hostile, "sample", "score", others=("report",))
-    assert "its sha256 differs" in told["sample"]
+    assert "is not a safetensors file" in told["sample"]
     edit(hostile / "mixture" / "mixture.json", lambda f: f | {"sha256": hashlib.sha256(payload).hexdigest()})
     told = refused(cli, hostile, "sample", "score")
     assert "is not a safetensors file" in told["sample"]
@@ -282,6 +282,85 @@ def test_html_in_names_stays_text(cli, tmp_path) -> None:
         "_script_alert(1)__script_",
     ]
     assert cli("sample", path, "--per-class", "2", "-o", "grid.png").code == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("mixture", {"weights": [1e308, 1e308, 1e308]}),
+        ("mixture", {"label_weights": [1e308, 1e308, 1e308]}),
+        ("mixture", {"latent": 10**30}),
+        ("mixture", {"step": 10**30}),
+        ("run", {"engine": {"name": "loop", "chunk": 3, "threads": 1.5, "device": "cpu"}}),
+        ("run", {"engine": {"name": "loop", "chunk": 1.5, "threads": 1, "device": "cpu"}}),
+        ("run", {"engine": {"name": "loop", "chunk": 3, "threads": 4096, "device": "cpu"}}),
+        ("run", {"engine": {"name": "loop", "chunk": 3, "threads": 1, "device": "meta"}}),
+        ("run", {"engine": {"name": "loop", "chunk": 3, "threads": 1, "device": ["cpu"]}}),
+        ("run", {"budget": {"steps": -5, "deadline": None}}),
+        ("run", {"budget": {"steps": 6, "deadline": float("nan")}}),
+        ("run", {"members": 10**30}),
+        ("state", {"step": 10**30}),
+        ("state", {"step": -5}),
+        ("state", {"step": 5}),
+        ("state", {"seconds": float("nan")}),
+        ("state", {"seconds": -1.0}),
+        ("state", {"recorded": 10**30}),
+    ],
+    ids=str,
+)
+def test_a_forged_number_is_one_sentence(cli, hostile, file, changes) -> None:
+    if file == "state":
+        sign(only_checkpoint(hostile), **changes)
+    else:
+        edit(hostile / {"run": "run.json", "mixture": "mixture/mixture.json"}[file], lambda facts: facts | changes)
+    command = "sample" if file == "mixture" else "resume"
+    (told,) = refused(cli, hostile, command, others=()).values()
+    assert "is not what ganherd writes" in told or "is of another step" in told
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "complex64"])
+def test_weights_that_are_no_floats_are_refused(cli, hostile, dtype) -> None:
+    import safetensors.torch
+    import torch
+
+    step = only_checkpoint(hostile)
+    (weights,) = step.glob("*.safetensors")
+    kind = getattr(torch, dtype)
+    held = {k: v.to(kind) if "params" in k else v for k, v in safetensors.torch.load(weights.read_bytes()).items()}
+    weights.write_bytes(safetensors.torch.save(held))
+    sign(step, files={weights.name: hashlib.sha256(weights.read_bytes()).hexdigest()})
+    assert "there is no whole checkpoint" in refused(cli, hostile, "resume", others=())["resume"]
+
+
+def test_names_of_classes_and_files_do_not_steer_the_terminal(cli, tmp_path) -> None:
+    """Neither from a run, nor from a folder of data, nor in a report."""
+    from PIL import Image
+
+    import ganherd
+
+    evil = "a\x1b[2J\x1b]0;evil\x07\x9b31m"
+    for label in (evil, "b"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for number in range(6):
+            Image.new("L", (8, 8), 40 * number).save(tmp_path / "images" / label / f"{number}\x1b[1m.png")
+        (tmp_path / "images" / label / "\x1b[7mno image.txt").write_text("x")
+    recipe = small_recipe(tmp_path / "images", run={"scores": False})
+    recipe["data"]["bad_images"] = "skip"
+    path = ganherd.train(recipe, run=tmp_path / "run", quiet=True).path
+    for words in (
+        ("data", "inspect", tmp_path / "images"),
+        ("data", "prepare", tmp_path / "images", "--size", 8, "--jobs", 1, "-o", "made"),
+        ("status", path),
+        ("sample", path, "-n", 4, "-o", "x\x1b[1m.npz"),
+        ("sample", path, "--label", evil + "?", "-o", "y.npz"),
+        ("report", path),
+        ("train", "--resume", path, "--budget", "7steps"),
+    ):
+        answer = cli(*words)
+        shown = answer.out + answer.err
+        assert shown and not any((ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 for c in shown), words
+    page = (path / "report.html").read_bytes().decode()
+    assert not any((ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 for c in page)
 
 
 def test_names_do_not_steer_the_terminal(cli, hostile) -> None:

@@ -348,3 +348,26 @@ def test_no_text_ends_in_anything_but_a_recipe_or_a_sentence(
         assert isinstance(load(file), Recipe)
     except UserError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.batch", 10**30),
+        ("train.batch", 2**21),
+        ("herd.members", 10**30),
+        ("herd.seeds", 10**9),
+        ("nets.latent", 10**12),
+        ("nets.generator.width", 10**30),
+        ("engine.threads", 4096),
+        ("run.checkpoint_every", 10**30),
+        ("run.record_every", f"{10**30}steps"),
+        ("run.seed", 10**30),
+        ("train.budget", "1e300epochs"),
+        ("train.budget", f"{10**30}steps"),
+        ("optim.lr_g", 10**400),
+    ],
+)
+def test_numbers_that_no_machine_holds_are_refused_by_their_key(key: str, value: object) -> None:
+    with pytest.raises(UserError, match=re.escape(key)):
+        load({}, [f"{key}={value}"])

@@ -64,7 +64,7 @@ class Outline(HTMLParser):
 
 def page(run: Any, data: Any, mixture: Any = None) -> tuple[str, Outline]:
     path = report.write(run, mixture=mixture, dataset=data)
-    assert path == run.path / "report.html" and [p.name for p in run.path.glob("*.new")] == []
+    assert path == run.path / "report.html" and [p.name for p in run.path.glob(".new*")] == []
     text = path.read_text(encoding="utf-8")
     return text, Outline(text)
 

@@ -75,7 +75,7 @@ def test_a_part_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None
     own = run / "parts" / "000-000"
     parts.train_part(recipe, run, "1", quiet=True)
     own.mkdir()
-    for name in (".lock", "recipe.yaml", "run.json.new"):
+    for name in (".lock", "recipe.yaml", ".new-0123456789abcdef.json"):
         (own / name).touch()
     parts.train_part(recipe, run, "2", quiet=True)
     facts = status.describe(run)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import little
-from ganherd import recipe_file
+from ganherd import files, recipe_file
 from ganherd.errors import UserError
 from ganherd.recipe import parse_budget
 from ganherd.run import checkpoint
@@ -127,7 +127,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_aside(path, "new")
     assert path.read_text() == "old"
     write_aside(path, "new")
-    assert path.read_text() == "new" and not path.with_name("run.json.new").exists()
+    assert path.read_text() == "new"
+    files.sweep(tmp_path, seconds=-1)  # what the killed process left
+    assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
 
 
 # -- budgets ----------------------------------------------------------------------------------------------------------

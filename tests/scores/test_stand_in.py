@@ -1,4 +1,4 @@
-"""A TorchScript file in the place of Inception: loaded if its sha256 is stated, fed in the same way, scored with a head."""
+"""A TorchScript file in the place of Inception: loaded if it is trusted, fed in the same way, scored with a head."""
 
 from __future__ import annotations
 
@@ -75,7 +75,19 @@ def test_the_inception_score_of_a_run_from_the_command_line(
     stand_in: str,
     head: Path,
 ) -> None:
-    words = ("--metrics", "inception_score,fid", "--network", stand_in, "--head", head, "-n", 60, "--seed", 4)
+    words = (
+        "--metrics",
+        "inception_score,fid",
+        "--trust-code",
+        "--network",
+        stand_in,
+        "--head",
+        head,
+        "-n",
+        60,
+        "--seed",
+        4,
+    )
     answer = cli("score", run, *words, "--json")
     assert answer.code == 0, answer
     found = json.loads(answer.out)["scores"]
@@ -109,14 +121,16 @@ def by_hand(run: Path, net: Small, head: Path) -> float:
 def test_a_script_that_tells_classes_itself_needs_no_head(cli: Cli, data: Path, run: Path, tmp_path: Path) -> None:
     torch.manual_seed(1)
     network = saved(Telling(), tmp_path / "telling.ts")
-    words = ("--metrics", "inception_score", "--network", network, "-n", 40)
+    words = ("--metrics", "inception_score", "--trust-code", "--network", network, "-n", 40)
     answer = cli("score", "--real", data, "--fake", run, *words, "--json")
     score = json.loads(answer.out)["scores"]["inception_score"]
     assert score["samples"] == 40 and score["classes"] == 5 and "head" not in score
 
 
 def test_without_a_head_it_is_said_where_one_comes_from_and_the_rest_comes(cli: Cli, run: Path, stand_in: str) -> None:
-    answer = cli("score", run, "--metrics", "inception_score,kid", "--network", stand_in, "-n", 30, "--json")
+    answer = cli(
+        "score", run, "--metrics", "inception_score,kid", "--trust-code", "--network", stand_in, "-n", 30, "--json"
+    )
     found = json.loads(answer.out)["scores"]
     why = found["skipped"]["inception_score"]
     assert "kid" in found and "--head FILE.npz" in why and "softmax/weights" in why
@@ -124,23 +138,30 @@ def test_without_a_head_it_is_said_where_one_comes_from_and_the_rest_comes(cli: 
     assert "give --network inception and a classifier --head" in other["skipped"]["inception_score"]
 
 
-def test_no_script_is_loaded_that_nobody_vouches_for(cli: Cli, run: Path, stand_in: str, tmp_path: Path) -> None:
+def test_a_script_is_loaded_only_with_leave_and_only_if_it_is_the_stated_one(
+    cli: Cli, run: Path, stand_in: str, tmp_path: Path
+) -> None:
     bare, stated = stand_in.split("#sha256=")
     (tmp_path / "none.pt").write_bytes(b"no script")
-    nonsense = hashlib.sha256(b"no script").hexdigest()
+    words = ("score", run, "-q", "--metrics", "fid", "-n", 20)
+    for network in (bare, stand_in):
+        told = cli(*words, "--network", network).sentence
+        assert (
+            f"TorchScript that ganherd does not know (its sha256 is {stated[:12]}…)" in told and "--trust-code" in told
+        )
     for network, says in (
-        (bare, "loaded only with a known sha256; if you trust this file, state its own"),
         (f"{bare}#sha256={'0' * 64}", f"its sha256 is {stated[:12]}…, not 000000000000…"),
         (f"{bare}#sha256={stated[:40]}", "64 hexadecimal digits"),
-        (f"{tmp_path / 'none.pt'}#sha256={nonsense}", "no TorchScript that can be loaded"),
+        (tmp_path / "none.pt", "no TorchScript that can be loaded"),
         (f"{tmp_path / 'no.pt'}#sha256={stated}", "cannot be read"),
+        (f"{tmp_path}#sha256={stated}", "is not a file"),
     ):
-        assert says in cli("score", run, "-q", "--metrics", "fid", "--network", network, "-n", 20).sentence
+        assert says in cli(*words, "--trust-code", "--network", network).sentence
 
 
 def test_a_script_that_wants_other_images_is_one_sentence(cli: Cli, run: Path, tmp_path: Path) -> None:
     network = saved(nn.Linear(7, 2), tmp_path / "linear.pt")
-    answer = cli("score", run, "-q", "--metrics", "fid", "--network", network, "-n", 20)
+    answer = cli("score", run, "-q", "--metrics", "fid", "--trust-code", "--network", network, "-n", 20)
     assert "cannot look at [1, 3, 299, 299]" in answer.sentence
 
 
@@ -164,7 +185,7 @@ def test_a_head_that_does_not_fit_is_one_sentence(
             np.save(handle, np.ones((5, WIDTH)))
     elif kind == "not finite":
         np.savez(file, weight=np.full((5, WIDTH), np.nan))
-    words = ("--metrics", "inception_score", "--network", stand_in, "--head", file, "-n", 20)
+    words = ("--metrics", "inception_score", "--trust-code", "--network", stand_in, "--head", file, "-n", 20)
     assert f"--head {file}" in cli("score", run, "-q", *words).sentence
 
 

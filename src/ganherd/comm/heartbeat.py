@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ganherd import files
 from ganherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -176,11 +177,12 @@ def read(folder: Path) -> list[Beat]:
 def _parse(path: Path) -> Beat | None:
     """One file; None where it is being replaced just now."""
     try:
-        text = path.read_text(encoding="utf-8")
+        facts = files.read_json(path)
     except OSError:
         return None
+    except ValueError as error:
+        raise UserError(f"{path} is not what ganherd writes ({error}).") from error
     try:
-        facts = json.loads(text)
         beat = Beat(**{**facts, "members": tuple(facts["members"])})
         for field in fields(Beat):
             value, kind = getattr(beat, field.name), str(field.type)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Set, Trust, print_json, printable, say
+from ganherd.commands.options import Json, Quiet, Set, Trust, print_json, say, show
 from ganherd.errors import UserError
 
 
@@ -53,17 +53,18 @@ def compare(
     from ganherd.compare import recipes
 
     names = metrics.split(",") if metrics else None
-    asked = recipes.Asked.of(named, budget, seeds, list(sets or []), names, samples, network)
+    asked = recipes.Asked.of(named, budget, seeds, list(sets or []), names, samples, network, trust_code)
     folder = output or recipes.default_folder(list(asked.recipes))
     facts = recipes.compare(asked, folder, quiet, tell)
-    from ganherd.compare import page, show
+    from ganherd.compare import page
+    from ganherd.compare import show as showing
 
     made = page.write(facts, folder)
     if as_json:
         print_json({"compare": str(folder), **facts})
         return
-    print(printable(show.text(facts)))
-    print("\n" + "\n".join(f"{what:<8} {path}" for what, path in made.items()))
+    show(showing.text(facts))
+    show("\n" + "\n".join(f"{what:<8} {path}" for what, path in made.items()))
 
 
 def _downstream(
@@ -83,7 +84,7 @@ def _downstream(
     if as_json:
         print_json({"downstream": found})
     else:
-        print(printable(downstream_show.text(found)))
+        show(downstream_show.text(found))
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:

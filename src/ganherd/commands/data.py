@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, printable, say
+from ganherd.commands.options import Json, Quiet, say, show
 from ganherd.errors import counted
 
 data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
@@ -27,10 +27,10 @@ def data_list(as_json: Json = False) -> None:
 
     rows = list_sources()
     if as_json:
-        print(json.dumps({"sources": rows}, default=str))
+        show(json.dumps({"sources": rows}, default=str))
         return
     for row in rows:
-        print(
+        show(
             f"{'✓' if row['present'] else '–'} {row['name']:<13} {row['about']}"
             + (f"  [{row['where']}]" if row["where"] else "")
         )
@@ -43,10 +43,10 @@ def data_get(name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100,
 
     got = get(name)
     if as_json:
-        print(json.dumps(got))
+        show(json.dumps(got))
         return
     there = f"is at {got['where']}" if got["where"] else "needs no file"
-    print(f"{name} {there}" + ("." if got["fetched"] else ": nothing had to be fetched."))
+    show(f"{name} {there}" + ("." if got["fetched"] else ": nothing had to be fetched."))
 
 
 @data_app.command("inspect")
@@ -82,11 +82,11 @@ def data_inspect(
         read += ["data.bad_images=skip"] if dataset.skipped else []
         advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.Rows))
     if as_json:
-        print(json.dumps(facts | ({"recommend": advice} if advice else {})))
+        show(json.dumps(facts | ({"recommend": advice} if advice else {})))
         return
-    print(looking.text(facts))
+    show(looking.text(facts))
     if advice:
-        print("\n" + advising.text(advice))
+        show("\n" + advising.text(advice))
 
 
 @data_app.command("prepare")
@@ -117,16 +117,13 @@ def data_prepare(
     if as_json:
         facts = {"path": str(out), "images": total, "classes": counts, "shape": list(index.shape)}
         skipped = [{"file": one.file, "why": one.why} for one in index.skipped]
-        print(json.dumps({**facts, "skipped": skipped, "converted": index.converted}))
+        show(json.dumps({**facts, "skipped": skipped, "converted": index.converted}))
         return
     for note in index.notes():
-        say(printable(f"note: {note}"))
+        say(f"note: {note}")
     if index.skipped:
         say(f"note: {len(index.skipped):,} files were skipped; {out / 'index.json'} names each with the reason")
     for label in [label for label, count in counts.items() if not count]:
-        say(printable(f"note: nothing of the class {label!r} could be read"))
-    print(
-        printable(
-            f"{out}: {counted(total, 'images')} of {'×'.join(map(str, index.shape))}, {counted(len(index.labels), 'classes')}"
-        )
-    )
+        say(f"note: nothing of the class {label!r} could be read")
+    size = "×".join(map(str, index.shape))
+    show(f"{out}: {counted(total, 'images')} of {size}, {counted(len(index.labels), 'classes')}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Trust, print_json, printable, say
+from ganherd.commands.options import Json, Quiet, Trust, print_json, say, show
 from ganherd.recipe_scores import LESS, MORE, asked_score
 
 
@@ -57,4 +57,4 @@ def ensemble(
     if as_json:
         print_json(found.facts())
     else:
-        print(printable(str(found)))
+        show(str(found))

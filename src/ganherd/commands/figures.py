@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Trust, say
+from ganherd.commands.options import Json, Quiet, Trust, say, show
 
 
 def figures(
@@ -30,4 +30,4 @@ def figures(
     given = [[one.strip() for one in text.split(",")] if text else None for text in (only, names)]
     page, found = drawing.draw(runs, output, given[0], given[1], seed, trust_code, None if quiet else say)
     paths = [str(one.png) for one in found]
-    print(json.dumps({"page": str(page), "figures": paths}) if as_json else "\n".join([str(page), *paths]))
+    show(json.dumps({"page": str(page), "figures": paths}) if as_json else "\n".join([str(page), *paths]))

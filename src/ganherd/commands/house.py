@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ganherd.commands.options import Json
+from ganherd.commands.options import Json, show
 
 
 def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] = None, as_json: Json = False) -> None:
@@ -16,14 +16,14 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
 
     if name:
         text = recipe_file.text(name)
-        print(json.dumps({"name": name, "text": text}) if as_json else text, end="" if not as_json else "\n")
+        show(json.dumps({"name": name, "text": text}) if as_json else text, end="" if not as_json else "\n")
         return
     rows = recipe_file.names()
     if as_json:
-        print(json.dumps({"recipes": [{"name": n, "about": about} for n, about in rows]}))
+        show(json.dumps({"recipes": [{"name": n, "about": about} for n, about in rows]}))
     else:
         width = max(len(n) for n, _ in rows)
-        print("\n".join(f"{n:<{width}}  {about}" for n, about in rows))
+        show("\n".join(f"{n:<{width}}  {about}" for n, about in rows))
 
 
 def doctor(as_json: Json = False) -> None:
@@ -32,13 +32,13 @@ def doctor(as_json: Json = False) -> None:
 
     rows = examine()
     if as_json:
-        print(json.dumps({"rows": rows}))
+        show(json.dumps({"rows": rows}))
         return
     width = max(len(row["what"]) for row in rows)
     for row in rows:
         mark, found = ("✓", row["found"]) if row["found"] else ("–", "not here")
         need = f"  ({row['needed_for']})" if row["needed_for"] else ""
-        print(
+        show(
             f"{mark} {row['what']:<{width}}  {found}{need}"
             + (f"\n  {'':<{width}}  {row['how_to_get']}" if row["how_to_get"] else "")
         )

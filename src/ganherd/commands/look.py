@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Trust, printable, say
+from ganherd.commands.options import Json, Quiet, Trust, say, show
 
 
 def report(
@@ -22,7 +22,7 @@ def report(
 
     tell = None if quiet else say
     paths = [str(pages.write(run, trust_code=trust_code, draw=True, progress=tell)) for run in runs]
-    print(json.dumps({"reports": paths}) if as_json else "\n".join(paths))
+    show(json.dumps({"reports": paths}) if as_json else "\n".join(paths))
 
 
 def status(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
@@ -30,4 +30,4 @@ def status(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: 
     from ganherd.run import status as standing
 
     facts = standing.describe(run)
-    print(json.dumps(facts) if as_json else printable(standing.text(facts)))
+    show(json.dumps(facts) if as_json else standing.text(facts))

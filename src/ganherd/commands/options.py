@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
 
+from ganherd.printed import printable, say, show
+
+__all__ = ["Json", "Quiet", "Set", "Trust", "print_json", "printable", "say", "show"]
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-Trust = Annotated[bool, typer.Option("--trust-code", help="Import nets that are not ganherd's own, named by the run.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-code", help="Load code that is not ganherd's own: modules and TorchScript.")
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated.")
 ]
-
-
-def say(text: str) -> None:
-    """A word to the person, which a program that reads stdout never sees."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def print_json(facts: dict[str, Any]) -> None:
@@ -26,12 +26,3 @@ def print_json(facts: dict[str, Any]) -> None:
     from ganherd.run.record import plain
 
     print(json.dumps(plain(facts), allow_nan=False))
-
-
-def printable(text: str) -> str:
-    r"""Names in a run may come from a stranger: they must not steer the terminal.
-
-    >>> printable("a\x1b[31mb")
-    'a�[31mb'
-    """
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Trust
+from ganherd.commands.options import Json, Quiet, Trust, show
 from ganherd.errors import UserError
 
 
@@ -62,4 +62,4 @@ def sample(
         meter.at(0, count)
         told = (output, n or 64, label, per_class, seed, replica)
         path = sampling.save(made, *told, watch=lambda done: meter.at(done, count))
-    print(json.dumps({"output": str(path), "samples": count, "seed": seed}) if as_json else path)
+    show(json.dumps({"output": str(path), "samples": count, "seed": seed}) if as_json else path)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Trust, print_json, printable, say
+from ganherd.commands.options import Json, Quiet, Trust, print_json, say, show
 from ganherd.errors import UserError
 
 
@@ -28,8 +28,8 @@ def score(
     network: Annotated[
         str | None,
         typer.Option(
-            help="inception, classifier, lipizzaner-mnist, pixels, its FILE.pt or FILE.npz, any TorchScript as "
-            "FILE.pt#sha256=…, or package.module:Class."
+            help="inception, classifier, lipizzaner-mnist, pixels, its FILE.pt or FILE.npz; with --trust-code any "
+            "TorchScript, FILE.pt or FILE.pt#sha256=…, or package.module:Class."
         ),
     ] = None,
     head: Annotated[
@@ -81,4 +81,4 @@ def score(
     if as_json:
         print_json(scored.facts())
     else:
-        print(printable(str(scored)))
+        show(str(scored))

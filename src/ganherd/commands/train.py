@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ganherd.commands.options import Json, Quiet, Set, Trust, print_json, printable, say
+from ganherd.commands.options import Json, Quiet, Set, Trust, print_json, say, show
 from ganherd.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def train(
             raise UserError("--dry-run and --explain look at the whole herd: leave --members out.")
         if ranks is not None or engine != "local":
             raise UserError("--dry-run and --explain look at one process: leave the ranks out.")
-        _look(recipe, overrides, explain, as_json)
+        _look(recipe, overrides, explain, trust_code, as_json)
         return
     if retrain is not None:
         from ganherd.run.retrain import prepare
@@ -94,7 +94,7 @@ def train(
         overrides = []  # the checkpoint says how long
     if members is not None:
         assert run is not None
-        _part(recipe, run, members, overrides, as_json, quiet)
+        _part(recipe, run, members, overrides, trust_code, as_json, quiet)
         return
     if engine == "local" and (ranks or 1) == 1:
         _trained(_train(None, recipe, run, resume, overrides, trust_code, quiet), as_json)
@@ -103,7 +103,7 @@ def train(
         from ganherd.run import phases
         from ganherd.run.spawn import spawn
 
-        loaded = _load(recipe, resume, overrides)  # a mistake is said once, and before anything is started
+        loaded = _load(recipe, resume, overrides, trust_code)  # a mistake is said once, and before anything is started
         if resume is None:
             phases.refuse(loaded)
         raise typer.Exit(spawn(ranks or 1, _without_ranks(sys.argv[1:])))
@@ -136,29 +136,29 @@ def _check_retrain(resume: Path | None, more: Any, ranks: Any) -> None:
         raise UserError("--retrain trains a few members, in one process: leave the ranks out.")
 
 
-def _look(recipe: str | None, overrides: list[str], explain: bool, as_json: bool) -> None:
+def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: bool, as_json: bool) -> None:
     """--explain and --dry-run."""
-    loaded = _load(recipe, None, overrides)
+    loaded = _load(recipe, None, overrides, trust_code)
     if explain:
         from ganherd.herd import explain as explaining
         from ganherd.run.assemble import assemble
 
         found = explaining.explain(assemble(loaded, trust_code=True).herd)
-        print(json.dumps(found) if as_json else explaining.text(found))
+        show(json.dumps(found) if as_json else explaining.text(found))
         return
     from ganherd.run import dry
 
     if as_json:
-        print(json.dumps(dry.describe(loaded)))
+        show(json.dumps(dry.describe(loaded)))
         return
     said: list[str] = []
 
     def tell(facts: dict[str, Any]) -> None:
         said.extend(facts["notes"])
-        print(printable(dry.known(facts)), flush=True)
+        show(dry.known(facts))
         say("measuring memory and time…")
 
-    print(printable(dry.measured(dry.describe(loaded, tell), said)))
+    show(dry.measured(dry.describe(loaded, tell), said))
 
 
 def _train(
@@ -174,7 +174,7 @@ def _train(
     from ganherd import recipe_file
     from ganherd.run.ranks import together
 
-    loaded = together(comm, lambda: _load(recipe, resume, overrides))
+    loaded = together(comm, lambda: _load(recipe, resume, overrides, trust_code))
     if comm is not None:
         from ganherd.comm.agree import agree
 
@@ -190,9 +190,11 @@ def _train(
     return start.begin(loaded, run, Path(recipe or recipe_file.DEFAULT).stem, quiet, job=comm)
 
 
-def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_json: bool, quiet: bool) -> None:
+def _part(
+    recipe: str | None, run: Path, members: str, overrides: list[str], trust_code: bool, as_json: bool, quiet: bool
+) -> None:
     """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
-    loaded = _load(recipe, None, overrides)
+    loaded = _load(recipe, None, overrides, trust_code)
     refuse_meeting(loaded, "--members")
     from ganherd.run import parts, phases
 
@@ -203,7 +205,7 @@ def _part(recipe: str | None, run: Path, members: str, overrides: list[str], as_
         _trained(done, as_json)
         return
     left = ", ".join(parts.unfinished(parts.RunFolder(run)))
-    print(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
+    show(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
 
 
 def refuse_meeting(recipe: Recipe, option: str) -> None:
@@ -212,13 +214,17 @@ def refuse_meeting(recipe: Recipe, option: str) -> None:
         raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
 
 
-def _load(recipe: str | None, resume: Path | None, overrides: list[str]) -> Recipe:
-    """The recipe of a new run, or that of the run that is gone on with."""
+def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_code: bool) -> Recipe:
+    """Return the recipe of a new run, which names no code without leave, or that of the run that is resumed."""
     from ganherd import recipe_file
     from ganherd.run.folder import RunFolder
 
     if resume is None:
-        return recipe_file.load(recipe or recipe_file.DEFAULT, overrides)
+        from ganherd import trust
+
+        loaded = recipe_file.load(recipe or recipe_file.DEFAULT, overrides)
+        trust.check_recipe(loaded, recipe, trust_code)
+        return loaded
     folder = RunFolder.open(resume)
     if recipe is not None:  # a recipe beside --resume must be the run's own
         from ganherd.run.identity import refuse_changes
@@ -243,7 +249,7 @@ def _trained(run: Any, as_json: bool) -> None:
         print_json({"run": str(run.path), "state": info["state"], "step": info["step"], "scores": run.scores})
         return
     if "part" in info:
-        print(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
+        show(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
     picture, folder = run.folder.samples / "final.png", run.folder
     from ganherd.nets.catalog import is_foreign
@@ -251,9 +257,9 @@ def _trained(run: Any, as_json: bool) -> None:
     trust = " --trust-code" if any(is_foreign(net.name) for net in folder.recipe.nets.all) else ""
     name = shlex.quote(str(run.path)) + trust
     scores = folder.scores_path if run.scores else f"ganherd score {name}"
-    print(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
+    show(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
     if run.scores:
         from ganherd.scores import table
 
-        print("\n" + table(run.scores))
-    print(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
+        show("\n" + table(run.scores))
+    show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd import pictures
+from ganherd import files, pictures
 from ganherd.compare import show
 from ganherd.report.document import document
 from ganherd.report.parts import Safe, figure, image, join, table, tag
@@ -162,6 +162,6 @@ def _samples(facts: Mapping[str, Any], folder: Path) -> Safe:
     for name, row in facts["bases"]["budget"]["entries"].items():
         path = folder / row["run"] / "samples" / "final.png"
         if path.is_file():
-            picture = image(path.read_bytes(), f"samples of {name}")
+            picture = image(files.read(path), f"samples of {name}")
             grids.append(tag("div", tag("h3", name), tag("div", picture, cls="paper"), cls="map"))
     return tag("section", tag("h2", "Samples"), tag("div", join(grids), cls="maps")) if grids else Safe("")

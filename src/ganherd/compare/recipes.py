@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ganherd import recipe_file
+from ganherd import files, recipe_file, trust
 from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, Made, look_at, names_of
 from ganherd.errors import Interrupted, UserError
@@ -50,6 +50,7 @@ class Asked:
         metrics: Sequence[str] | None = None,
         samples: int | None = None,
         network: str | None = None,
+        trust_code: bool = False,
     ) -> Asked:
         """Reads the recipes; every mistake is told here, before anything trains."""
         if len(sources) < 2:
@@ -57,7 +58,11 @@ class Asked:
         # no run is scored by itself: all are measured alike in the end
         own = [*overrides, f"train.budget={budget}", f"herd.seeds={seeds}", "run.scores=false"]
         loaded = [recipe_file.load(source, own) for source in sources]
+        for source, recipe in zip(sources, loaded, strict=True):
+            trust.check_recipe(recipe, source, trust_code)
         names = None if metrics is None else known_metrics(metrics, "score")
+        if network is not None:
+            trust.check_network(network, trust_code)
         return cls(dict(zip(names_of(list(sources)), loaded, strict=True)), budget, seeds, names, samples, network)
 
     @property
@@ -177,6 +182,7 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, qu
     from ganherd.run import start
 
     run = state.run(basis, name)
+    _refuse_strangers(run, recipe)
     if run.info_path.is_file() and run.info.get("state") == "finished":
         return
     began = time.monotonic()
@@ -196,6 +202,20 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, qu
         wall = state.facts["wall"][basis]
         wall[name] = round(wall.get(name, 0.0) + time.monotonic() - began, 3)
         state.write()
+
+
+def _refuse_strangers(run: RunFolder, recipe: Recipe) -> None:
+    """Refuse a run that was not trained with this recipe: its nets will be built, and the recipe is the user's own."""
+    from ganherd import mixture_file
+    from ganherd.run.identity import refuse_changes
+
+    if not run.info_path.is_file():
+        return
+    refuse_changes(RunFolder.open(run.path).recipe, recipe, run)
+    if run.mixture.is_dir() and not trust.covers(recipe, mixture_file.read_facts(run.mixture)):
+        raise UserError(
+            f"the mixture of {run.path} names nets that its recipe does not: remove the run, or choose another -o."
+        )
 
 
 def _score(state: _State, entries: dict[str, Entry], say: Say) -> None:
@@ -277,7 +297,7 @@ def _plain(value: Any) -> Any:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = files.read_json(path)
         wall = found["wall"]
         if not all(isinstance(wall[basis], dict) for basis in (BUDGET, IMAGES)):
             raise ValueError

@@ -141,14 +141,14 @@ def read_idx(folder: Path, mapped: bool = False) -> Raw:
 def read_idx_images(path: Path) -> Raw:
     """One idx file of images, with the labels that lie beside it, if any."""
     twin = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
-    return Raw(read_idx_file(path, 3), read_idx_file(twin, 1) if twin != path and twin.exists() else None)
+    return Raw(read_idx_file(path, 3), read_idx_file(twin, 1) if twin != path and twin.is_file() else None)
 
 
 def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
     """Files of one set and kind; a gzipped one counts only where no plain one lies beside it."""
     pattern = re.compile(rf"([^.].*[-_])?({'|'.join(words)})[-_]{kind}[-.]idx\d[-.]ubyte(\.gz)?", re.IGNORECASE)
     try:
-        files = sorted(p for p in folder.iterdir() if pattern.fullmatch(p.name))
+        files = sorted(p for p in folder.iterdir() if pattern.fullmatch(p.name) and p.is_file())
     except OSError as error:
         raise UserError(f"the folder {folder} cannot be read: {error.strerror}.") from None
     return [p for p in files if p.suffix != ".gz"] or files

@@ -11,6 +11,7 @@ A process opens the index, and then a shard at the first row that it wants of it
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -23,10 +24,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ganherd import files
 from ganherd.data.arrays import Array
 from ganherd.errors import UserError, few
 
 INDEX, SHARDS, PARTS = "index.json", "shards", "parts"
+_ANY = 1 << 62  # bytes of a file that is read block by block
 HEADER = 128  # bytes before the pixels of a shard, always
 Ints = npt.NDArray[np.int64]
 
@@ -117,7 +120,7 @@ def is_prepared(folder: Path) -> bool:
 def read_index(folder: Path) -> Index:
     path = folder / INDEX
     try:
-        return Index.model_validate_json(path.read_bytes())
+        return Index.model_validate_json(files.read(path, files.MOST_JSON))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
@@ -176,7 +179,7 @@ class ShardFiles:
         shape = (shard.count, *self.shape)
         wanted = HEADER + int(np.prod(shape))
         try:
-            with path.open("rb") as handle:
+            with files.open_binary(path, wanted) as handle:
                 size = handle.seek(0, 2)
                 if size != wanted:
                     raise UserError(f"{path} has {size:,} bytes and should have {wanted:,}; prepare the images again.")
@@ -258,8 +261,21 @@ def rows_of(
     if strange := sorted(wanted - known):
         raise UserError(f"{folder} has no class number {strange[0]}: it has {len(index.labels)} (0 and up).")
     chosen = [shard for shard in index.shards if shard.split == split and shard.label in wanted]
+    for shard in chosen:
+        _check_size(folder, index, shard)
     y = np.repeat(np.array([shard.label for shard in chosen], np.int64), [shard.count for shard in chosen])
     return Rows(ShardFiles(folder, index, chosen), np.arange(len(y), dtype=np.int64)), y
+
+
+def _check_size(folder: Path, index: Index, shard: Shard) -> None:
+    """Refuse a shard that has not as many images as the index says, before memory is reserved for them."""
+    path, wanted = folder / shard.file, HEADER + shard.count * math.prod(index.shape)
+    try:
+        size = path.stat().st_size if shard.count else wanted
+    except OSError:
+        return  # told when it is opened, which may be never
+    if size != wanted:
+        raise UserError(f"{path} has {size:,} bytes and should have {wanted:,}; prepare the images again.")
 
 
 def verify(folder: Path) -> None:
@@ -268,7 +284,7 @@ def verify(folder: Path) -> None:
         if shard.count:
             path = folder / shard.file
             try:
-                with path.open("rb") as handle:
+                with files.open_binary(path, _ANY) as handle:
                     found = hashlib.file_digest(handle, "sha256").hexdigest()
             except OSError as error:
                 raise UserError(f"the shard {path} cannot be read: {error.strerror}.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from ganherd.errors import UserError
 from ganherd.figures import curves, maps, samples
 from ganherd.figures.compared import Compared, LeftOut, Tell, opened
+from ganherd.files import replacing
 
 if TYPE_CHECKING:
     from ganherd.pictures import Picture
@@ -73,10 +73,8 @@ def _written(folder: Path, name: str, caption: str, picture: Picture) -> Figure:
     from ganherd.pictures import save
 
     for ending in (".png", ".svg"):
-        aside = folder / f"{name}.new{ending}"
-        aside.unlink(missing_ok=True)
-        save(picture, aside)
-        os.replace(aside, folder / f"{name}{ending}")
+        with replacing(folder / f"{name}{ending}") as aside:
+            save(picture, aside)
     return Figure(name, caption, folder / f"{name}.png")
 
 

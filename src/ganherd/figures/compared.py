@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ganherd.mixture import Mixture
     from ganherd.recipe import Recipe
 
+_MOST_RECORDS = 4000  # at least so many are read of a longer run: a curve shows fewer
 Tell = Callable[[str], None]
 # told apart by lightness too; the data itself is grey
 COLOURS = ("#3b82f6", "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c", "#5b6470")
@@ -66,14 +67,23 @@ class Compared:
 
     @cached_property
     def metrics(self) -> list[dict[str, object]]:
-        return self.folder.metrics()
+        return self.folder.metrics(_MOST_RECORDS)
 
     def recorded(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """(epochs [T], values [T, replicas, members]) of the records that hold it; T is 0 where none does."""
-        lines = [line for line in self.metrics if isinstance(line.get(name), list)]
+        lines = [line for line in self.metrics if _is_of_members(line, name)]
         epochs = np.array([float(str(line["epoch"])) for line in lines])
         values = np.array([[float(value) for value in line[name]] for line in lines])  # type: ignore[attr-defined]
         return epochs, values.reshape(len(lines), self.recipe.herd.seeds, -1 if len(lines) else 0)
+
+
+def _is_of_members(line: Mapping[str, object], name: str) -> bool:
+    """Whether a record says when it was made, and holds a number of every member."""
+    values = line.get(name)
+    numbers = values if isinstance(values, list) else [None]
+    return all(
+        type(value) in (int, float) or value in ("nan", "inf", "-inf") for value in [line.get("epoch"), *numbers]
+    )
 
 
 def left_out(whys: Mapping[str, str], figure: str, tell: Tell) -> str:

@@ -84,6 +84,14 @@ class Breeds:
                 out.update({f"{number}/{name}": view for name, view in views.items()})
         return out
 
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a parameter, by its name in files; None if there is none of that name."""
+        if len(self.all) == 1:
+            return self.all[0].g.shape_of(name)
+        number, _, own = name.partition("/")
+        known = number.isdecimal() and int(number) < len(self.all)
+        return self.all[int(number)].g.shape_of(own) if known else None
+
     def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
         """The reverse of `parts`."""
         if len(self.all) == 1:

@@ -29,6 +29,8 @@ class Rows(Protocol):
 
     def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]: ...
 
+    def shape_of(self, name: str) -> tuple[int, ...] | None: ...
+
     def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor: ...
 
 
@@ -62,6 +64,11 @@ class Blueprint:
     def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
         """The same: all members have this net."""
         return self.views(rows)
+
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a parameter, by its name in files; None if there is none of that name."""
+        shape = self.shapes.get(name)
+        return None if shape is None else tuple(shape)
 
     def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
         """The reverse of `views`."""

@@ -13,6 +13,9 @@ from ganherd.errors import UserError
 Role = Literal["generator", "discriminator"]
 
 
+_WIDEST = 1 << 20  # of a width or a depth: no memory holds a wider layer
+
+
 @dataclass(frozen=True)
 class Setting:
     """One knob of a net: its type, its default and what it means."""
@@ -40,16 +43,20 @@ class Setting:
             return value
         if self.type == "ints":
             ok = isinstance(value, (list, tuple)) and value and all(type(v) is int and v >= self.minimum for v in value)
+            if ok and max(value) > _WIDEST:
+                raise ValueError(f"must be at most {_WIDEST:,}")
             if not ok:
                 raise ValueError(f"must be a list of whole numbers of at least {self.minimum:g}, as [256, 256]")
             return list(value)
         if self.type == "int":
             if type(value) is not int or value < self.minimum:
                 raise ValueError(f"must be a whole number of at least {self.minimum:g}")
+            if value > _WIDEST:
+                raise ValueError(f"must be at most {_WIDEST:,}")
             return value
         try:  # YAML reads 1e-5 as text
             number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not self.minimum <= number < self.below:
             upper = "" if self.below == math.inf else f" and below {self.below:g}"

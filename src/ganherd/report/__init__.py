@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ganherd import files
 from ganherd.report.gather import gather
 from ganherd.report.page import render
 
@@ -35,10 +35,6 @@ def write(
 
         run = RunFolder.open(run)
     path = Path(run.path) / "report.html"
-    aside = path.with_name("report.html.new")
     page = render(gather(run, mixture, dataset, trust_code, draw, progress))
-    aside.unlink(missing_ok=True)
-    with aside.open("x", encoding="utf-8", errors="replace") as handle:
-        handle.write(page)
-    os.replace(aside, path)
+    files.write(path, page.encode("utf-8", "replace"), sync=False)
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ganherd import files
 from ganherd.errors import UserError
 from ganherd.herd.pace import paces
 from ganherd.pictures import MOST_ROWS
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ganherd.run.folder import RunFolder
 
 T = TypeVar("T")
+MOST_RECORDS = 2000  # at least so many are read of a longer run: charts show fewer
 PER_ROW = 12  # samples of each class in the report
 
 
@@ -83,7 +84,7 @@ def gather(
     notes: list[str] = []
     recipe = _attempt(lambda: run.recipe.model_dump(mode="json"), notes, "the recipe") or {}
     info = _attempt(lambda: run.info, notes, "run.json") or {}
-    metrics = _attempt(run.metrics, notes, "metrics.jsonl") or []
+    metrics = _attempt(lambda: run.metrics(MOST_RECORDS), notes, "metrics.jsonl") or []
     events = _attempt(run.events, notes, "events.jsonl") or []
     if info.get("state") == "interrupted":
         from ganherd.run import checkpoint  # which imports torch
@@ -109,7 +110,8 @@ def gather(
             _attempt(lambda: gallery.make(folder, made, data, progress=progress), notes, "the pictures")
         found["pictures"] = _attempt(lambda: gallery.read(folder, made_at), notes, "the pictures") or []
     if "generated" not in found and (last := _last_picture(folder)) is not None:
-        found |= {"sample_png": last.read_bytes(), "sample_name": last.stem}
+        png = _attempt(lambda: files.read(last, gallery.LARGEST), notes, last.name)
+        found |= {"sample_png": png, "sample_name": last.stem}
     if dataset is not None:
         found |= dict(zip(("real", "real_y"), _some_rows(dataset), strict=True))
         found |= {"data_name": dataset.name, "data_notes": tuple(dataset.notes)}
@@ -187,7 +189,7 @@ def _scores(folder: Path, notes: list[str]) -> dict[str, Any]:
     path = folder / "scores.json"
     if not path.is_file():
         return {}
-    found = _attempt(lambda: json.loads(path.read_text(encoding="utf-8")), notes, "scores.json")
+    found = _attempt(lambda: files.read_json(path), notes, "scores.json")
     if isinstance(found, dict) and isinstance(found.get("scores"), dict):
         found = found["scores"]
     return found if isinstance(found, dict) else {}

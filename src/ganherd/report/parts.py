@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ganherd import pictures
+from ganherd.printed import without_controls
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +24,7 @@ def esc(value: Any) -> Safe:
     >>> esc("<b>"), esc(Safe("<b>"))
     ('&lt;b&gt;', '<b>')
     """
-    return value if isinstance(value, Safe) else Safe(html.escape(str(value)))
+    return value if isinstance(value, Safe) else Safe(html.escape(without_controls(str(value))))
 
 
 def tag(name: str, *content: Any, cls: str = "", title: str = "") -> Safe:

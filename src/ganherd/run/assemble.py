@@ -163,7 +163,7 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
         herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
     kept = grow.kept(made) if begins else {}
     if kept and recipe.herd.grow_from is not None:
-        started = grow.start(herd, recipe.herd.grow_from, kept, own, started, trust_code)
+        started = grow.start(herd, recipe, kept, own, started, trust_code)
     notes = [*dataset.notes, *made.notes, *origins.notes(started)]
     return Assembly(
         recipe,

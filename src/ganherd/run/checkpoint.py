@@ -17,16 +17,22 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
+from torch import Tensor
 
+from ganherd import tensor_file
 from ganherd.errors import UserError
-from ganherd.herd.state import Rows, State, bytes_per_member, named, unnamed
+from ganherd.files import read_json
+from ganherd.herd.state import ROWS, Rows, State, bytes_per_member, named, unnamed
+from ganherd.run.facts import refuse_state
 from ganherd.run.folder import steps
 from ganherd.run.ranks import Ranks, together
 from ganherd.run.record import plain
 
 _BLOCK = 64  # members in a file …
 _BYTES = 1 << 28  # … if they take no more than this: a file is made in memory
+_OTHERS = (
+    8  # buffers and what is remembered of members take at most so many times the bytes of their weights and moments
+)
 _FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
 
 
@@ -123,14 +129,12 @@ def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = N
     parts: list[State] = []
     for _, rows, name, digest in sorted(blocks):
         try:
-            content = (path / name).read_bytes()
+            part = unnamed(nets, tensor_file.read(path / name, digest, partial(_check_shapes, nets, name)), names)
         except OSError as error:
             raise Damaged(f"{path.name}/{name} cannot be read: {error.strerror}") from error
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise Damaged(f"{path.name}/{name} is not what was written (its sha256 differs)")
-        try:
-            part = unnamed(nets, safetensors.torch.load(content), names)
-        except (KeyError, ValueError, RuntimeError, IndexError, SafetensorError) as error:
+        except tensor_file.Unfit as error:
+            raise Damaged(f"{path.name}/{name} {error}") from error
+        except (KeyError, ValueError, RuntimeError, IndexError, TypeError) as error:
             raise Damaged(f"{path.name}/{name} does not hold this herd ({error})") from error
         parts.append(part if rows is None else {k: v[rows] for k, v in part.items()})
     state = {name: torch.cat([part[name] for part in parts]) for name in names}
@@ -139,19 +143,46 @@ def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = N
     return Checkpoint(path, int(facts["step"]), state, facts)
 
 
+def _check_shapes(nets: Mapping[str, Rows], file: str, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not of this file's members, by their declared shapes and types alone."""
+    match = _FILE.fullmatch(file)
+    assert match is not None  # see `load`
+    rows = int(match[2]) - int(match[1]) + 1
+    known, others = 0, 0  # bytes of rows whose shape the nets tell, and of all else
+    for name, value in tensors.items():
+        of_breed = name.count("/") == 2  # rows of some of the members
+        if not value.ndim or (len(value) > rows if of_breed else len(value) != rows):
+            raise tensor_file.Unfit(f"does not hold {rows} members: see {name[:80]}")
+        whole, _, own = name.partition("/")
+        kind, _, what = whole.partition(".")
+        if what in ROWS and kind in nets:
+            shape = nets[kind].shape_of(own)
+            if shape is None or tuple(value.shape[1:]) != shape or not value.is_floating_point():
+                raise tensor_file.Unfit(f"does not hold this herd: {name[:80]} has another shape or type")
+            known += value.nbytes
+        else:
+            others += value.nbytes
+    if others > _OTHERS * known + _BYTES:
+        raise tensor_file.Unfit("does not hold this herd: what it remembers of the members has another shape")
+
+
 def read_facts(path: Path) -> dict[str, Any]:
     """The JSON half, verified."""
     try:
-        facts = json.loads((path / "state.json").read_bytes())
+        facts = read_json(path / "state.json")
         check = facts.pop("check")
-        fits = all(isinstance(name, str) for name in facts["names"]) and type(facts["step"]) is int
-        fits = fits and isinstance(facts["files"], dict) and len(facts["files"]) > 0
     except OSError as error:
         raise Damaged(f"{path.name}/state.json cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise Damaged(f"{path.name}/state.json is not what was written") from error
-    if check != _check(facts) or not fits:
+    if check != _check(facts):
         raise Damaged(f"{path.name}/state.json is not what was written (its sha256 differs)")
+    try:
+        refuse_state(facts)
+    except ValueError as error:
+        raise Damaged(f"{path.name}/state.json is not what ganherd writes ({error})") from None
+    if path.name != path_of(path.parent, facts["step"]).name:
+        raise Damaged(f"{path.name}/state.json is of another step, {facts['step']}")
     return dict(facts)
 
 

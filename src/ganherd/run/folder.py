@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from ganherd import recipe_file
+from ganherd import files, recipe_file
 from ganherd.errors import UserError
 from ganherd.recipe import Recipe
+from ganherd.run import facts, read_lines
 
-_FIRST = {".lock", "recipe.yaml", "recipe.yaml.new", "run.json.new"}  # what is there before run.json is
+_FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
+_NOT_OURS = ("tensorboard", "wandb")  # folders that ganherd does not write itself; W&B links to its last run
 
 
 class RunFolder:
@@ -57,7 +59,7 @@ class RunFolder:
             raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
         if not folder.info_path.is_file() or not folder.recipe_path.is_file():
             raise UserError(f"{folder.path} is not a run folder: it has no run.json and recipe.yaml.")
-        _refuse_links(folder.path)
+        files.refuse_odd_files(folder.path, _NOT_OURS)
         return folder
 
     @classmethod
@@ -87,7 +89,7 @@ class RunFolder:
     def _is_free(self) -> bool:
         """Whether it holds nothing, or only what a process left that was killed before it had written run.json."""
         names = {path.name for path in self.path.iterdir()}
-        return not names or (".lock" in names and names <= _FIRST)
+        return not names or (".lock" in names and all(name in _FIRST or name.startswith(files.NEW) for name in names))
 
     @property
     def recipe(self) -> Recipe:
@@ -96,22 +98,32 @@ class RunFolder:
     @property
     def info(self) -> dict[str, Any]:
         try:
-            info = json.loads(self.info_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{self.info_path} cannot be read ({error}); is {self.path} a run folder?") from error
+            info = files.read_json(self.info_path)
+        except (OSError, ValueError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise UserError(f"{self.info_path} cannot be read ({why}); is {self.path} a run folder?") from error
         if not isinstance(info, dict):
             raise UserError(f"{self.info_path} does not hold a JSON object; is {self.path} a run folder?")
+        try:
+            facts.refuse_run(info)
+        except ValueError as error:
+            raise UserError(
+                f"{self.info_path} is not what ganherd writes ({error}); it cannot be resumed exactly."
+            ) from None
         return info
 
     def write_info(self, **changes: Any) -> None:
         info = (self.info if self.info_path.exists() else {}) | changes
         write_aside(self.info_path, json.dumps(info, indent=1) + "\n")
 
-    def metrics(self) -> list[dict[str, Any]]:
-        return _lines(self.metrics_path)
+    def metrics(self, most: int | None = None) -> list[dict[str, Any]]:
+        """Return the records; with `most`, some that are spread evenly (see `read_some`)."""
+        if most is not None:
+            return read_lines.read_some(self.metrics_path, most)
+        return list(read_lines.read_all(self.metrics_path))
 
     def events(self) -> list[dict[str, Any]]:
-        return _lines(self.events_path)
+        return list(read_lines.read_all(self.events_path))
 
     def has_written(self, ends: Mapping[str, int]) -> bool:
         """Whether metrics and events have as many bytes as was said of them."""
@@ -125,7 +137,7 @@ class RunFolder:
     def lock(self) -> TextIO:
         """Held while a process trains here; the system lets go of it when the process ends, however it ends."""
         try:
-            handle = (self.path / ".lock").open("a")
+            handle = open_lock(self.path / ".lock")
         except OSError as error:
             raise UserError(f"nothing can be written to the run folder {self.path}: {error.strerror}.") from error
         for patience in (0.05, 0.2, 0.5, 0.0):  # `ganherd status` holds it for a moment, to see whether it is free
@@ -144,11 +156,17 @@ class RunFolder:
         return handle
 
 
+def open_lock(path: Path) -> TextIO:
+    """Open a file to lock it, and make it if it is not there; an OSError if anything but a file has its name."""
+    return os.fdopen(files.open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "a")
+
+
 def mixture_of(path: str | Path) -> Path:
     """The folder of a run's mixture (which may be named itself)."""
     folder = Path(path)
     folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
-    if (folder / "mixture.json").is_file():
+    if (folder / "mixture.json").exists():
+        files.refuse_odd_files(Path(path), _NOT_OURS)
         return folder
     run = RunFolder.open(path)
     from ganherd.run import checkpoint  # which imports torch: not before a folder that is no run is refused
@@ -159,44 +177,8 @@ def mixture_of(path: str | Path) -> Path:
 
 
 def write_aside(path: Path, text: str) -> None:
-    """The whole file or the old one, never half."""
-    aside = path.with_name(path.name + ".new")
-    aside.unlink(missing_ok=True)  # left by a kill, or a link: nothing is written through it
-    with aside.open("x", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    aside.replace(path)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """JSON lines; a last line that is still being written is left out."""
-    if not path.is_file():
-        return []
-    found = []
-    with path.open(encoding="utf-8", errors="replace") as handle:
-        for line in handle:
-            if line.endswith("\n"):
-                try:
-                    one = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise UserError(f"{path} holds a line that is not JSON: {line[:60]!r}.") from error
-                if not isinstance(one, dict) or not isinstance(one.get("step"), int):
-                    raise UserError(f"{path} holds a line that ganherd did not write: {line[:60]!r}.")
-                found.append(one)
-    return found
-
-
-def _refuse_links(folder: Path) -> None:
-    """A run may come from a stranger: through a link in it ganherd could be made to write somewhere else."""
-    for top, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            if os.path.islink(os.path.join(top, name)):
-                raise UserError(
-                    f"{os.path.join(top, name)} is a link, and a run folder has none: put in its place what it links to."
-                )
-        if Path(top) == folder:  # these are not ganherd's to write, and W&B links to its last run
-            folders[:] = [name for name in folders if name not in ("tensorboard", "wandb")]
+    """Replace a text file as a whole."""
+    files.write(path, text.encode("utf-8", "replace"))
 
 
 def next_path(parent: Path, name: str) -> Path:

@@ -16,8 +16,10 @@ from ganherd import mixture
 from ganherd.errors import UserError
 from ganherd.herd.engine import Herd
 from ganherd.herd.state import take_
+from ganherd.recipe import Recipe
 from ganherd.run import origins
 from ganherd.run.cut import Cut
+from ganherd.trust import covers
 
 
 def kept(made: Cut) -> dict[int, tuple[int, int]]:
@@ -52,19 +54,20 @@ def kept(made: Cut) -> dict[int, tuple[int, int]]:
 
 def start(
     herd: Herd,
-    path: str,
+    recipe: Recipe,
     found: Mapping[int, tuple[int, int]],
     own: Sequence[int],
     started: list[dict[str, Any]],
     trust_code: bool,
 ) -> list[dict[str, Any]]:
     """Gives the members that are kept (`found`) their nets; says, for each of the herd's (`own` of all), where it is from."""
+    path = str(recipe.herd.grow_from)
     source = origins.Source.open(path)
     told = started or [{} for _ in own]
     rows = [row for row, member in enumerate(own) if member in found]
     if not rows:
         return told
-    exported = mixture.load(path, trust_code)
+    exported = mixture.load(path, trust_code and covers(recipe, source.facts))
     wanted = {row: found[own[row]][1] * source.members + found[own[row]][0] for row in rows}
     members = sorted(set(wanted.values()))
     breeds, last = origins.read(source, members, trust_code)

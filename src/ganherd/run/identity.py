@@ -27,6 +27,7 @@ from ganherd.run.folder import RunFolder
 from ganherd.run.origins import as_resolved
 from ganherd.run.ranks import Ranks
 from ganherd.run.restarts import launcher
+from ganherd.trust import modules_of
 
 
 def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
@@ -134,6 +135,8 @@ def check_origins(info: dict[str, Any], assembly: Assembly, folder: RunFolder) -
 
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
     """Of a recipe that is resumed, only the budget may be another one, and whether it is scored."""
+    if others := set(modules_of(recipe)) - set(modules_of(wanted)):
+        raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
     wanted = as_resolved(wanted, recipe)
     free = ("train.budget:", "run.scores:")
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]

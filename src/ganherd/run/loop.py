@@ -90,7 +90,10 @@ class Trainer:
         self.over: float | None = facts.get("over")  # the deadline that ended the run here
         paths = {"metrics": folder.metrics_path, "events": folder.events_path} if self.writes else {}
         ends = facts.get("bytes", {})
-        self.lines = {name: Lines(path, ends.get(name, None if resumed else 0)) for name, path in paths.items()}
+        self.lines = {
+            name: Lines(path, ends.get(name, None if resumed else 0), sums=name == "metrics")
+            for name, path in paths.items()
+        }
         self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
         self.behind = Behind.of(self.herd.device, self.ranks.is_alone)
         self.rescue: Rescue | None = None  # where a lost rank can be outlived

@@ -22,7 +22,7 @@ from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, finish, start
 from ganherd.run.assemble import Assembly, assemble
 from ganherd.run.cut import cut
-from ganherd.run.folder import RunFolder, write_aside
+from ganherd.run.folder import RunFolder, open_lock, write_aside
 from ganherd.run.identity import refuse_changes
 from ganherd.run.progress import Progress
 from ganherd.run.record import Lines
@@ -48,6 +48,7 @@ def train_part(recipe: Recipe, path: Path, members: str, quiet: bool = False, tr
     if begun and own.info.get("state") == "finished":
         done = start.Run(own.path, {})
     elif begun:
+        refuse_changes(own.recipe, made.recipe, own)
         done = start.resume(own.path, (), quiet, trust_code)
     else:
         done = start.begin(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
@@ -223,7 +224,7 @@ def _alone(whole: RunFolder) -> Iterator[None]:
     """One job at a time looks at the parts of a run, or joins them; others wait."""
     try:
         whole.path.mkdir(parents=True, exist_ok=True)
-        handle = (whole.path / ".parts").open("a")
+        handle = open_lock(whole.path / ".parts")
     except OSError as error:
         raise UserError(f"nothing can be written to the run folder {whole.path}: {error.strerror}.") from error
     with handle:

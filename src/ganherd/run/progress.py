@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import deque
 from typing import Any
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from ganherd import printed
 from ganherd.errors import few
 
 _ROWS = 12  # members shown in the display
@@ -52,7 +52,7 @@ class Progress:
     """Shows rate, time left, losses and alarms; everything goes to stderr, so that stdout stays a program's."""
 
     def __init__(self, names: list[str], quiet: bool = False) -> None:
-        self._names, self._quiet = names, quiet
+        self._names, self._quiet = [printed.printable(name) for name in names], quiet
         self._console = Console(stderr=True)
         self._live: Live | None = None
         self._bar = Bar(
@@ -124,9 +124,9 @@ class Progress:
         if self._quiet:
             return
         if self._live:
-            self._live.console.print(text, highlight=False, markup=False)
+            self._live.console.print(printed.printable(text), highlight=False, markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            printed.say(text)
 
     @property
     def rate(self) -> float:

@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ganherd.strategies import profile
+
 if TYPE_CHECKING:
     from ganherd.run.loop import Trainer
 
@@ -18,16 +20,23 @@ COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe
 class Lines:
     """An append-only file of JSON lines that can be cut back to where a checkpoint left it."""
 
-    def __init__(self, path: Path, keep: int | None = None) -> None:
-        """`keep`: how many bytes belong to the checkpoint that is resumed; what came after it will be written again."""
+    def __init__(self, path: Path, keep: int | None = None, sums: bool = False) -> None:
+        """`keep`: how many bytes belong to the checkpoint that is resumed; what came after it will be written again.
+
+        `sums`: every line has the running sums of its profile, so that the last one tells them.
+        """
         # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
         self._handle = path.open("ab", buffering=0)
         self._one = threading.Lock()  # the thread that misses a rank tells it while the loop waits, or does not
         if keep is not None:
             self._handle.truncate(keep)
             self._handle.seek(0, os.SEEK_END)
+        self._sums = profile.of_run(path) if sums else None
 
     def write(self, line: dict[str, Any]) -> None:
+        if self._sums is not None:
+            line = profile.with_total(line, self._sums)
+            self._sums = line.get(profile.TOTAL, self._sums)
         rest = memoryview(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
         with self._one:
             while rest:  # a disk that is nearly full takes a part

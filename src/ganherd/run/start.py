@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ganherd import recipe_file
+from ganherd import files, printed, recipe_file
 from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
@@ -240,6 +239,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
 
         def go_on() -> None:
             checkpoint.sweep(folder.checkpoints)
+            files.sweep(folder.path)
             facts = {"ranks": now, "engine": vars(plan)} if now or info.get("ranks") else {}
             folder.write_info(state="running", budget=vars(budget), **facts)
             if wanted != folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
@@ -260,4 +260,4 @@ def _disk_notes(assembly: Assembly, steps: int, folder: Path) -> list[str]:
 
 
 def _teller(quiet: bool) -> Any:
-    return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    return (lambda text: None) if quiet else printed.say

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import time
+from collections import deque
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,10 +14,13 @@ from ganherd.errors import UserError, few
 from ganherd.run.folder import RunFolder
 from ganherd.run.folder import steps as saved_steps
 from ganherd.run.progress import duration, size, words
+from ganherd.run.read_lines import read_all, read_last
 from ganherd.strategies import profile, staleness
 
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _SHOWN = 10  # of them, the last
+_LISTED = 1000  # of them, for programs: the last
+_RECENT = 10  # records, which tell the pace
 _MISSED = ("late", "lost")
 _STATES = {  # those that are not told by their name
     "restarting": "restarting (a rank was lost, and torchrun starts all of them again)",
@@ -43,7 +47,7 @@ def describe(path: str | Path) -> dict[str, Any]:
 
 
 def _describe(folder: RunFolder) -> dict[str, Any]:
-    info, metrics, events = folder.info, folder.metrics(), folder.events()
+    info, metrics, events = folder.info, read_last(folder.metrics_path, _RECENT), _Told(folder)
     last = metrics[-1] if metrics else {}
     saved = saved_steps(folder.checkpoints)  # a stop between two records is saved, but not recorded
     step, steps = max([int(last.get("step", 0)), *saved]), int(info["budget"]["steps"])
@@ -66,11 +70,28 @@ def _describe(folder: RunFolder) -> dict[str, Any]:
         if folder.metrics_path.exists()
         else None,
         "losses": {key: last.get(key) for key in ("loss_g", "loss_d")},
-        "profile": profile.total(metrics),
-        "staleness": staleness.staleness(events),
-        "alarms": [e for e in events if e.get("event") in _TOLD],
-        "ill": ill(events),
+        "profile": profile.of_run(folder.metrics_path),
+        "staleness": events.staleness,
+        "alarms": list(events.alarms),
+        "alarms_before": events.before,
+        "ill": events.ill,
     }
+
+
+class _Told:
+    """What the events of a run say of its health and its exchange, read line by line."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.alarms: deque[dict[str, Any]] = deque(maxlen=_LISTED)
+        self.before = 0  # alarms before these
+        exchanged, health = staleness.Staleness(), _Health()
+        for event in read_all(folder.events_path):
+            exchanged.add(event)
+            if event.get("event") in _TOLD:
+                self.before += len(self.alarms) == _LISTED
+                self.alarms.append(event)
+                health.add(event)
+        self.staleness, self.ill = exchanged.facts(), list(health.still.values())
 
 
 def _left(metrics: list[dict[str, Any]], step: int, steps: int) -> float | None:
@@ -79,7 +100,7 @@ def _left(metrics: list[dict[str, Any]], step: int, steps: int) -> float | None:
     >>> _left([{"step": 10, "seconds": 4.0}, {"step": 30, "seconds": 8.0}], 35, 50)
     3.0
     """
-    first = metrics[-min(10, len(metrics))] if len(metrics) > 1 else {"step": 0, "seconds": 0.0}
+    first = metrics[0] if len(metrics) > 1 else {"step": 0, "seconds": 0.0}
     last = metrics[-1]
     made, took = int(last["step"]) - int(first["step"]), float(last["seconds"]) - float(first["seconds"])
     return (steps - step) * took / made if made > 0 else None
@@ -127,16 +148,26 @@ def slower(takes: dict[int, float], rank: int) -> float | None:
 
 def ill(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The alarms that are not over: neither calm nor repaired since."""
-    still: dict[tuple[str, str], dict[str, Any]] = {}
+    health = _Health()
     for event in events:
+        health.add(event)
+    return list(health.still.values())
+
+
+class _Health:
+    """The same, event by event."""
+
+    def __init__(self) -> None:
+        self.still: dict[tuple[str, str], dict[str, Any]] = {}  # by member and name of the alarm
+
+    def add(self, event: dict[str, Any]) -> None:
         kind, member = event.get("event"), str(event.get("member"))
         if kind in ("nan", "diverged", "alarm"):
-            still[member, alarm_of(event)] = event
+            self.still[member, alarm_of(event)] = event
         elif kind == "calm":
-            still.pop((member, alarm_of(event)), None)
+            self.still.pop((member, alarm_of(event)), None)
         elif kind == "repair":
-            still = {key: value for key, value in still.items() if key[0] != member}
-    return list(still.values())
+            self.still = {key: value for key, value in self.still.items() if key[0] != member}
 
 
 def alarm_of(event: dict[str, Any]) -> str:
@@ -172,7 +203,7 @@ def text(facts: dict[str, Any]) -> str:
         whole = sum(spent.values()) or 1.0
         each = sorted(spent.items(), key=lambda item: -item[1])
         lines.append(f"of its time: {', '.join(f'{name} {s:.1f} s ({s / whole:.0%})' for name, s in each)}")
-    if (earlier := len(facts["alarms"]) - _SHOWN) > 0:
+    if (earlier := facts.get("alarms_before", 0) + len(facts["alarms"]) - _SHOWN) > 0:
         lines.append(f"… {earlier:,} before these in events.jsonl")
     for alarm in facts["alarms"][-_SHOWN:]:
         lines.append(f"step {alarm['step']:,}: {alarm.get('name', '')} {_told(alarm)}")

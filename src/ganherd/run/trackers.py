@@ -10,6 +10,7 @@ from typing import Any
 from ganherd.errors import UserError
 from ganherd.recipe import Recipe
 from ganherd.run.folder import RunFolder
+from ganherd.run.read_lines import read_last
 
 
 def check(recipe: Recipe) -> None:
@@ -82,7 +83,7 @@ class Trackers:
 
 def _kept(folder: RunFolder) -> int:
     """The step of the record before the newest: what TensorBoard has of later ones was cut off by a resume."""
-    return max((int(line["step"]) for line in folder.metrics()[:-1]), default=0)
+    return max((int(line["step"]) for line in read_last(folder.metrics_path, 2)[:-1]), default=0)
 
 
 def curves(line: dict[str, Any]) -> dict[str, float]:

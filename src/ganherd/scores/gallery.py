@@ -6,7 +6,6 @@ Made by `ganherd score` and `ganherd report`, and shown by the report; `about.js
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ganherd import files
 from ganherd.data.keyed import shuffle
 from ganherd.errors import UserError
 from ganherd.scores.clock import Progress
@@ -31,7 +31,7 @@ MAPPED = 1000  # samples on a t-SNE map, and as many of the data: more take minu
 PANELS = 8  # of a coverage picture: the mixture and its first members
 POINTS = 2500
 NAMES = ("map", "map-classes", "classes", "coverage", "neighbours")
-_LARGEST = 8 << 20  # bytes of a picture that a report takes in
+LARGEST = 8 << 20  # bytes of a picture that a report takes in
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,8 @@ def make(
         for name, caption, picture in _drawn(mixture, dataset, reference, seed, tell):
             captions[name] = caption
             for ending in (".png", ".svg"):
-                aside = folder / f"{name}.new{ending}"
-                aside.unlink(missing_ok=True)  # whatever lies there, even a link: nothing is written through it
-                save(picture, aside)
-                os.replace(aside, folder / f"{name}{ending}")
+                with files.replacing(folder / f"{name}{ending}") as aside:
+                    save(picture, aside)
                 written.append(folder / f"{name}{ending}")
         for name in NAMES:
             for ending in (".png", ".svg") if name not in captions else ():
@@ -93,8 +91,8 @@ def read(run: Path, step: int | None) -> list[Shown]:
     found = []
     for name in NAMES:
         path = folder / f"{name}.png"
-        if name in captions and path.is_file() and path.stat().st_size < _LARGEST:
-            png = path.read_bytes()
+        if name in captions and path.is_file() and path.stat().st_size < LARGEST:
+            png = files.read(path, LARGEST)
             if png.startswith(b"\x89PNG\r\n\x1a\n"):
                 found.append(Shown(name, str(captions[name]), png))
     return found
@@ -102,8 +100,8 @@ def read(run: Path, step: int | None) -> list[Shown]:
 
 def _about(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = files.read_json(folder / ABOUT)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

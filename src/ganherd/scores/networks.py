@@ -16,14 +16,13 @@ from torch.nn import functional as F
 from ganherd.errors import UserError
 from ganherd.scores.clock import Progress
 from ganherd.scores.material import LeftOut
+from ganherd.trust import script_of
 
 if TYPE_CHECKING:
     from ganherd.data.source import Dataset
 
 NAMES = ("inception", "classifier", "lipizzaner-mnist", "pixels")
 LARGEST = 8  # `pixels` averages images down to this side: a covariance of thousands of pixels says little, slowly
-SCRIPTS = (".pt", ".pth", ".ts")  # endings of TorchScript files
-STATED = "#sha256="  # after the path of one that is not Inception: what the user knows it by
 SMALLEST = 32  # images below this side say little to Inception
 
 
@@ -123,14 +122,14 @@ def find(
 ) -> Network:
     """A network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`.
 
-    `FILE.pt#sha256=…` is any TorchScript in the place of inception.
+    Any other TorchScript may stand in the place of inception if `trust_code` is set; `FILE.pt#sha256=…` states which file it is.
     """
     path, script = Path(wanted).expanduser(), script_of(wanted)
     if head is not None and wanted != "inception" and script is None:
         raise UserError(f"--head is for the network inception, and the network here is {wanted}.")
     if wanted == "inception" or script is not None:
         file, stated = script or (None, "")
-        return _inception(file, stated, head, dataset)
+        return _inception(file, stated, head, dataset, trust_code)
     if wanted == "lipizzaner-mnist" or path.suffix == ".npz":
         return _lipizzaner(path if wanted != "lipizzaner-mnist" else None, dataset)
     if wanted == "classifier":
@@ -147,23 +146,13 @@ def find(
     )
 
 
-def script_of(wanted: str) -> tuple[Path, str] | None:
-    """The path of a TorchScript file and the sha256 that is stated with it, if any; None where this is no such file.
-
-    >>> script_of("my/net.pt"), script_of("net.bin#sha256=0a"), script_of("pixels")
-    ((PosixPath('my/net.pt'), ''), (PosixPath('net.bin'), '0a'), None)
-    """
-    path, _, stated = wanted.partition(STATED)
-    return (Path(path).expanduser(), stated) if stated or path.endswith(SCRIPTS) else None
-
-
-def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset) -> Network:
+def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset, trust_code: bool) -> Network:
     from ganherd.scores import inception
 
     # a file that is not there is the first thing to say
     if (not dataset.is_image or dataset.shape[0] not in (1, 3)) and (path is None or path.is_file()):
         raise LeftOut("the network inception looks at grey or RGB images, and this is other data")
-    module, name, digest = inception.load(path, head, stated)
+    module, name, digest = inception.load(path, head, stated, trust_code)
     resizing = inception.RESIZING + (", grey repeated to RGB" if dataset.shape[0] == 1 else "")
     batch = 250 if torch.cuda.is_available() else 32
     return Network(name, module, resizing, digest, batch, heavy=True, as_inception=True)

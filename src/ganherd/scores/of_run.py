@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ganherd import files
 from ganherd.scores.clock import Progress
 from ganherd.scores.material import Annealing, LeftOut
 
@@ -33,8 +34,8 @@ def score_run(
     """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
 
     Args:
-        network: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, any TorchScript as
-            `FILE.pt#sha256=…`, or your own `package.module:Class`; None: that of the run's recorded scores.
+        network: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, or your own
+            `package.module:Class`; your own class or TorchScript needs `trust_code`. None: that of the run's recorded scores.
         head: a classifier for inception.
         per: "class", "member" or "neighbourhood", of a grid's cells.
         annealing: what AIS is made with; `samples` are its images if it is the only metric.
@@ -84,9 +85,10 @@ def default_samples(data: Dataset, network: str | None) -> int:
     """How many samples a score takes where nobody says: 1,000; for Inception, where there is a GPU, 10,000."""
     from ganherd.scores import networks
     from ganherd.scores.features import best_device
+    from ganherd.trust import script_of
 
     wanted = network or networks.choose(data)
-    heavy = wanted == "inception" or networks.script_of(wanted) is not None
+    heavy = wanted == "inception" or script_of(wanted) is not None
     return 10_000 if heavy and best_device().type == "cuda" else 1_000
 
 
@@ -134,7 +136,7 @@ def reference_for(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["scores"]
+        found = files.read_json(path)["scores"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,22 +6,60 @@ for it next; every routine here but `mutate` ends with such a wait, and none is 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from ganherd.run import read_lines
 
 ROUTINES = ("gather", "evaluate", "update", "train", "mutate", "replace", "mixture")
 
 
+TOTAL = "profile_total"  # key of a record: the sums up to it, so that a reader of a long run needs the last record only
+
+
+def of_run(path: Path) -> dict[str, float]:
+    """Return what `total` returns for a file of records; of runs without running sums every record is read."""
+    last = read_lines.read_last(path, 1)
+    return total(last if not last or "profile" not in last[0] or TOTAL in last[0] else read_lines.read_all(path))
+
+
+def with_total(line: dict[str, Any], before: Mapping[str, float]) -> dict[str, Any]:
+    """Return a record with the sums up to it.
+
+    >>> with_total({"step": 2, "profile": {"update": 1.0}}, {"update": 2.0})["profile_total"]["update"]
+    3.0
+    """
+    return {**line, TOTAL: _sum([{"profile": before}, line])} if "profile" in line else line
+
+
 def total(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds of each routine over all records, in the order of an iteration; empty where none were measured.
+    """Return the seconds of each routine over all records, in the order of an iteration; empty if none were measured.
+
+    Running sums in the last record stand for all of them.
 
     >>> total([{"step": 1, "profile": {"update": 2.0, "gather": 0.5}}, {"step": 2, "profile": {"update": 1.0}}])["update"]
     3.0
     """
-    lines = [line["profile"] for line in metrics if isinstance(line.get("profile"), Mapping)]
-    return {name: round(sum(float(line.get(name, 0.0)) for line in lines), 6) for name in ROUTINES} if lines else {}
+    sums: dict[str, float] = {}
+    for line in metrics:
+        if isinstance(line.get(TOTAL), Mapping):
+            sums = _sum([{"profile": line[TOTAL]}])
+        elif isinstance(line.get("profile"), Mapping):
+            sums = _sum([{"profile": sums}, line])
+    return sums
+
+
+def _sum(lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    each = [line["profile"] for line in lines]
+    return {name: round(sum(_seconds(one.get(name)) for one in each), 6) for name in ROUTINES}
+
+
+def _seconds(value: Any) -> float:
+    return float(value) if type(value) in (int, float) and 0 <= value < math.inf else 0.0
 
 
 class Profile:

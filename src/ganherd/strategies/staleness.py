@@ -12,12 +12,28 @@ def staleness(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     >>> staleness([{"event": "exchange", "most": [2, 0], "mean": [1.5, -1.0]}, {"event": "finish"}])
     {'iterations': 1, 'most': 2, 'mean': 1.5}
     """
-    told = [event for event in events if event.get("event") == "exchange"]
-    if not told:
-        return {}
-    most = max(number for event in told for number in event["most"])
-    mean = sum(max(event["mean"]) for event in told) / len(told)
-    return {"iterations": len(told), "most": most, "mean": round(mean, 3)}
+    found = Staleness()
+    for event in events:
+        found.add(event)
+    return found.facts()
+
+
+class Staleness:
+    """The same, event by event."""
+
+    def __init__(self) -> None:
+        self._iterations, self._most, self._mean = 0, 0, 0.0
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        if event.get("event") == "exchange":
+            self._iterations += 1
+            self._most = max(self._most, *event["most"])
+            self._mean += max(event["mean"])
+
+    def facts(self) -> dict[str, float]:
+        if not self._iterations:
+            return {}
+        return {"iterations": self._iterations, "most": self._most, "mean": round(self._mean / self._iterations, 3)}
 
 
 def in_words(found: Mapping[str, float]) -> str:

@@ -1,0 +1,47 @@
+"""Several processes that write the same file at once: all succeed, and the file is whole."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ganherd
+from commands import data, own_cache, run
+from ganherd import files, sampling
+
+__all__ = ["data", "own_cache", "run"]  # fixtures
+
+
+@pytest.mark.parametrize("name", ["same.npz", "same.png"])
+def test_samples_written_to_one_name_at_once_are_all_whole(run: Path, tmp_path: Path, name: str) -> None:
+    samples = ganherd.load(run).sample(50)
+    target, wrong = tmp_path / name, []
+
+    def write() -> None:
+        try:
+            for _ in range(5):
+                sampling.write(samples, str(target))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    if name.endswith(".npz"):
+        assert np.array_equal(np.load(target)["x"], samples.x)
+
+
+def test_a_file_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    files.write(path, b"old")
+    with pytest.raises(ZeroDivisionError), files.replacing(path) as aside:
+        aside.write_bytes(b"half")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"old" and [one.name for one in tmp_path.iterdir()] == ["x.json"]
