@@ -14,6 +14,7 @@ import torch
 
 from ganherd import recipe_file
 from ganherd.errors import UserError
+from ganherd.herd import streams
 from ganherd.herd.engine import Plan
 from ganherd.herd.state import take_
 from ganherd.herd.step import SUMS
@@ -34,6 +35,7 @@ def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
     return {
         "versions": versions(),
         "seed": assembly.recipe.run.seed,
+        "streams": streams.version(),
         "git": _git(),
         "host": platform.node(),
         **({"launcher": name} if (name := launcher()) else {}),
@@ -96,6 +98,16 @@ def recorded_pace(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | N
         raise UserError(
             f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."
         ) from error
+
+
+def recorded_streams(info: dict[str, Any], folder: RunFolder) -> int:
+    """Return the version of the random streams that the run draws from; runs from before there were versions have the first."""
+    found = info.get("streams", 1)
+    if type(found) is not int or found not in streams.VERSIONS:
+        raise UserError(
+            f"{folder.info_path} names an unknown version of the random streams. Resume the run with the ganherd that started it."
+        )
+    return found
 
 
 def recorded_meetings(info: dict[str, Any], folder: RunFolder) -> dict[str, int]:

@@ -13,6 +13,7 @@ from ganherd import recipe_file
 from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
+from ganherd.herd import streams
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, phases, trackers
 from ganherd.run.budget import plan_budget, too_short
@@ -30,6 +31,7 @@ from ganherd.run.identity import (
     recorded_meetings,
     recorded_pace,
     recorded_part,
+    recorded_streams,
     refuse_changes,
     take_up,
 )
@@ -187,6 +189,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
 
         folder, recipe, wanted = together(job, opened)
         info = folder.info
+        held.enter_context(streams.using(together(job, lambda: recorded_streams(info, folder))))
         rescue.reached = reached(folder) if job.rank == 0 else None
         begins = not checkpoint.steps(folder.checkpoints)
         part, before = recorded_part(info, folder), info.get("ranks")
