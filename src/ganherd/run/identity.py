@@ -19,10 +19,9 @@ from ganherd.herd.engine import Plan
 from ganherd.herd.state import take_
 from ganherd.herd.step import SUMS
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint
+from ganherd.run import cadence, checkpoint
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
-from ganherd.run.cadence import Cadence
 from ganherd.run.cut import Cut
 from ganherd.run.folder import RunFolder
 from ganherd.run.origins import as_resolved
@@ -89,11 +88,10 @@ def check_joined(info: dict[str, Any], folder: RunFolder) -> None:
 
 
 def recorded_pace(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | None:
-    """How often the members are looked at, where that was found before."""
+    """Return what run.json says of how often the members are looked at; None: nothing."""
     try:
-        if (paced := info.get("watch")) is not None:
-            Cadence.of("auto", paced)
-        return paced
+        cadence.recorded(info.get("watch"))
+        return info.get("watch")
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."

@@ -15,7 +15,7 @@ from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
 from ganherd.herd import streams
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint, phases, trackers
+from ganherd.run import cadence, checkpoint, phases, trackers
 from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.catch_up import bring_back
 from ganherd.run.conclude import Run
@@ -127,7 +127,8 @@ def _begin(
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
     for note in [*too_short(recipe.train.budget, budget.steps), *never_due(recipe, meetings, budget.steps)]:
         say(f"note: {note}")
-    facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "state": "running"}
+    paced = vars(together(ranks.everyone, lambda: cadence.planned(assembly)))
+    facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "watch": paced, "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
     with ExitStack() as held:
 
@@ -136,7 +137,7 @@ def _begin(
             return _founded(where, recipe, facts, held, rescue) if ranks.is_first else RunFolder(where)
 
         folder = shared(ranks, together(ranks.everyone, found), rescue)
-        return train_on(rescue, assembly, own, folder, budget, quiet, meetings, None)
+        return train_on(rescue, assembly, own, folder, budget, quiet, meetings, None, paced)
 
 
 def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack, rescue: Rescue) -> RunFolder:
@@ -202,7 +203,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
             return Run(stand_by(ranks, rescue), {})
         everyone = ranks.everyone
         plan, budget = together(everyone, lambda: recorded(info, folder))
-        paced = together(everyone, lambda: recorded_pace(info, folder))
+        paced = vars(together(everyone, lambda: cadence.planned(assembly, recorded_pace(info, folder))))
         meetings = together(everyone, lambda: recorded_meetings(info, folder))
         set_precision(recipe)
         if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
@@ -229,7 +230,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         def go_on() -> None:
             checkpoint.sweep(folder.checkpoints)
             facts = {"ranks": now, "engine": vars(plan)} if now or info.get("ranks") else {}
-            folder.write_info(state="running", budget=vars(budget), **facts)
+            folder.write_info(state="running", budget=vars(budget), watch=paced, **facts)
             if wanted != folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
                 write_aside(folder.recipe_path, recipe_file.dump(wanted))
 
