@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -76,4 +77,9 @@ def in_threads(work: Callable[[T], object], items: Sequence[T], threads: int) ->
         return several(items)
     each = -(-len(items) // threads)
     with ThreadPoolExecutor(threads, "ganherd-host") as pool:
-        list(pool.map(several, [items[first : first + each] for first in range(0, len(items), each)]))
+        runs = [
+            pool.submit(copy_context().run, several, items[first : first + each])
+            for first in range(0, len(items), each)
+        ]
+        for run in runs:
+            run.result()

@@ -63,6 +63,7 @@ class Mixture:
     breeds: tuple[Generators, ...]  # in the order of their members
     winner: Winner | None = None  # the best member, where `ganherd score --metrics gam2` has found one
     neighbourhoods: Neighbourhoods | None = None  # the mixtures of a grid's cells: `weights` are those of the best
+    stream_version: int = streams.VERSIONS[-1]  # of the streams that samples are drawn from
 
     @property
     def replicas(self) -> int:
@@ -189,7 +190,8 @@ class Mixture:
         label = self.label_number(label)
         blocks = -(-n // _BLOCK)
         keys = streams.keys(np.full(blocks, streams.key(seed, streams.ROUTE)), np.arange(blocks))
-        u = streams.draw(keys, (_BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
+        with streams.using(self.stream_version):
+            u = streams.draw(keys, (_BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
         member = _inverse(self.member_weights(label, replica), u[:, 0])
         if not self.takes_label:
             return member, self.label_of[member]
@@ -213,14 +215,15 @@ class Mixture:
     def _noise(self, member: int, base: int, blocks: np.ndarray) -> tuple[Tensor, np.ndarray]:
         """[blocks × 64, Z], and the key of what a generator draws by itself."""
         keys = streams.keys(np.full(len(blocks), base), blocks)
-        z = _prior(keys, (_BLOCK, self.latent), self.prior_of(member), self.generator(member)[0].dtype)
+        with streams.using(self.stream_version):
+            z = _prior(keys, (_BLOCK, self.latent), self.prior_of(member), self.generator(member)[0].dtype)
         return z.reshape(-1, self.latent), keys[:1]
 
     def _call(self, member: int, label: int, replica: int, z: Tensor, key: np.ndarray) -> tuple[Tensor, Tensor]:
         """Images on the device, and whether all of them are finite; a GPU has only been told to make them."""
         breed, state = self.generator(member, replica)
         device = self.device
-        with torch.no_grad(), _repeatable(device):
+        with torch.no_grad(), _repeatable(device), streams.using(self.stream_version):
             told = (torch.full((len(z),), label, device=device),) if takes_label(breed.module) else ()
             inputs = (z.to(device), *told)
             with MemberRandomness(torch.from_numpy(streams.keys(key, streams.INSIDE))[0].to(device)):
@@ -250,6 +253,7 @@ class Mixture:
             step=self.step,
             winner=self.winner,
             neighbourhoods=self.neighbourhoods,
+            streams=self.stream_version,  # type: ignore[arg-type]
         )
         mixture_file.write(folder, facts, tensors_of(self.breeds))
 
@@ -279,6 +283,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
         breeds=breeds_of(facts, tensors, folder, trust_code),
         winner=facts.winner,
         neighbourhoods=facts.neighbourhoods,
+        stream_version=facts.streams,
     )
 
 

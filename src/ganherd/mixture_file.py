@@ -108,6 +108,9 @@ class Facts(BaseModel):
     step: Annotated[int, Field(ge=0, le=1 << 53)]
     winner: Winner | None = None
     neighbourhoods: Neighbourhoods | None = None
+    streams: Literal[1, 2] = (
+        1  # the version that samples are drawn from; mixtures from before there were versions have the first
+    )
     sha256: str = ""
 
     @model_validator(mode="after")

@@ -211,7 +211,7 @@ class Repair(Section):
 class Watch(Section):
     """Cheap scores of every member while it trains, and what follows where they are an alarm."""
 
-    # steps between looks; auto: measured once so that they cost at most 2 % of the time, and recorded; 0: never
+    # steps between looks; auto: so many that the work of looks, counted from nets and data, is 2 % of the training's; 0: never
     every: Literal["auto"] | Steps = "auto"
     collapse: Policy = "tell"  # its samples are hardly varied any more
     cycling: Policy = "tell"  # its samples on the same noise come back to where they were

@@ -27,7 +27,7 @@ def batch(index: np.ndarray, member: int, c: int) -> np.ndarray:
     """As it is defined, for one member by itself."""
     count = int(COUNT[member])
     epoch, number = divmod(c, -(-count // 4))
-    generator = torch.Generator().manual_seed(streams.key(int(BASE[member]), streams.ORDER, epoch))
+    generator = streams.seed_(torch.Generator(), streams.key(int(BASE[member]), streams.ORDER, epoch))
     order = torch.randperm(count, generator=generator).numpy()
     return index[member, order[(4 * number + np.arange(4)) % count]]
 
@@ -59,7 +59,8 @@ def test_cells_are_compared_on_rows_that_each_draws_by_itself(n: int, monkeypatc
     found = fitness.sample(own, cell, seed, cell, 6, n)
     for k in range(5):
         key = streams.key(3, -streams.FITNESS, k, 6)
-        order = torch.randperm(int(COUNT[k]), generator=torch.Generator().manual_seed(streams.key(key, streams.ORDER)))
+        generator = streams.seed_(torch.Generator(), streams.key(key, streams.ORDER))
+        order = torch.randperm(int(COUNT[k]), generator=generator)
         assert int(found.keys[k]) == key
         assert found.rows[k].tolist() == own.own_rows(k)[np.resize(order.numpy(), n)].tolist()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)

@@ -70,7 +70,7 @@ def bits(value: Tensor) -> bytes:
 
 def alone(make: Make, seed: int, dtype: torch.dtype) -> list[bytes]:
     """The row and the buffers of a module that is built as anyone would."""
-    torch.manual_seed(seed)
+    streams.seed_(torch.default_generator, seed)
     module = make().to(dtype)
     row = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
     return [bits(row), *(bits(buffer) for buffer in module.buffers())]

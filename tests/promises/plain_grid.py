@@ -128,7 +128,7 @@ class PlainGrid:
         key = streams.keys(np.zeros(1, np.int64), self.seed, -streams.FITNESS, cell, iteration)
         n = self.settings.fitness.samples
         own = self.feed.own_rows(cell * self.p)
-        generator = torch.Generator().manual_seed(streams.key(int(key[0]), streams.ORDER))
+        generator = streams.seed_(torch.Generator(), streams.key(int(key[0]), streams.ORDER))
         order = torch.randperm(len(own), generator=generator).numpy()
         x = self.feed.gather(torch.from_numpy(own[np.resize(order, n)])[None])[0][0]
         shape = (n, self.rules.latent)

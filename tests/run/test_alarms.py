@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ganherd
 import little
 from ganherd import recipe_file
 from ganherd.errors import UserError
 from ganherd.herd.engine import Plan
-from ganherd.run import cadence, health, loop, status
+from ganherd.run import health, loop, status
 from ganherd.run.alarms import ALARMS, LIMITS, Alarms
 from ganherd.run.assemble import assemble
 from ganherd.run.folder import RunFolder
@@ -297,36 +294,6 @@ def test_a_member_that_is_not_finite_spoils_no_other_member_scores(tmp_path: Pat
         assert values[1] != values[1], name
         if name != "returns":  # which looks back
             assert str([values[0], values[2]]) == str([whole[name][0], whole[name][2]]), name
-
-
-def test_the_number_of_steps_between_looks_is_measured_once_recorded_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: list[int] = []
-
-    def choose(*_: float) -> int:
-        chosen.append(1)
-        return 4
-
-    monkeypatch.setattr(cadence, "_ENOUGH", 0.0)
-    monkeypatch.setattr(cadence, "choose", choose)
-    settings = little.recipe(tmp_path, "30steps", watch={"every": "auto"})
-    little.train(tmp_path / "whole", settings)
-    recorded = RunFolder(tmp_path / "whole").info["watch"]
-    assert (recorded["every"], recorded["first"]) == (4, 6) and len(chosen) == 1
-    tick = loop.Trainer.tick
-
-    def stop(self: loop.Trainer, step: int) -> None:
-        tick(self, step)
-        if step == 13:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
-        patch.setattr(loop.Trainer, "tick", stop)
-        little.train(tmp_path / "run", settings)
-    monkeypatch.setattr(cadence, "choose", lambda *_: pytest.fail("it is not chosen again"))
-    little.resume(tmp_path / "run")
-    little.assert_same(tmp_path / "run", tmp_path / "whole")
 
 
 def test_an_illness_survives_a_resume(tmp_path: Path) -> None:

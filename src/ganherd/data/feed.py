@@ -36,6 +36,7 @@ class Feed:
         self._index, self._count = index, count
         self._offset, self._scale = offset, scale
         self.batches_per_epoch = -(-count // batch)  # [N]
+        self._streams = streams.version()  # for the threads that read ahead, too
         # of many members on much data these are the host's largest table
         kind = np.int32 if len(x) < 2**31 else np.int64
         self._tables = np.zeros((len(count), int(self.batches_per_epoch.max()) * batch), kind)
@@ -53,7 +54,7 @@ class Feed:
     def _shuffle(self, member: int, base: int, epoch: int) -> None:
         """The member's data in the order of that epoch, wrapped to whole batches and padded to the widest member."""
         table, count = self._tables[member], int(self._count[member])
-        generator = torch.Generator().manual_seed(streams.key(base, streams.ORDER, epoch))
+        generator = streams.seed_(torch.Generator(), streams.key(base, streams.ORDER, epoch), self._streams)
         order = torch.randperm(count, generator=generator).numpy()
         table[:count] = self._index[member][order]
         table[count:] = np.resize(table[:count], len(table) - count)

@@ -137,7 +137,8 @@ def new_state(
 def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Builds a module whose initial weights depend on `seed` alone; the caller's random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(seed)  # other devices use all bits of it
+        streams.seed_(torch.default_generator, seed)
         return make()
 
 

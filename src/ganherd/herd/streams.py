@@ -1,15 +1,20 @@
 """Random numbers that belong to a member and a step, never to a process, a device's history or the other members.
 
 Every draw is made from a key: (seed, purpose, slot, life, step, call). Nothing is remembered between draws, so nothing has to be
-saved, and a member draws the same numbers in whatever company it is trained. On a CPU a key re-seeds a `torch.Generator` (whose
-Mersenne Twister takes the low 32 bits of it); on a GPU the key and a counter are hashed in place. The two need not agree.
+saved, and a member draws the same numbers in whatever company it is trained. On a CPU a key seeds a `torch.Generator`; on a GPU the
+key and a counter are hashed in place. The two need not agree.
+
+Streams have a version, which runs and mixtures record, so that old ones keep their numbers. Version 1 seeds the Mersenne Twister
+of a CPU with `manual_seed`, which uses the low 32 bits of a key. Version 2 fills its state from all 64 bits.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -23,6 +28,9 @@ from ganherd.errors import UserError
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
 OPPONENT, MUTATE, MUTATE_LOSS, PAIRING, FITNESS, TOURNAMENT, MIXING, AUGMENT = range(12, 20)
 
+VERSIONS = (1, 2)  # the last one is that of new runs and mixtures
+_version = ContextVar("ganherd.streams", default=VERSIONS[-1])
+
 PRIORS = ("normal", "uniform")  # by their numbers in `set.prior`
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -32,6 +40,30 @@ _MASK = (1 << 64) - 1
 # as numpy wants them: made at each call they would cost as much as the arithmetic
 _UINT64 = [np.uint64(value) for value in (_GOLDEN, *_MULTIPLIERS)]
 _SHIFTS = [np.uint64(bits) for bits in (30, 27, 31)]
+_WORDS = 624  # 32-bit words in the state of a Mersenne Twister
+_COUNTERS = np.arange(1, _WORDS // 2 + 1, dtype=np.uint64) * _UINT64[0]
+
+
+def version() -> int:
+    """Return the version of the streams that draws are made from now."""
+    return _version.get()
+
+
+@contextmanager
+def using(number: int) -> Iterator[None]:
+    """Draw from the streams of that version. Threads started meanwhile begin with the newest version.
+
+    >>> with using(1):
+    ...     version()
+    1
+    >>> version()
+    2
+    """
+    token = _version.set(number)
+    try:
+        yield
+    finally:
+        _version.reset(token)
 
 
 def _signed(value: int) -> int:
@@ -51,17 +83,23 @@ def key(*parts: int) -> int:
 
 def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
     """`base` [N] refined by further parts, each one number or one per member; int64 [N]."""
-    golden, first, second = _UINT64
+    golden = _UINT64[0]
     x = np.atleast_1d(base).astype(np.int64).view(np.uint64)
     for part in parts:
         x = x ^ (part.astype(np.int64).view(np.uint64) if isinstance(part, np.ndarray) else np.uint64(part & _MASK))
         x += golden
-        x ^= x >> _SHIFTS[0]
-        x *= first
-        x ^= x >> _SHIFTS[1]
-        x *= second
-        x ^= x >> _SHIFTS[2]
+        _mix_(x)
     return x.view(np.int64)
+
+
+def _mix_(x: np.ndarray) -> None:
+    """Mix the bits of 64-bit numbers, in place, as splitmix64 does."""
+    _, first, second = _UINT64
+    x ^= x >> _SHIFTS[0]
+    x *= first
+    x ^= x >> _SHIFTS[1]
+    x *= second
+    x ^= x >> _SHIFTS[2]
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
@@ -94,12 +132,47 @@ def draw(
     """[N, *shape] numbers, `normal` (0, 1) or `uniform` [0, 1), row i from key i alone."""
     if isinstance(member_keys, Tensor) and member_keys.is_cuda:
         return _hashed(member_keys, shape, kind, dtype)
-    generator = torch.Generator()
     out = torch.empty((len(member_keys), *shape), dtype=dtype)
-    for row, row_key in zip(out, member_keys.tolist(), strict=True):
-        generator.manual_seed(row_key)
+    each = _seeded(torch.Generator(), np.asarray(member_keys), version())
+    for row, generator in zip(out, each, strict=True):
         row.normal_(generator=generator) if kind == "normal" else row.uniform_(generator=generator)
     return out
+
+
+def seed_(generator: torch.Generator, key: int, number: int | None = None) -> torch.Generator:
+    """Put a CPU generator at the start of a key's stream and return it.
+
+    Args:
+        number: The version of the stream; None: the present one.
+
+    >>> one, other = (seed_(torch.Generator(), 7 + high * 2**32) for high in (0, 1))
+    >>> bool((torch.rand(9, generator=one) == torch.rand(9, generator=other)).any())
+    False
+    """
+    return next(_seeded(generator, np.array([_signed(key)]), version() if number is None else number))
+
+
+def _seeded(generator: torch.Generator, member_keys: np.ndarray, number: int) -> Iterator[torch.Generator]:
+    """Yield the generator once for each key, at the start of that key's stream."""
+    if number == 1:
+        for each in member_keys.tolist():
+            yield generator.manual_seed(each)
+        return
+    state = torch.zeros(5056, dtype=torch.uint8)  # PyTorch's layout; it refuses other sizes
+    numbers = state.numpy()
+    numbers[8:16].view(np.int32)[:] = 1  # nothing is drawn yet, and it is seeded
+    words = numbers[24 : 24 + 8 * _WORDS].view(np.uint64)
+    for own in _words(member_keys):
+        words[:] = own
+        generator.set_state(state)
+        yield generator
+
+
+def _words(member_keys: np.ndarray) -> np.ndarray:
+    """Return a state of the Mersenne Twister for each key, uint32 [N, 624], hashed from all of its bits."""
+    x = np.ascontiguousarray(member_keys, np.int64).view(np.uint64)[:, None] + _COUNTERS
+    _mix_(x)
+    return x.astype("<u8").view("<u4")
 
 
 def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:

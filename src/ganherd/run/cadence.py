@@ -1,41 +1,41 @@
-"""How often the members are looked at: so many steps apart, measured once, recorded, and never a matter of the clock again."""
+"""Choose how often members are looked at, from work that is counted: the same on every machine, engine and number of ranks."""
 
 from __future__ import annotations
 
+import copy
 import math
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-if TYPE_CHECKING:
-    from ganherd.run.loop import Trainer
+from ganherd.herd import streams
+from ganherd.herd.rules import Rules
+from ganherd.herd.state import takes_label
+from ganherd.herd.streams import MemberRandomness
+from ganherd.run.assemble import Assembly
+from ganherd.run.watch import IMAGES, look_work
 
-SHARE = 0.02  # of the time, at most
-_AIM = 0.75 * SHARE  # leaves room for a measurement that was too kind
-_ENOUGH = 0.25  # seconds of training that a measurement needs
+SHARE = 0.02  # of the work of training, at most
+# What an operation of a look, which is in float64, costs in operations of a step: about twice as much as in float32, and much more
+# than on the tensor cores that the shorter types are for.
+_WIDE = {"float64": 1, "float32": 2, "tf32": 8, "bf16": 16}
+_START = 3e7  # operations that a core could do while it starts the layers of one member, in a step or in a look
 
 
 @dataclass
 class Cadence:
-    """Looks at the multiples of `every` from the step `first` on; `every` 0: none, None: not yet measured."""
+    """Looks at the multiples of `every` from the step `first` on; `every` 0: none."""
 
-    every: int | None
+    every: int
     first: int = 0
 
-    @classmethod
-    def of(cls, setting: int | str, recorded: dict[str, Any] | None = None) -> Cadence:
-        """As the recipe says, or as an earlier process of the run found."""
-        if recorded is not None:
-            every, first = recorded["every"], recorded["first"]
-            if not (isinstance(every, int | None) and type(first) is int and (every or 0) >= 0 and first >= 0):
-                raise ValueError(recorded)
-            return cls(every, first)
-        return cls(setting if isinstance(setting, int) else None)
-
     def is_due(self, step: int) -> bool:
-        return bool(self.every) and step >= self.first and step % (self.every or 1) == 0
+        return bool(self.every) and step >= self.first and step % self.every == 0
 
     def next_after(self, step: int) -> list[int]:
         """The step of the next look, if there is one.
@@ -48,44 +48,120 @@ class Cadence:
         return [max(step // self.every + 1, -(-self.first // self.every)) * self.every]
 
 
-def choose(cost: float, step: float, records: int) -> int:
-    """Steps between looks, a multiple of those between records: seconds of a look, of a step.
+def recorded(facts: dict[str, Any] | None) -> Cadence | None:
+    """Return the cadence that run.json holds, or None if it holds none.
 
-    >>> choose(0.007, 0.01, 50), choose(0.1, 0.01, 50)
-    (50, 700)
+    Raises:
+        KeyError, TypeError or ValueError: It is not what ganherd writes.
     """
-    return max(1, math.ceil(cost / (_AIM * step) / records)) * records
+    if facts is None or facts["every"] is None:  # older runs wrote None until they had measured it
+        return None
+    every, first = facts["every"], facts["first"]
+    if type(every) is not int or type(first) is not int or min(every, first) < 0:
+        raise ValueError(facts)
+    return Cadence(every, first)
 
 
-def find(trainer: Trainer, start: int, began: float) -> None:
-    """Chooses, once, how often a run's members are looked at, when it has trained for long enough; called by all ranks.
+def planned(assembly: Assembly, facts: dict[str, Any] | None = None) -> Cadence:
+    """Return the cadence of a run: the recorded one, the recipe's, or for `auto` one from counted work.
 
-    The last stretch of training was from the step `start` on, since `began`.
+    Args:
+        facts: What run.json says of an earlier process of the run.
     """
-    if trainer.herd.device.type == "cuda":
-        torch.cuda.synchronize(trainer.herd.device)
-    trainer.stopwatch.add(trainer.step - start, time.monotonic() - began)
-    if (step := trainer.ranks.decided(trainer.stopwatch.step)) is not None:
-        every = trainer.ranks.decided(choose(trainer.watch.cost(), step, trainer.settings.record_every))
-        trainer.cadence = Cadence(every, trainer.step)
-        if trainer.ranks.is_first:
-            # before the first look: a resume makes the same ones
-            trainer.folder.write_info(watch=vars(trainer.cadence))
+    settings = assembly.recipe.run
+    if (found := recorded(facts)) is not None:
+        return found
+    if settings.watch.every != "auto":
+        return Cadence(int(settings.watch.every))
+    return Cadence(choose(*counted(assembly), settings.record_every))
 
 
-class Stopwatch:
-    """Times the training between stops; the first stretch, in which things are compiled and captured, does not count."""
+def choose(look: float, step: float, records: int) -> int:
+    """Return the steps between looks, a multiple of those between records, from the work of a look and of a step.
 
-    def __init__(self) -> None:
-        self._steps, self._seconds, self._warm = 0, 0.0, False
+    >>> choose(0.7, 1.0, 50), choose(10.0, 1.0, 50)
+    (50, 500)
+    """
+    return max(1, math.ceil(look / (SHARE * step) / records)) * records
 
-    def add(self, steps: int, seconds: float) -> None:
-        if self._warm:
-            self._steps += steps
-            self._seconds += seconds
-        self._warm = True
 
-    @property
-    def step(self) -> float | None:
-        """Seconds of a step, once enough of them were timed."""
-        return self._seconds / self._steps if self._steps and self._seconds >= _ENOUGH else None
+def counted(assembly: Assembly) -> tuple[float, float]:
+    """Return the work of a look and of a step, in floating-point operations of a step, of the mean member.
+
+    It depends on nets, rules and data alone: not on the number of members, so that replicas are looked at as runs of their own.
+    """
+    herd = assembly.herd
+    rows = torch.zeros(1, 2, dtype=torch.int64, device=herd.feed.x.device)
+    x, y = (value[0] for value in herd.feed.gather(rows))
+    key = streams.key(streams.PREVIEW)
+    z = streams.draw(np.array([key]), (2, herd.rules.latent), "normal", x.dtype)[0].to(herd.device)
+    d = operations(herd.d.module, x.to(herd.device), y)
+    slots = [len(breed.slots) for breed in herd.breeds.all]
+    each = [operations(breed.g.module, z, y) for breed in herd.breeds.all]
+    g = sum(n * of for n, of in zip(slots, each, strict=True)) / sum(slots)
+    look = IMAGES * (g + 2 * d) + look_work(assembly.dataset.shape, len(assembly.dataset.x))
+    return _START + _WIDE[herd.rules.precision] * look, _START + step_work(herd.rules, g, d)
+
+
+def step_work(rules: Rules, g: float, d: float) -> float:
+    """Return the operations of a step, from those of the generator and of the discriminator for one image.
+
+    A way back costs twice its way there, half of that if only the input has a gradient. A penalty differentiates the way back, too.
+    """
+    penalties = int(rules.game.penalty) + int(rules.r1 > 0)
+    updates = rules.n_critic / (rules.skip_d + 1)
+    fakes = g if rules.fakes == "fresh" else 0.0
+    return rules.batch * (updates * (fakes + (2 * 3 + 6 * penalties) * d) + 3 * g + 2 * d)
+
+
+def operations(module: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Return the floating-point operations of a net for one image, of its products and convolutions; the net stays as it is."""
+    trial = copy.deepcopy(module)
+    inputs = (x, y.to(x.device)) if takes_label(module) else (x,)
+    with torch.no_grad(), _Counter() as counter, MemberRandomness(torch.tensor(0, device=x.device)):
+        trial(*inputs)
+    return counter.operations / len(x)
+
+
+class _Counter(TorchFunctionMode):
+    """Count the operations of products and convolutions; PyTorch's own counter takes a second to be imported."""
+
+    operations = 0.0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+        if (count := _COUNTS.get(getattr(func, "__name__", ""))) is not None:
+            self.operations += count(out, *given)
+        return out
+
+
+def _product(out: Tensor, a: Tensor, *_: Tensor) -> float:
+    return 2.0 * out.numel() * a.shape[-1]
+
+
+def _sum_and_product(out: Tensor, added: Tensor, a: Tensor, *_: Tensor) -> float:
+    return _product(out, a)
+
+
+def _convolution(out: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> float:
+    return 2.0 * out.numel() * weight[0].numel()
+
+
+def _transposed(out: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> float:
+    return 2.0 * x.numel() * weight[0].numel()
+
+
+def _attention(out: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
+    return 4.0 * query.numel() * key.shape[-2]
+
+
+_COUNTS: dict[str, Callable[..., float]] = {
+    **dict.fromkeys(("linear", "matmul", "__matmul__", "mm", "bmm", "mv"), _product),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _sum_and_product),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
+    "scaled_dot_product_attention": _attention,
+}

@@ -14,6 +14,7 @@ import torch
 
 from ganherd import pictures, scores
 from ganherd.errors import UserError
+from ganherd.herd import streams
 from ganherd.herd.breeds import Breed
 from ganherd.herd.state import State, bases, buffers_of
 from ganherd.herd.streams import PRIORS
@@ -57,6 +58,7 @@ def make_mixture(
         step=step,
         breeds=tuple(_generators(rows, *each) for each in breeds),
         neighbourhoods=neighbourhoods,
+        stream_version=streams.version(),
     )
     if neighbourhoods is None:
         return made

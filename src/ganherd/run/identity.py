@@ -14,14 +14,14 @@ import torch
 
 from ganherd import recipe_file
 from ganherd.errors import UserError
+from ganherd.herd import streams
 from ganherd.herd.engine import Plan
 from ganherd.herd.state import take_
 from ganherd.herd.step import SUMS
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint
+from ganherd.run import cadence, checkpoint
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import Budget
-from ganherd.run.cadence import Cadence
 from ganherd.run.cut import Cut
 from ganherd.run.folder import RunFolder
 from ganherd.run.origins import as_resolved
@@ -35,6 +35,7 @@ def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
     return {
         "versions": versions(),
         "seed": assembly.recipe.run.seed,
+        "streams": streams.version(),
         "git": _git(),
         "host": platform.node(),
         **({"launcher": name} if (name := launcher()) else {}),
@@ -88,15 +89,24 @@ def check_joined(info: dict[str, Any], folder: RunFolder) -> None:
 
 
 def recorded_pace(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | None:
-    """How often the members are looked at, where that was found before."""
+    """Return what run.json says of how often the members are looked at; None: nothing."""
     try:
-        if (paced := info.get("watch")) is not None:
-            Cadence.of("auto", paced)
-        return paced
+        cadence.recorded(info.get("watch"))
+        return info.get("watch")
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."
         ) from error
+
+
+def recorded_streams(info: dict[str, Any], folder: RunFolder) -> int:
+    """Return the version of the random streams that the run draws from; runs from before there were versions have the first."""
+    found = info.get("streams", 1)
+    if type(found) is not int or found not in streams.VERSIONS:
+        raise UserError(
+            f"{folder.info_path} names an unknown version of the random streams. Resume the run with the ganherd that started it."
+        )
+    return found
 
 
 def recorded_meetings(info: dict[str, Any], folder: RunFolder) -> dict[str, int]:

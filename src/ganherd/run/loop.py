@@ -21,7 +21,6 @@ from ganherd.run.alone import Mark
 from ganherd.run.assemble import Assembly
 from ganherd.run.behind import Behind
 from ganherd.run.budget import Budget
-from ganherd.run.cadence import Cadence
 from ganherd.run.folder import RunFolder
 from ganherd.run.meetings import never_meet
 from ganherd.run.preview import Preview
@@ -54,7 +53,7 @@ class Trainer:
         paced: dict[str, Any] | None = None,
         strategy: Strategy | None = None,
     ) -> None:
-        """`paced`: how often an earlier process of this run found that the members can be looked at."""
+        """`paced`: how often the members are looked at, as run.json has it."""
         self.assembly, self.herd, self.ranks, self.own = assembly, assembly.herd, assembly.ranks, list(assembly.own)
         self.folder, self.budget, self.progress = folder, budget, progress
         self.will_stop = False  # it was asked to, while ranks were apart
@@ -77,8 +76,7 @@ class Trainer:
         assembly.kept = self.rest.kept
         if awake := self.rest.awake:
             self.engine = health.engine_of(self, awake)
-        looks = Cadence.of(self.settings.watch.every, paced)
-        self.cadence, self.stopwatch = apart.waiting_looks(looks, self.strategy.apart), cadence.Stopwatch()
+        self.cadence = apart.waiting_looks(cadence.planned(assembly, paced), self.strategy.apart)
         facts = resumed.facts if resumed else {}
         self.step = resumed.step if resumed else 0
         self.together = apart.Together(assembly, self.strategy, self.step)
@@ -116,9 +114,9 @@ class Trainer:
         else:
             self.keep()
         if self.arrived:
-            self.stop_here(stop, self.step, time.monotonic(), 0.0)
+            self.stop_here(stop, self.step, 0.0)
         while self.step < self.last:
-            began, start = time.monotonic(), self.step
+            start = self.step
             self.together.part(self.step, self.last)
             if self.step == 0 or self.strategy.meets_at(self.step):
                 self.tell(self.strategy.open(self.step))
@@ -126,7 +124,7 @@ class Trainer:
             self.step = self.engine.advance(self.step, self.next_stop(), self.tally.sums, self.enough(stop), self.tick)
             took = time.monotonic() - left
             self.strategy.trained(took, self.step)
-            self.stop_here(stop, start, began, took)
+            self.stop_here(stop, start, took)
         if self.saved != self.step:
             self.save()
         # After the checkpoint, since a longer run would not have looked here: what follows is made again if this run is extended.
@@ -142,16 +140,14 @@ class Trainer:
             self.show()
         snapshot.settle(self)
 
-    def stop_here(self, stop: StopRequest, start: int, began: float, took: float) -> None:
-        """All that is due at a step; it was trained from `start` on, since `began`, and the engine `took` so many seconds."""
+    def stop_here(self, stop: StopRequest, start: int, took: float) -> None:
+        """All that is due at a step; it was trained from `start` on, and the engine `took` so many seconds."""
         if self.goes_alone:
             self.mark = Mark.of(self)
             if self.due(self.kept_every) or start == self.step:  # members that have new homes have new copies, too
                 self.keep()
         if self.is_over() and self.step < self.last:
             self.end()
-        if self.cadence.every is None and self.is_together:
-            cadence.find(self, start, began)
         self.attend()
         if self.due(self.kept_every) and not self.goes_alone:
             self.keep()

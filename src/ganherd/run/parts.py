@@ -17,13 +17,14 @@ import torch
 
 from ganherd import recipe_file, report
 from ganherd.errors import Interrupted, UserError
+from ganherd.herd import streams
 from ganherd.herd.state import take_
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, finish, start
 from ganherd.run.assemble import Assembly, assemble
 from ganherd.run.cut import cut
 from ganherd.run.folder import RunFolder, open_lock, write_aside
-from ganherd.run.identity import refuse_changes
+from ganherd.run.identity import recorded_streams, refuse_changes
 from ganherd.run.progress import Progress
 from ganherd.run.record import Lines
 from ganherd.run.watch import SCORES
@@ -39,7 +40,9 @@ def train_part(recipe: Recipe, path: Path, members: str, quiet: bool = False, tr
     part = wanted(members, len(made.seats))
     whole = RunFolder(path)
     with _alone(whole):
-        _found(whole, made.recipe, {"members": len(made.seats), "data": made.dataset.digest})
+        facts = {"members": len(made.seats), "data": made.dataset.digest, "streams": streams.version()}
+        _found(whole, made.recipe, facts)
+        number = recorded_streams(whole.info, whole)
         for other in parts(whole):
             if other != part and set(other) & set(part):
                 raise UserError(f"--members {members} and the part {_name(other)} of {path} have members in common.")
@@ -51,8 +54,9 @@ def train_part(recipe: Recipe, path: Path, members: str, quiet: bool = False, tr
         refuse_changes(own.recipe, made.recipe, own)
         done = start.resume(own.path, (), quiet, trust_code)
     else:
-        done = start.begin(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
-    with _alone(whole):
+        with streams.using(number):
+            done = start.begin(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
+    with _alone(whole), streams.using(number):
         left = unfinished(whole)
         if left or whole.info["state"] == "finished":
             return done

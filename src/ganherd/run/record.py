@@ -14,6 +14,16 @@ from ganherd.strategies import profile
 if TYPE_CHECKING:
     from ganherd.run.loop import Trainer
 
+# Two equal runs may differ in what is listed here, and in nothing else: in metrics.jsonl, events.jsonl and state.json the fields
+# that hold wall-clock time,
+CLOCK_FIELDS = frozenset({"seconds", "rate", "profile"})
+# those that say how the work was divided between processes,
+PROCESS_FIELDS = frozenset({"engine", "versions", "host", "hosts"})
+# those of state.json that follow from the length of such lines, or from how members were divided into files,
+FILE_FIELDS = frozenset({"bytes", "check", "files"})
+# and the events that are about processes, not about members.
+PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
+
 COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.errors import UserError, few
+from ganherd.herd import streams
 from ganherd.herd.engine import rate
 from ganherd.herd.state import Seat, State, members_of, new_state, take_
 from ganherd.recipe import parse_budget
@@ -19,7 +20,7 @@ from ganherd.run import checkpoint
 from ganherd.run.alarms import Alarms
 from ganherd.run.assemble import Assembly, assemble, makers
 from ganherd.run.folder import RunFolder
-from ganherd.run.identity import check_facts, check_joined, check_names, recorded
+from ganherd.run.identity import check_facts, check_joined, check_names, recorded, recorded_streams
 from ganherd.run.record import Lines
 from ganherd.run.rest import Rest
 from ganherd.run.watch import Watch
@@ -37,7 +38,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
     recipe = folder.recipe
     if recipe.strategy.meets:
         raise UserError("--retrain is for members that meet nobody: with this run's strategy one is made by all.")
-    with folder.lock():
+    with folder.lock(), streams.using(recorded_streams(folder.info, folder)):
         assembly = assemble(recipe, trust_code, begins=False)
         last, _ = checkpoint.newest(folder.checkpoints, assembly.herd.nets)
         check_names(assembly, last)

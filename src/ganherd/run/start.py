@@ -12,9 +12,10 @@ from ganherd import files, printed, recipe_file
 from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
+from ganherd.herd import streams
 from ganherd.memory import refused_if_too_large
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint, phases, trackers
+from ganherd.run import cadence, checkpoint, phases, trackers
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.catch_up import bring_back
@@ -32,6 +33,7 @@ from ganherd.run.identity import (
     recorded_meetings,
     recorded_pace,
     recorded_part,
+    recorded_streams,
     refuse_changes,
     take_up,
 )
@@ -133,7 +135,8 @@ def _begin(
     where = Path(path) if path is not None else next_path(Path("runs"), name)
     for note in together(ranks.everyone, lambda: _disk_notes(assembly, budget.steps, where)):
         say(f"note: {note}")
-    facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "state": "running"}
+    paced = vars(together(ranks.everyone, lambda: cadence.planned(assembly)))
+    facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "watch": paced, "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
     with ExitStack() as held:
 
@@ -142,7 +145,7 @@ def _begin(
             return _founded(where, recipe, facts, held, rescue) if ranks.is_first else RunFolder(where)
 
         folder = shared(ranks, together(ranks.everyone, found), rescue)
-        return train_on(rescue, assembly, own, folder, budget, quiet, meetings, None)
+        return train_on(rescue, assembly, own, folder, budget, quiet, meetings, None, paced)
 
 
 def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack, rescue: Rescue) -> RunFolder:
@@ -197,6 +200,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
 
         folder, recipe, wanted = together(job, opened)
         info = folder.info
+        held.enter_context(streams.using(together(job, lambda: recorded_streams(info, folder))))
         rescue.reached = reached(folder) if job.rank == 0 else None
         begins = not checkpoint.steps(folder.checkpoints)
         part, before = recorded_part(info, folder), info.get("ranks")
@@ -209,7 +213,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
             return Run(stand_by(ranks, rescue), {})
         everyone = ranks.everyone
         plan, budget = together(everyone, lambda: recorded(info, folder))
-        paced = together(everyone, lambda: recorded_pace(info, folder))
+        paced = vars(together(everyone, lambda: cadence.planned(assembly, recorded_pace(info, folder))))
         meetings = together(everyone, lambda: recorded_meetings(info, folder))
         set_precision(recipe)
         if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
@@ -241,7 +245,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
             checkpoint.sweep(folder.checkpoints)
             files.sweep(folder.path)
             facts = {"ranks": now, "engine": vars(plan)} if now or info.get("ranks") else {}
-            folder.write_info(state="running", budget=vars(budget), **facts)
+            folder.write_info(state="running", budget=vars(budget), watch=paced, **facts)
             if wanted != folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
                 write_aside(folder.recipe_path, recipe_file.dump(wanted))
 

@@ -3,6 +3,9 @@
 Members are looked at as they train (their own weights, not the running average; batch norm as in a step), nothing of
 them is changed, and what is remembered between looks lies in tensors [N, …] that are part of every checkpoint.
 
+Looks are computed in float64, whatever the precision of the training is. So the engine, the ranks and which members happen to be
+computed together make a difference of rounding only, and none to the alarms.
+
 - `spread`: standard deviation of the samples' pixels by that of the member's data; 1 is as varied as the data.
 - `returns`: how near the samples on the same noise came back, twice, to where they were; 0 is the same again.
 - `tells`: how often the discriminator ranks a real image above a sample (ties half); 0.5 is a coin.
@@ -13,7 +16,6 @@ them is changed, and what is remembered between looks lies in tensors [N, …] t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,7 +41,11 @@ _FEATURES = 64  # numbers that stand for an image; smaller images stand for them
 _SKETCH = 64  # numbers that stand for all samples of a member at one look
 _AWAY = 0.15  # it moves where its typical distance is this part of that between two sets of its data
 _GONE = 0.8  # it is away from here at this part of its typical distance
+_MOST = 2000  # rows of the data that stand for a member's
 _FEW = 10  # held-out images below which copies cannot be told
+_ROUNDING = (
+    1e-9  # logits nearer than this, relative to the largest, are equal: their order would be that of rounding errors
+)
 
 
 class Watch:
@@ -53,11 +59,14 @@ class Watch:
             "watch.at": torch.full((n,), -1, dtype=torch.int64),  # the step of the last look
             "watch.scores": torch.full((n, len(SCORES)), torch.inf, dtype=torch.float64),  # inf: not known
             "watch.peak": torch.zeros(n, dtype=torch.float64),  # the widest spread so far
-            "watch.sketch": torch.full((n, KEPT, _SKETCH), torch.inf, dtype=torch.float32),  # the newest first
+            "watch.sketch": torch.full((n, KEPT, _SKETCH), torch.inf, dtype=torch.float64),  # the newest first
         }
         recall(self.state, remembered)
         self.seconds = 0.0  # spent with looking, by this process
-        self._fusable = True
+        own = self._herd.state["g.params"].dtype
+        # how nets can be called, the best way first: a net may be one that only one member, or only its own precision, can call
+        ways = [(dtype, mapped) for dtype in dict.fromkeys((torch.float64, own)) for mapped in (True, False)]
+        self._ways = {net: list(ways) for net in (self._herd.d, *(breed.g for breed in self._herd.breeds.all))}
         self._blocks: list[_Fixed] = []
 
     def scores(self) -> dict[str, list[float]]:
@@ -70,15 +79,6 @@ class Watch:
         """It starts anew: what was seen of it before is another one's past."""
         for name, value in self.state.items():
             value[member] = {"watch.born": step, "watch.at": -1, "watch.peak": 0.0}.get(name, torch.inf)
-
-    def cost(self) -> float:
-        """Seconds that a look takes; nothing of it is remembered."""
-        took = []
-        for _ in range(3):  # the first one compiles and fills caches
-            began = time.perf_counter()
-            self._seen()
-            took.append(time.perf_counter() - began)
-        return sorted(took[1:])[-1]
 
     def look(self, step: int) -> None:
         """All members at once; what is seen goes into the state."""
@@ -105,21 +105,21 @@ class Watch:
             cuts = self._herd.blocks(at_once(self._herd))
             self._blocks = [_Fixed(self._assembly, cut, breed, projection, mixing) for cut, breed in cuts]
         parts = [self._seen_of(block) for block in self._blocks]
-        seen = {name: torch.cat([part[name] for part in parts]).double().cpu() for name in parts[0]}
-        return seen, seen.pop("sketch").float()
+        seen = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
+        return seen, seen.pop("sketch")
 
     @torch.no_grad()
     def _seen_of(self, fixed: _Fixed) -> dict[str, Tensor]:
         herd = self._herd
         own = fixed.breed.view(members_of(herd.state, fixed.members))
-        state = {k: v.to(herd.device) for k, v in own.items() if k[1] == "."}
+        state = {k: v.to(herd.device) for k, v in own.items() if k[1:].startswith((".params", ".buffers."))}
         x, y = herd.feed.gather(fixed.rows[fixed.shown])  # [n, 64, …], [n, 64]
         fake = self._call(fixed.breed.g, "g", state, fixed.keys[0], (fixed.z,), y)
         tells = below(
             self._call(herd.d, "d", state, fixed.keys[2], (fake,), y).flatten(1),
             self._call(herd.d, "d", state, fixed.keys[1], (x,), y).flatten(1),
         )
-        flat = fake.flatten(2).float()  # [n, 64, pixels]
+        flat = fake.flatten(2)  # [n, 64, pixels]
         features = fixed.features(flat)
         whole = torch.isfinite(features).flatten(1).all(1)
         spread = flat.std(1, unbiased=False).mean(1) / fixed.std
@@ -129,7 +129,7 @@ class Watch:
         return {
             "spread": spread,
             "tells": torch.where(torch.isfinite(tells), tells, nan),
-            "differs": torch.where(whole, fixed.differs(features).double(), nan),
+            "differs": torch.where(whole, fixed.differs(features), nan),
             "copies": torch.where(whole & torch.isfinite(fixed.line), copies, nan),
             "sketch": features.flatten(1) @ fixed.mixing / fixed.scale[:, None],
         }
@@ -137,17 +137,32 @@ class Watch:
     def _call(
         self, net: Blueprint, kind: str, state: State, keys: Tensor, inputs: tuple[Tensor, ...], y: Tensor
     ) -> Tensor:
-        """All members' nets as a step calls them; what they do to their buffers is thrown away."""
-        inputs = (*inputs, y) if net.takes_label else inputs
+        """Call all members' nets as a step does, and return float64; what they do to their buffers is thrown away."""
+        given = (*inputs, y) if net.takes_label else inputs
         rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
-        call: Callable[..., Tensor] = lambda p, b, k, i: logits_of(member_call(net, p, b, k, *i)[0])  # noqa: E731
-        batched: tuple[Any, ...] = (rows, buffers, keys, inputs)
-        if self._fusable:
+        ways = self._ways[net]
+        while True:
+            dtype, mapped = ways[0]
+            batched = tree_map(lambda v: v.to(dtype) if v.is_floating_point() else v, (rows, buffers, keys, given))  # noqa: B023
             try:
-                return vmap(call)(*batched)
-            except RuntimeError:  # a net that only one member at a time can call
-                self._fusable = False
-        return torch.stack([call(*tree_map(lambda value: value[m], batched)) for m in range(len(keys))])  # noqa: B023
+                return _called(net, batched, mapped).double()
+            except RuntimeError:
+                if len(ways) == 1:
+                    raise
+                del ways[0]
+
+
+def _called(net: Blueprint, batched: tuple[Any, ...], mapped: bool) -> Tensor:
+    """[n, B, …] from parameters, buffers, keys and inputs [n, …]; `mapped`: all members at once."""
+
+    def call(*own: Any) -> Tensor:
+        params, buffers, key, inputs = own
+        return logits_of(member_call(net, params, buffers, key, *inputs)[0])
+
+    members = len(batched[2])
+    if mapped and members > 1:
+        return vmap(call)(*batched)
+    return torch.stack([call(*tree_map(lambda value: value[m], batched)) for m in range(members)])  # noqa: B023
 
 
 class _Fixed:
@@ -167,7 +182,7 @@ class _Fixed:
         inside = [torch.from_numpy(streams.keys(keys, streams.PREVIEW, streams.INSIDE, call)) for call in range(3)]
         self.keys = [each.to(device) for each in inside]
         # rows of the data that stand for each member's: all of them, or so many that they fit
-        most = max(256, min(2000, 200_000 // (assembly.among or assembly.size)))
+        most = max(256, min(_MOST, 200_000 // (assembly.among or assembly.size)))
         own = [_evenly(feed.own_rows(m), most) for m in range(members.start, members.stop)]
         self._count = torch.tensor([len(rows) for rows in own], device=device)  # [n]
         width = max(len(rows) for rows in own)
@@ -177,7 +192,7 @@ class _Fixed:
         self.shown = (torch.arange(len(own), device=device)[:, None], column)
         features, std, variance = [], [], []
         for rows, count in zip(self.rows, self._count.tolist(), strict=True):
-            x = feed.gather(rows[None])[0][0].flatten(1).float()  # [T, pixels], of one member at a time
+            x = feed.gather(rows[None])[0][0].flatten(1).double()  # [T, pixels], of one member at a time
             features.append(self.features(x))
             std.append(x[:count].std(0, unbiased=False).mean())
             variance.append(features[-1][:count].var(0, unbiased=False).sum())
@@ -187,7 +202,7 @@ class _Fixed:
         picked = self.rows[self.shown]
         self._same = picked[:, :, None] == picked[:, None, :]  # a row that is shown twice is no neighbour of itself
         self._shown = self._data[self.shown]
-        self.line = torch.full((len(own),), torch.nan, device=device)  # [n] below it lies a copy
+        self.line = torch.full((len(own),), torch.nan, device=device, dtype=torch.float64)  # [n] below it lies a copy
         self.line = torch.stack([self._line(assembly, m) for m in range(len(own))])
 
     def features(self, flat: Tensor) -> Tensor:
@@ -221,9 +236,22 @@ class _Fixed:
         rows = np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label)
         if len(rows) < _FEW:
             return self.line[member]
-        x = torch.from_numpy(data.x_test[_evenly(rows, 500)]).float().flatten(1)
+        x = torch.from_numpy(data.x_test[_evenly(rows, 500)]).double().flatten(1)
         x = ((x - data.offset) / data.scale).to(self._data.device)
         return self.relative(self.features(x)[None], member)[0].quantile(BY_CHANCE)
+
+
+def look_work(shape: tuple[int, ...], images: int) -> float:
+    """Return the operations of a look at one member, in addition to those of its nets: projections and distances.
+
+    Args:
+        images: Of the data set, of which a member may have all.
+    """
+    pixels = int(np.prod(shape))
+    features = min(pixels, _FEATURES)
+    distances = IMAGES * min(images, _MOST) + (2 * IMAGES) ** 2
+    projected = IMAGES * (pixels if pixels > _FEATURES else 0) + IMAGES * _SKETCH
+    return 2.0 * features * (distances + projected)
 
 
 def recall(state: State, remembered: State | None) -> None:
@@ -245,7 +273,7 @@ def returns(kept: Tensor) -> Tensor:
     >>> [round(v, 2) for v in returns(torch.stack([circle, line, there_and_back])).tolist()]
     [0.03, 1.0, 1.0]
     """
-    distance = (kept[:, 1:] - kept[:, :1]).norm(dim=2).double().cpu().numpy()  # [N, K - 1], by lag
+    distance = (kept[:, 1:] - kept[:, :1]).norm(dim=2).cpu().numpy()  # [N, K - 1], by lag
     known = np.isfinite(distance)
     here = torch.isfinite(kept[:, 0]).all(1)
     ordered = np.sort(np.where(known, distance, np.inf), 1)
@@ -272,7 +300,9 @@ def below(a: Tensor, b: Tensor) -> Tensor:
     >>> below(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 3.0]])).tolist()
     [0.875]
     """
-    sign = torch.sign(b[:, :, None].double() - a[:, None, :].double())
+    difference = b[:, :, None].double() - a[:, None, :].double()
+    largest = torch.maximum(a.abs().amax(1), b.abs().amax(1)).double()[:, None, None]
+    sign = torch.sign(difference.masked_fill(difference.abs() <= _ROUNDING * largest, 0.0))
     whole = torch.isfinite(a).all(1) & torch.isfinite(b).all(1)
     return torch.where(whole, (sign.mean((1, 2)) + 1) / 2, torch.nan)
 
@@ -288,6 +318,6 @@ def _evenly(rows: np.ndarray, most: int) -> np.ndarray:
 
 
 def _gaussian(inputs: int, outputs: int) -> Tensor:
-    """The same random projection in every run; it keeps distances in the mean."""
+    """Return float64 [inputs, outputs]: the same random projection in every run, which keeps distances in the mean."""
     generator = torch.Generator().manual_seed(inputs)
-    return torch.randn(inputs, outputs, generator=generator) / outputs**0.5
+    return torch.randn(inputs, outputs, generator=generator).double() / outputs**0.5

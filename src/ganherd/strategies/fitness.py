@@ -51,7 +51,7 @@ def sample(feed: Feed, members: np.ndarray, seed: np.ndarray, cell: np.ndarray, 
 
     def choose(i: int) -> None:
         own = feed.own_rows(int(members[i]))
-        order = torch.randperm(len(own), generator=torch.Generator().manual_seed(int(orders[i]))).numpy()
+        order = torch.randperm(len(own), generator=streams.seed_(torch.Generator(), int(orders[i]))).numpy()
         rows[i] = own[order[:n] if n <= len(own) else np.resize(order, n)]
 
     in_threads(choose, range(len(keys)), torch.get_num_threads())

@@ -129,15 +129,15 @@ class Mixer:
             part = slice(start, start + self._most)
             x = self._samples(first[part], keys[part], state or self._herd.state)  # [K, n, …]
             whole = torch.isfinite(x).flatten(1).all(1)
-            seen, logits = self._look(x.flatten(0, 1))
-            seen = torch.where(whole[:, None, None], seen.unflatten(0, x.shape[:2]), torch.nan)
-            features += list(seen)
-            told = [None] * len(x) if logits is None else list(logits.unflatten(0, x.shape[:2]))
-            predicted += [] if logits is None else list(logits.unflatten(0, x.shape[:2]).argmax(2))
-            if self._aim:
-                each = zip(x, seen, told, strict=True)
-                wanted += [self._aim.of(Seen(own, of, says, self._asked)) for own, of, says in each]
-            del x, seen, logits, told
+            for own, is_whole in zip(
+                x, whole, strict=True
+            ):  # by itself, so that no batch depends on the other generators
+                seen, logits = self._look(own)
+                features.append(torch.where(is_whole, seen, torch.nan))
+                predicted += [] if logits is None else [logits.argmax(1)]
+                if self._aim:
+                    wanted.append(self._aim.of(Seen(own, features[-1], logits, self._asked)))
+            del x
         give_back()
         shares = self._real[1]
         found = summarise(features, predicted or None, 0 if shares is None else len(shares))

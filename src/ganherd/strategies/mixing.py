@@ -102,7 +102,9 @@ class FrechetScore:
         # a generator that is no number must not stop the others' eigenvalues: it counts as infinitely far
         self.broken = ~(mean.isfinite().all(1) & summary.cov.isfinite().flatten(1).all(1))  # [G]
         self.mean = mean.masked_fill(self.broken[:, None], 0)  # [G, F]
-        self.turned = self.mean @ root  # [G, F]
+        # row by row, and below without products over all mixtures: their rounding would depend on how many generators and cells a
+        # rank has, and the roots of eigenvalues near zero make 1e-8 of it
+        self.turned = torch.stack([row @ root for row in self.mean])  # [G, F]
         second = torch.empty_like(summary.cov)  # [G, F, F] E[x xᵀ], turned
         for cov, turned, out in zip(summary.cov, self.turned, second, strict=True):
             out.copy_(root @ cov @ root + torch.outer(turned, turned))
@@ -118,9 +120,9 @@ class FrechetScore:
         return torch.cat(parts).to(weights)
 
     def _distance(self, weights: Tensor, table: Tensor) -> Tensor:
-        row = weights.unsqueeze(1)  # [M, 1, s]
-        mean, turned = ((row @ of[table]).squeeze(1) for of in (self.mean, self.turned))  # [M, F]
-        second = (row @ self.second.flatten(1)[table]).reshape(len(table), *self.second.shape[1:])  # [M, F, F]
+        row = weights.unsqueeze(2)  # [M, s, 1]
+        mean, turned = ((row * of[table]).sum(1) for of in (self.mean, self.turned))  # [M, F]
+        second = (row.unsqueeze(3) * self.second[table]).sum(1)  # [M, F, F]
         # what n samples, weighted so, hide of the true spread
         unbiased = 1 / (1 - (weights.square() / self.samples[table]).sum(1))  # [M]
         cov = (second - turned.unsqueeze(2) * turned.unsqueeze(1)) * unbiased[:, None, None]

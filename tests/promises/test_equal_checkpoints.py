@@ -1,0 +1,88 @@
+"""Promise 3 for every strategy: after a SIGKILL each tensor and each event of a checkpoint is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import little
+from ganherd.run.folder import RunFolder
+
+pytestmark = pytest.mark.usefixtures("brief")
+HERE = Path(__file__).parent
+TORUS = {"grid": [2, 2], "iteration": "4steps", "fitness": {"samples": 16}, "mixing": {"samples": 32, "generations": 2}}
+# members that learn far too fast collapse: there are alarms, and what follows them
+HERDS: dict[str, dict[str, Any]] = {
+    "independent": {"herd": {"members": 4}, "run": {"watch": {"every": 1, "collapse": "reseed"}}},
+    "rolled back": {"herd": {"members": 4}, "run": {"watch": {"every": 1, "collapse": "rollback"}}},
+    "gap": {
+        "herd": {"members": 4},
+        "strategy": {"name": "gap", "gap": {"every": "3steps"}},
+        "run": {"watch": {"every": 1, "collapse": "neighbour"}},
+    },
+    "cellular": {
+        "strategy": {"name": "cellular", "cellular": TORUS},
+        "run": {"watch": {"every": 1, "collapse": "neighbour"}},
+    },
+}
+KILL = 11
+AUTO: dict[str, Any] = {
+    "run": {"record_every": 5, "checkpoint_every": 40, "watch": {"every": "auto"}},
+    "train": {"batch": 4, "budget": "100steps"},
+    "optim": {"lr_g": 0.0002},
+}
+
+
+def recipe(data: Path, herd: str, **changes: Any) -> dict[str, Any]:
+    """Records, meetings, checkpoints and the kill all fall on steps of their own."""
+    made: dict[str, Any] = {
+        "data": {"source": str(data), "partition": "diet", "diet": 0.5},
+        "nets": {
+            "latent": 3,
+            "generator": {"name": "small", "width": 5, "batch_norm": True},
+            "discriminator": {"name": "small", "width": 5},
+        },
+        "loss": {"name": "non-saturating"},
+        "optim": {"lr_g": [0.0002, 0.5, 0.5, 0.0002]},
+        "train": {"batch": 4, "ema": 0.9, "budget": "17steps"},
+        "engine": {"name": "fused", "threads": 1, "device": "cpu"},
+        "run": {"record_every": 5, "checkpoint_every": 6, "sample_every": 0},
+    }
+    for section, values in {**HERDS[herd], **changes}.items():
+        made[section] = {**made.get(section, {}), **values}
+    return made
+
+
+@pytest.fixture(scope="module")
+def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs that died between two checkpoints, after a record; the last one has no interval between looks in its recipe."""
+    folder = tmp_path_factory.mktemp("killed")
+    jobs = [json.dumps([recipe(data, herd), str(folder / herd), KILL]) for herd in HERDS]
+    jobs.append(json.dumps([recipe(data, "independent", **AUTO), str(folder / "auto"), 75]))
+    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    subprocess.run([sys.executable, str(HERE / "dies_at.py"), *jobs], env=environment, check=True, timeout=240)
+    return folder
+
+
+@pytest.mark.parametrize("herd", HERDS)
+def test_every_tensor_and_event_is_the_same_after_sigkill(herd: str, data: Path, killed: Path, tmp_path: Path) -> None:
+    assert little.steps(killed / herd)[-1] == 6 and RunFolder(killed / herd).metrics()[-1]["step"] == 10
+    little.resume(killed / herd)
+    little.train(tmp_path / "straight", recipe(data, herd))
+    little.assert_same(killed / herd, tmp_path / "straight")
+    assert {"alarm", "repair"} <= {line["event"] for line in RunFolder(killed / herd).events()}
+
+
+def test_looks_that_no_recipe_fixes_are_the_same_after_sigkill(data: Path, killed: Path, tmp_path: Path) -> None:
+    every = RunFolder(killed / "auto").info["watch"]["every"]
+    assert little.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again
+    little.resume(killed / "auto")
+    little.train(tmp_path / "straight", recipe(data, "independent", **AUTO))
+    little.assert_same(killed / "auto", tmp_path / "straight")
+    assert [line["looked"] for line in RunFolder(killed / "auto").metrics() if "looked" in line] == [every]
