@@ -133,9 +133,12 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, as_json: bool
     loaded = _load(recipe, None, overrides)
     if explain:
         from ganherd.herd import explain as explaining
+        from ganherd.run import guarded
         from ganherd.run.assemble import assemble
 
-        found = explaining.explain(assemble(loaded, trust_code=True).herd)
+        assembly = assemble(loaded, trust_code=True)
+        reports = [guarded.facts(report) for _, report in guarded.checked(assembly)]
+        found = explaining.explain(assembly.herd, reports)
         print(json.dumps(found) if as_json else explaining.text(found))
         return
     from ganherd.run import dry

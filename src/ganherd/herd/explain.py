@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,13 +16,17 @@ from ganherd.herd.rules import Rules
 from ganherd.herd.trace import NoGraph, trace
 
 
-def explain(herd: Herd) -> dict[str, Any]:
-    """Facts of each net: its layers with `here` and `gpu`, each {"how", "why"}; nothing is trained."""
+def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Facts of each net: its layers with `here` and `gpu`, each {"how", "why"}; nothing is trained.
+
+    `guards`: of each net, how its engines compare with plain PyTorch; see `guard`.
+    """
     nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
     nets.append(("discriminator", herd.d.module, herd.rules.game.penalty or herd.rules.r1 > 0))
+    found = [_net(herd, role, module, twice) for role, module, twice in nets]
     return {
         "device": str(herd.device),
-        "nets": [_net(herd, role, module, twice) for role, module, twice in nets],
+        "nets": [net | {"guard": guard} for net, guard in zip(found, guards, strict=True)] if guards else found,
         "one_by_one": _one_by_one(herd, [module for _, module, _ in nets]),
     }
 
@@ -93,6 +98,15 @@ def _one_by_one(herd: Herd, modules: list[nn.Module]) -> str:
     return autotune.cannot_be_fused(herd)
 
 
+def _compared(guard: dict[str, Any]) -> list[str]:
+    """How each engine compares with plain PyTorch."""
+    lines = [f"  compared with plain PyTorch ({guard['extent']}):"]
+    for engine, result in guard["engines"].items():
+        same = f"equal (largest relative difference {result['difference'] or 0.0:.0e})"
+        lines.append(f"    {engine}: {'not used, ' + result['why'] if result['why'] else same}")
+    return lines
+
+
 def text(facts: dict[str, Any]) -> str:
     """For people: a table for each net, and what follows from it."""
     here_is_gpu = facts["device"].startswith("cuda")
@@ -114,6 +128,8 @@ def text(facts: dict[str, Any]) -> str:
                 + (f"; no kernels: {net['no_kernels'][key]}" if net["no_kernels"][key] else "")
                 + (f"; {net['penalty']}" if net["penalty"] and key == "gpu" else "")
             )
+        if "guard" in net:
+            lines += _compared(net["guard"])
         lines.append("")
     if facts["one_by_one"]:
         lines.append(f"The nets cannot be fused ({facts['one_by_one']}): the members are trained one after another.")

@@ -10,7 +10,7 @@ from ganherd.herd import autotune
 from ganherd.herd.engine import memory_per_member, rate
 from ganherd.herd.state import bytes_per_member
 from ganherd.recipe import Recipe, parse_budget
-from ganherd.run import phases
+from ganherd.run import guarded, phases
 from ganherd.run.assemble import Assembly, assemble
 from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.device import missing_gpu
@@ -63,7 +63,7 @@ def _measured(assembly: Assembly) -> dict[str, Any]:
     if slow := herd.device.type == "cpu" and took > LONG:  # a GPU's first step compiles
         engine, at_once, speed = f"not chosen yet: one step of one member takes {duration(took)} here", 1, 1 / took
     else:
-        plan = autotune.choose(herd, recipe.engine, lambda text: None)
+        plan = autotune.choose(herd, recipe.engine, lambda text: None, guarded.not_fused(assembly, lambda text: None))
         engine, at_once, speed = (
             plan.describe(herd.size),
             1 if plan.name == "loop" else plan.chunk,

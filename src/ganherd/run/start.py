@@ -14,7 +14,7 @@ from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
 from ganherd.recipe import Recipe
-from ganherd.run import checkpoint, phases, trackers
+from ganherd.run import checkpoint, guarded, phases, trackers
 from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.catch_up import bring_back
 from ganherd.run.conclude import Run
@@ -202,6 +202,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         paced = together(everyone, lambda: recorded_pace(info, folder))
         meetings = together(everyone, lambda: recorded_meetings(info, folder))
         set_precision(recipe)
+        together(everyone, lambda: guarded.refuse(assembly, plan.name, say) if ranks.is_first else None)
         if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
             plan = planned(assembly, recipe.engine.model_copy(update={"name": plan.name}), say)
         own = settle_in(assembly, plan)
