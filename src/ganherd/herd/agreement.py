@@ -11,7 +11,7 @@ from torch import Tensor
 from ganherd.herd.reference import Snapshot
 
 # relative to the largest number of the tensor, relative to the largest number of all such tensors of the net, and absolute
-TOLERANCE = {torch.float64: (1e-7, 1e-10, 1e-14), torch.float32: (1e-2, 1e-4, 1e-6)}
+TOLERANCE = {torch.float64: (1e-7, 1e-10, 1e-12), torch.float32: (1e-2, 1e-4, 1e-6)}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ weights, the member's random streams, the order of the data and the losses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,12 +42,27 @@ class PlainGan:
     """One member as a user would train it by hand; its modules are called as they are, with their hooks."""
 
     def __init__(
-        self, g: nn.Module, d: nn.Module, row: int, base: np.ndarray, rules: Rules, feed: Feed, settings: Settings
+        self,
+        g: nn.Module,
+        d: nn.Module,
+        row: int,
+        base: np.ndarray,
+        rules: Rules,
+        feed: Feed,
+        settings: Settings,
+        apart: bool,
     ) -> None:
-        """`row`: the member's row in the feed. `base` [1]: the key of its random streams."""
+        """Take two modules as they are.
+
+        Args:
+            row: the member's row in the feed.
+            base: [1] the key of its random streams.
+            apart: call `backward()` after each forward pass instead of once for all. Modules that change in place what their
+                gradient needs, e.g. a buffer that they divide by, can only be trained so.
+        """
         self.modules: Mapping[str, nn.Module] = {"g": g, "d": d}
         self._row, self._base, self._rules, self._feed = slice(row, row + 1), base, rules, feed
-        self._settings = settings
+        self._settings, self._apart = settings, apart
         self._moments: dict[Tensor, tuple[Tensor, Tensor, Tensor]] = {}  # Adam's m, v and number of updates
         self._outputs: dict[str, Tensor] = {}
         self._gradients: dict[tuple[str, str], Tensor] = {}
@@ -56,22 +71,25 @@ class PlainGan:
         """Update the discriminator, then the generator, in the order of calls that a step has."""
         draws = Streams(self._base, number)
         x, y = (part[0] for part in self._feed.batch_at(self._row, self._base, number))
-        real, real_classes = self._call("d", x, y, draws, 9)
+        game, choice, nothing = self._rules.game, torch.zeros(1, dtype=torch.int64), x.new_zeros(1, len(x))
+
+        self._begin()
+        real, classes = self._call("d", x, y, draws, 9)
+        self._pay(game.d(choice, real[None], nothing)[0], self._rules.class_d, classes, y)
         with torch.no_grad():
             fake, _ = self._call("g", self._noise(draws, 0, x.dtype), y, draws, 8)
         logits, classes = self._call("d", fake, y, draws, 10)
-        loss = self._rules.game.d(torch.zeros(1, dtype=torch.int64), real[None], logits[None])[0]
-        if real_classes is not None and classes is not None:
-            loss = loss + self._rules.class_d * (_class_loss(real_classes, y) + _class_loss(classes, y))
-        loss_d = loss + self._penalty(x, fake, y, draws)
-        self._update("d", loss_d)
+        rest = game.d(choice, nothing, logits[None])[0] - game.d(choice, nothing, nothing)[0]
+        self._pay(rest, self._rules.class_d, classes, y)
+        for penalty in self._penalties(x, fake, y, draws):
+            self._pay(penalty)
+        loss_d = self._update("d")
 
+        self._begin()
         made, _ = self._call("g", self._noise(draws, 1, x.dtype), y, draws, 0)
         judged, classes = self._call("d", made, y, draws, 1)
-        loss_g = self._rules.game.g(torch.zeros(1, dtype=torch.int64), judged[None])[0]
-        if classes is not None:
-            loss_g = loss_g + self._rules.class_g * _class_loss(classes, y)
-        self._update("g", loss_g)
+        self._pay(game.g(choice, judged[None])[0], self._rules.class_g, classes, y)
+        loss_g = self._update("g")
         self._outputs = {"loss_d": loss_d, "loss_g": loss_g, "real": real.mean(), "fake": logits.mean()}
 
     def snapshot(self) -> Snapshot:
@@ -91,27 +109,41 @@ class PlainGan:
         out, classes = out if isinstance(out, tuple) else (out, None)
         return (out if kind == "g" else out.reshape(len(x))), classes
 
-    def _penalty(self, x: Tensor, fake: Tensor, y: Tensor, draws: Streams) -> Tensor | float:
+    def _penalties(self, x: Tensor, fake: Tensor, y: Tensor, draws: Streams) -> Iterator[Tensor]:
         rules = self._rules
-        total: Tensor | float = 0.0
         if rules.game.penalty:
             at = draws.draw((streams.PENALTY, 0), (rules.batch,), "uniform", x.dtype)
             steep = gradient_penalty(lambda at: self._call("d", at[0], y, draws, 11)[0][None], x[None], fake[None], at)
-            total = total + rules.gp_weight * steep[0]
+            yield rules.gp_weight * steep[0]
         if rules.r1 > 0:
             steep = r1_penalty(lambda at: self._call("d", at[0], y, draws, 12)[0][None], x[None])
-            total = total + 0.5 * rules.r1 * steep[0]
-        return total
+            yield 0.5 * rules.r1 * steep[0]
 
-    def _update(self, kind: str, loss: Tensor) -> None:
+    def _begin(self) -> None:
+        """Begin an update: no gradients, and no terms of its loss yet."""
+        self._terms: list[Tensor] = []
         for module in self.modules.values():
             module.zero_grad()
-        loss.backward()
+
+    def _pay(self, term: Tensor, weight: float = 0.0, classes: Tensor | None = None, y: Tensor | None = None) -> None:
+        """Add a term to the loss, with what wrong classes cost."""
+        if classes is not None and y is not None:
+            term = term + weight * class_loss(classes[None], y[None])[0]
+        if self._apart:
+            term.backward()
+        self._terms.append(term.detach() if self._apart else term)
+
+    def _update(self, kind: str) -> Tensor:
+        """End an update, and return its loss."""
+        loss = torch.stack(self._terms).sum()
+        if not self._apart:
+            loss.backward()
         for name, parameter in self.modules[kind].named_parameters():
             gradient = parameter.grad
             self._gradients[kind, name] = torch.zeros_like(parameter) if gradient is None else gradient.clone()
             if gradient is not None:
                 self._descend(parameter, gradient)
+        return loss
 
     @torch.no_grad()
     def _descend(self, parameter: Tensor, gradient: Tensor) -> None:
@@ -127,7 +159,3 @@ class PlainGan:
     def _noise(self, draws: Streams, update: int, dtype: torch.dtype) -> Tensor:
         shape = (self._rules.batch, self._rules.latent)
         return draws.prior((streams.NOISE, update), shape, self._rules.prior, dtype)[0]
-
-
-def _class_loss(classes: Tensor, y: Tensor) -> Tensor:
-    return class_loss(classes[None], y[None])[0]

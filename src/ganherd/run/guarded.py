@@ -23,8 +23,9 @@ from ganherd import nets
 from ganherd.errors import UserError
 from ganherd.herd import guard
 from ganherd.herd.agreement import Agreement
-from ganherd.herd.guard import Report, Task
+from ganherd.herd.guard import Report
 from ganherd.herd.trace import NoGraph, trace
+from ganherd.herd.trial import SMALL, Task
 from ganherd.host import give_back
 from ganherd.nets import catalog
 from ganherd.recipe import Net
@@ -74,7 +75,7 @@ def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
         if report is None:
             if foreign:
                 say(f"comparing the engines with plain PyTorch on the {task.role} {task.name}, once…")
-            report = guard.check(task, None if foreign else guard.SMALL)
+            report = guard.check(task, None if foreign else SMALL)
             give_back()
             if path and not report.results["loop"].why:
                 _write(path, report)
