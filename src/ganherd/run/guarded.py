@@ -74,7 +74,7 @@ def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
         report = _read(path) if path else None
         if report is None:
             if foreign:
-                say(f"comparing the engines with plain PyTorch on the {task.role} {task.name}, once…")
+                say(f"note: the {task.role} {task.name} is compared with plain PyTorch first, once.")
             report = guard.check(task, None if foreign else SMALL)
             give_back()
             if path and not report.results["loop"].why:
