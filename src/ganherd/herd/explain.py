@@ -22,7 +22,9 @@ def explain(herd: Herd) -> dict[str, Any]:
     return {
         "device": str(herd.device),
         "nets": [_net(herd, role, module, twice) for role, module, twice in nets],
-        "one_by_one": _one_by_one(herd, [module for _, module, _ in nets]),
+        "one_by_one": autotune.cannot_be_fused(
+            herd
+        ),  # why members are trained one after another; empty if they are not
     }
 
 
@@ -84,13 +86,6 @@ def _why_whole(module: nn.Module) -> str:
     except NoGraph as why:
         return str(why)
     return ""
-
-
-def _one_by_one(herd: Herd, modules: list[nn.Module]) -> str:
-    """Why the members are trained one after another; empty where they are not."""
-    if all(lower.lower(module) is not None for module in modules):
-        return ""
-    return autotune.cannot_be_fused(herd)
 
 
 def text(facts: dict[str, Any]) -> str:
