@@ -18,7 +18,7 @@ TOLERANCE = {torch.float64: (1e-7, 1e-10, 1e-12), torch.float32: (1e-2, 1e-4, 1e
 class Agreement:
     """How far an engine is from plain PyTorch."""
 
-    difference: float  # the largest, relative to the size of its tensor; NaN: the engine does not run
+    difference: float  # the largest, relative to the largest number of its kind; NaN: the engine does not run
     why: str = ""  # what differs and by how much; empty: the two compute the same
 
 
@@ -37,12 +37,10 @@ def compare(plain: Snapshot, other: Snapshot, net: str, dtype: torch.dtype, when
     for (kind, what, name), value in plain.items():
         size, among = _size(value), largest[kind, what]
         apart = _distance(value, _counterpart(other, (kind, what, name), value))
+        worst = max(worst, apart / max(among, least))
         if apart > own * size + overall * among + least:
-            worst = max(worst, apart / size if size > 0 else math.inf)
             sort = what if kind == net else "output"
             told.setdefault(sort, _sentence(sort, name, when, apart))
-        elif size > overall * among + least:
-            worst = max(worst, apart / size)
     return Agreement(worst, ", ".join(told[sort] for sort in ("output", "gradient", "value") if sort in told))
 
 

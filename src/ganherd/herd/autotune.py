@@ -94,7 +94,9 @@ def cannot_be_fused(herd: Herd) -> str:
         batches = partial(herd.feed.batch_at, block, own)
         try:
             Step(breed.g, herd.d, herd.rules, mapped=True)(state, batches, on_device(own, herd.device), sums, 0)
-        except (RuntimeError, ValueError) as error:
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # a user's module under vmap may raise anything
             return (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
     return ""
 

@@ -27,7 +27,7 @@ def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]
     return {
         "device": str(herd.device),
         "nets": [net | {"guard": guard} for net, guard in zip(found, guards, strict=True)] if guards else found,
-        "one_by_one": _one_by_one(herd, [module for _, module, _ in nets]),
+        "one_by_one": autotune.cannot_be_fused(herd),  # why; empty if they are not
     }
 
 
@@ -89,13 +89,6 @@ def _why_whole(module: nn.Module) -> str:
     except NoGraph as why:
         return str(why)
     return ""
-
-
-def _one_by_one(herd: Herd, modules: list[nn.Module]) -> str:
-    """Why the members are trained one after another; empty where they are not."""
-    if all(lower.lower(module) is not None for module in modules):
-        return ""
-    return autotune.cannot_be_fused(herd)
 
 
 def _compared(guard: dict[str, Any]) -> list[str]:

@@ -117,7 +117,7 @@ def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool, seed: in
         with unrelated_random_numbers(seed):
             for row, seat in enumerate(SEATS):
                 keys = (streams.key(seat.base(), purpose) for purpose in (streams.INIT_G, streams.INIT_D))
-                g, d = (_trained(seeded(make, key).to(dtype)) for make, key in zip(task.pair(), keys, strict=True))
+                g, d = (seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
                 gan = PlainGan(g, d, row, np.array([seat.base()]), rules, feed, Settings(), apart)
                 found.append([gan.snapshot()])
                 for step in range(extent.steps):
@@ -130,12 +130,6 @@ def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool, seed: in
     return found
 
 
-def _trained(module: nn.Module) -> nn.Module:
-    """The module in training mode: a new one is, unless a class of it has its own `train()`."""
-    overridden = any(type(layer).train is not nn.Module.train for layer in module.modules())
-    return module.train() if overridden else module
-
-
 def _result(task: Task, extent: Extent, dtype: torch.dtype, name: str, plain: History) -> Agreement:
     """Train with one engine, as often as the extent says, always from the same start."""
     try:
@@ -146,7 +140,7 @@ def _result(task: Task, extent: Extent, dtype: torch.dtype, name: str, plain: Hi
         worst = Agreement(0.0)
         for number in range(extent.passes):
             with unrelated_random_numbers(2 + number):
-                worst = max(worst, _one_pass(engine, start, plain, task.kind, dtype), key=lambda one: one.difference)
+                worst = max(worst, _one_pass(engine, start, plain, task.kind, dtype), key=_severity)
             if worst.why:
                 break
         return worst
@@ -166,10 +160,14 @@ def _one_pass(engine: Engine, start: State, plain: History, net: str, dtype: tor
         for row, snapshots in enumerate(plain):
             there = _snapshot(herd, sums if step else None, row)
             found = compare(snapshots[step], there, net, dtype, "" if step else "initial")
-            worst = max(worst, found, key=lambda one: one.difference)
+            worst = max(worst, found, key=_severity)
         if worst.why:
             break
     return worst
+
+
+def _severity(one: Agreement) -> tuple[bool, float]:
+    return bool(one.why), one.difference
 
 
 def _snapshot(herd: Herd, sums: Tensor | None, row: int) -> Snapshot:
@@ -196,6 +194,8 @@ def _herd(task: Task, extent: Extent, dtype: torch.dtype) -> Herd:
         "beta2": [adam.beta2 * one for one in both],
     }
     g, d, state = new_state(make_g, make_d, SEATS, {**settings, "loss": [0] * len(SEATS)}, dtype, ema=False)
+    if task.habits is not None:
+        (g if task.kind == "g" else d).adopt(task.habits)
     feed = feed_of(task, extent, dtype)
     return Herd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))
 

@@ -16,7 +16,7 @@ from ganherd.data.feed import Feed
 from ganherd.herd import streams
 from ganherd.herd.reference import Settings
 from ganherd.herd.rules import Rules
-from ganherd.herd.state import Seat, takes_label
+from ganherd.herd.state import Habits, Seat, takes_label
 from ganherd.losses import Game
 
 SEATS = (Seat(0, 0), Seat(0, 1))
@@ -34,6 +34,7 @@ class Task:
     classes: int
     penalty: bool = False  # the loss differentiates the discriminator twice, between real and fake samples …
     r1: bool = False  # … or at real ones
+    habits: Habits | None = None  # what the engines know of the module, from trying it out
 
     @property
     def kind(self) -> str:

@@ -84,17 +84,17 @@ def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
 
 def tasks(assembly: Assembly) -> list[tuple[Net, Task]]:
     """Return what is compared: a user's nets as they are, the package's own narrowed."""
-    recipe, data, rules = assembly.recipe, assembly.dataset, assembly.herd.rules
+    recipe, data, herd = assembly.recipe, assembly.dataset, assembly.herd
     classes, trust = len(data.labels), assembly.trusted
     out = []
-    for net, _ in recipe.nets.each(assembly.members):
+    for (net, _), breed in zip(recipe.nets.each(assembly.members), herd.breeds.all, strict=True):
         latent = recipe.nets.latent if catalog.is_foreign(net.name) else min(recipe.nets.latent, _NARROW)
         make = partial(nets.build_generator, narrowed(net), data.shape, latent, classes, trust_code=trust)
-        out.append((net, Task("generator", net.name, make, data.shape, latent, classes)))
+        out.append((net, Task("generator", net.name, make, data.shape, latent, classes, habits=breed.g.habits)))
     net = recipe.nets.discriminator
     make = partial(nets.build_discriminator, narrowed(net), data.shape, classes, trust_code=trust)
-    penalty, r1 = rules.game.penalty, rules.r1 > 0
-    out.append((net, Task("discriminator", net.name, make, data.shape, 1, classes, penalty, r1)))
+    penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0
+    out.append((net, Task("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.habits)))
     return out
 
 

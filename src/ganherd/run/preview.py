@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from ganherd import pictures
 from ganherd.herd import streams
 from ganherd.herd.breeds import Breed
+from ganherd.herd.custom import twin
 from ganherd.herd.engine import Herd
 from ganherd.herd.play import EitherWay
 from ganherd.herd.state import Blueprint, buffers_of, members_of
@@ -39,9 +39,7 @@ class Preview:
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
-        self._plays = {
-            breed: EitherWay(Blueprint(copy.deepcopy(breed.g.module).eval())) for breed in assembly.herd.breeds.all
-        }
+        self._plays = {breed: EitherWay(Blueprint(twin(breed.g.module).eval())) for breed in assembly.herd.breeds.all}
         self._found: tuple[int, tuple[float, list[float]]] | None = None
 
     def _rows(self, member: int) -> Tensor:
