@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 SHAPE, LATENT, CLASSES = (2, 4, 4), 5, 3
 
-# Idioms that only plain calls of a module follow for now: engines that run a module's graph do not know them.
-NOT_YET = {
-    "forward hook", "forward pre-hook", "full backward hook", "gradient hook", "frozen layer", "frozen parameter", "no_grad",
-    "own autograd function", "buffer +=", "buffer assigned", "buffer data", "padding_idx", "replaced forward", "checkpoint",
-    "classic spectral norm", "spectral norm", "weight norm", "classic weight norm", "train() overridden", "max_norm",
-    "flow by grad mode",
+# Ingredients that no random module gets yet, because an engine that runs a module's graph does not know them.
+NOT_YET = {"flow by grad mode"}
+# What only one member at a time can do, so that a module with it is not fused.
+ALONE = {
+    "full backward hook", "gradient hook", "own autograd function", "buffer data", "max_norm", "spectral norm",
+    "classic spectral norm",
 }  # fmt: skip
 
 

@@ -27,12 +27,9 @@ _FEW = 64  # members, beyond which a loop on a GPU is hopeless: a step of it wou
 _WORTH = 0.8  # fewer threads are taken where they reach this part of the highest rate
 
 
-def choose(herd: Herd, settings: Settings, say: Callable[[str], None], differs: str = "") -> Plan:
-    """The fastest plan that the settings leave open.
-
-    `differs`: why the engine `fused` would train these nets wrongly, if it would; see `guard`.
-    """
-    if why := cannot_be_fused(herd) or differs:
+def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
+    """The fastest plan that the settings leave open."""
+    if why := cannot_be_fused(herd):
         if settings.name in ("fused", "graph"):
             raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
         if settings.name == "auto":

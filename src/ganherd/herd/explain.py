@@ -24,10 +24,11 @@ def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]
     nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
     nets.append(("discriminator", herd.d.module, herd.rules.game.penalty or herd.rules.r1 > 0))
     found = [_net(herd, role, module, twice) for role, module, twice in nets]
+    differ = [guard["engines"]["fused"]["why"] for guard in guards]
     return {
         "device": str(herd.device),
         "nets": [net | {"guard": guard} for net, guard in zip(found, guards, strict=True)] if guards else found,
-        "one_by_one": autotune.cannot_be_fused(herd),  # why; empty if they are not
+        "one_by_one": autotune.cannot_be_fused(herd) or next(filter(None, differ), ""),  # why; empty if they are not
     }
 
 

@@ -172,7 +172,7 @@ class EitherWay(Play):
     """
 
     def __init__(self, net: Blueprint, kernels: bool = False, precision: str = "float32") -> None:
-        super().__init__(net, True, kernels, precision)
+        super().__init__(net, not net.alone, kernels, precision)
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]

@@ -63,7 +63,8 @@ def _measured(assembly: Assembly) -> dict[str, Any]:
     if slow := herd.device.type == "cpu" and took > LONG:  # a GPU's first step compiles
         engine, at_once, speed = f"not chosen yet: one step of one member takes {duration(took)} here", 1, 1 / took
     else:
-        plan = autotune.choose(herd, recipe.engine, lambda text: None, guarded.not_fused(assembly, lambda text: None))
+        guarded.examine(assembly)
+        plan = autotune.choose(herd, recipe.engine, lambda text: None)
         engine, at_once, speed = (
             plan.describe(herd.size),
             1 if plan.name == "loop" else plan.chunk,

@@ -24,45 +24,66 @@ from ganherd.errors import UserError
 from ganherd.herd import guard
 from ganherd.herd.agreement import Agreement
 from ganherd.herd.guard import Report
+from ganherd.herd.state import Blueprint, Habits
 from ganherd.herd.trace import NoGraph, trace
 from ganherd.herd.trial import SMALL, Task
 from ganherd.host import give_back
 from ganherd.nets import catalog
 from ganherd.recipe import Net
 from ganherd.run.assemble import Assembly
+from ganherd.run.ranks import together
 from ganherd.scores.store import cache_folder
 
 _NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
 
 
-def not_fused(assembly: Assembly, say: Callable[[str], None]) -> str:
-    """Return why all members at once would not be trained as plain PyTorch trains them; empty if they would.
+def examine(assembly: Assembly, say: Callable[[str], None] = lambda text: None) -> None:
+    """Let the first rank check all nets, and let no rank run those for all members at once that come out differently then.
 
     Raises:
-        UserError: if the engine `loop` would not either, which calls each member's module by itself.
+        UserError: if the engine `loop` would not train a net as plain PyTorch does either.
     """
-    why = ""
+    ranks = assembly.ranks
+    reasons = together(ranks.everyone, lambda: _reasons(assembly, say) if ranks.is_first else [])
+    for blueprint, why in zip(_blueprints(assembly), ranks.decided(reasons), strict=True):
+        if why:
+            blueprint.adopt(Habits(blueprint.left_behind, why))
+
+
+def _reasons(assembly: Assembly, say: Callable[[str], None]) -> list[str]:
+    """Return for each net why it cannot be fused; empty: it can."""
+    out = []
     for task, report in checked(assembly, say):
-        if (loop := report.results["loop"]).why:
+        loop, fused = (report.results[engine] for engine in ("loop", "fused"))
+        if loop.why:
             cause = "" if math.isnan(loop.difference) else f" Likely cause: {guard.likely_cause(task)}."
             raise UserError(
                 f"The {task.role} {task.name} cannot be trained as plain PyTorch trains it: with the engine loop, "
                 f"{loop.why}.{cause}"
             )
-        if fused := report.results["fused"].why:
-            why = why or f"the {task.role} {task.name} is not what it is in plain PyTorch: {fused}"
-    return why
+        differs = (
+            f"for all members at once, the {task.role} {task.name} is not what it is in plain PyTorch: {fused.why}"
+        )
+        out.append(differs if fused.why else "")
+    return out
 
 
-def refuse(assembly: Assembly, engine: str, say: Callable[[str], None]) -> None:
+def _blueprints(assembly: Assembly) -> list[Blueprint]:
+    """Return the nets of a herd in the order of `tasks`."""
+    return [*(breed.g for breed in assembly.herd.breeds.all), assembly.herd.d]
+
+
+def refuse(assembly: Assembly, engine: str) -> None:
     """Refuse to continue a run with an engine that trains its nets wrongly.
 
     Raises:
         UserError: if the engine may not train these nets.
     """
-    if (why := not_fused(assembly, say)) and engine != "loop":
+    why = next((blueprint.alone for blueprint in _blueprints(assembly) if blueprint.alone), "")
+    if why and engine != "loop":
         raise UserError(
-            f"This run was trained with the engine {engine}, and with it {why}. Train the recipe again in a new run."
+            f"This run was trained with the engine {engine}, but its nets cannot be fused ({why}): "
+            "train the recipe again in a new run."
         )
 
 

@@ -23,6 +23,13 @@ _IMAGES = 64  # of each member
 _MEMBERS_AT_ONCE = 16
 
 
+def _evaluated(net: Blueprint) -> Blueprint:
+    """The same net in eval mode."""
+    found = Blueprint(twin(net.module).eval())
+    found.adopt(net.habits)
+    return found
+
+
 def at_once(herd: Herd) -> int:
     """How many members are looked at together: fewer of large images on a CPU, where it gains nothing but takes memory."""
     pixels = math.prod(herd.feed.x.shape[1:])
@@ -39,7 +46,7 @@ class Preview:
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
-        self._plays = {breed: EitherWay(Blueprint(twin(breed.g.module).eval())) for breed in assembly.herd.breeds.all}
+        self._plays = {breed: EitherWay(_evaluated(breed.g)) for breed in assembly.herd.breeds.all}
         self._found: tuple[int, tuple[float, list[float]]] | None = None
 
     def _rows(self, member: int) -> Tensor:

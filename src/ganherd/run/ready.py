@@ -17,7 +17,7 @@ from ganherd.errors import UserError
 from ganherd.herd import autotune
 from ganherd.herd.engine import Plan, place
 from ganherd.recipe import Engine, Recipe
-from ganherd.run import finish, guarded, meetings, spares
+from ganherd.run import finish, meetings, spares
 from ganherd.run.assemble import Assembly, put_together
 from ganherd.run.cut import Cut, cut
 from ganherd.run.folder import RunFolder
@@ -78,14 +78,10 @@ def ready(
 def planned(assembly: Assembly, settings: Engine, say: Callable[[str], None]) -> Plan:
     """The plan that the first rank finds to be the fastest for its members; all go by it."""
     ranks = assembly.ranks
-
-    def chosen() -> Plan:
-        return autotune.choose(assembly.herd, settings, say, guarded.not_fused(assembly, say))
-
     if ranks.everyone.size == 1:
-        return chosen()
+        return autotune.choose(assembly.herd, settings, say)
     torch.set_num_threads(min(torch.get_num_threads(), cores(ranks.everyone)))
-    plan = together(ranks.everyone, lambda: chosen() if ranks.is_first else None)
+    plan = together(ranks.everyone, lambda: autotune.choose(assembly.herd, settings, say) if ranks.is_first else None)
     return Plan(**ranks.decided(vars(plan) if plan else {}))
 
 

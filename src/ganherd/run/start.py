@@ -119,6 +119,7 @@ def _begin(
     for note in [*assembly.notes, *missing_gpu(recipe)]:
         say(f"note: {note}")
     set_precision(recipe)
+    guarded.examine(assembly, say)
     plan = planned(assembly, recipe.engine, say)
     own = settle_in(assembly, plan)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, own, whole))
@@ -202,7 +203,8 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         paced = together(everyone, lambda: recorded_pace(info, folder))
         meetings = together(everyone, lambda: recorded_meetings(info, folder))
         set_precision(recipe)
-        together(everyone, lambda: guarded.refuse(assembly, plan.name, say) if ranks.is_first else None)
+        guarded.examine(assembly, say)
+        together(everyone, lambda: guarded.refuse(assembly, plan.name))
         if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
             plan = planned(assembly, recipe.engine.model_copy(update={"name": plan.name}), say)
         own = settle_in(assembly, plan)
