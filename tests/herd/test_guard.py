@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -293,6 +294,16 @@ def test_a_module_that_divides_by_a_buffer_it_changes_is_compared_too() -> None:
     moved = net(counter, lambda self, h: h / self.count.add_(1))
     report = guard.check(task(moved))
     assert not report.results["loop"].why
+
+
+def test_operations_that_vmap_runs_member_by_member_are_named_and_not_warned_about() -> None:
+    def middle(self: Net, h: Tensor) -> Tensor:
+        return h + 0 * self.count.lerp_(h.detach().mean(), 0.1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = guard.check(task(net(counter, middle)))
+    assert report.slow == ("lerp_",)
 
 
 def test_the_guard_leaves_no_trace_in_any_random_generator() -> None:

@@ -20,7 +20,7 @@ from promises.random_modules import ALONE, CLASSES, LATENT, NOT_YET, SHAPE, Rand
 
 IN_CI = 50
 IN_LONG = int(os.environ.get("GANHERD_RANDOM_MODULES", "3000"))
-EXTENT = Extent(batch=3, steps=3, passes=1)
+EXTENT = Extent(batch=3, steps=2, passes=1)
 
 # Why all members at once may refuse a module, which then trains one member after another.
 REFUSALS = [

@@ -98,6 +98,8 @@ def _compared(guard: dict[str, Any]) -> list[str]:
     for engine, result in guard["engines"].items():
         same = f"equal (largest relative difference {result['difference'] or 0.0:.0e})"
         lines.append(f"    {engine}: {'not used, ' + result['why'] if result['why'] else same}")
+    if guard["slow"]:
+        lines.append(f"  slow in vmap, because PyTorch runs it member by member: {', '.join(guard['slow'])}")
     return lines
 
 

@@ -24,6 +24,7 @@ from ganherd.herd import streams
 from ganherd.herd.agreement import Agreement, compare
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine import Engine, Herd, Plan
+from ganherd.herd.fallback import slow_operations
 from ganherd.herd.reference import PlainGan, Settings, Snapshot
 from ganherd.herd.state import State, buffers_of, new_state, seeded
 from ganherd.herd.step import SUMS
@@ -51,6 +52,7 @@ class Report:
 
     extent: str
     results: dict[str, Agreement]  # by engine
+    slow: tuple[str, ...] = ()  # operations that vmap runs member by member, because PyTorch has no rule for all
 
 
 class _PlainFailure(Exception):
@@ -68,8 +70,9 @@ def check(task: Task, extent: Extent | None = None) -> Report:
     """
     extent = extent or (SMALL if operations(task) > _EXPENSIVE else Extent())
     dtype, plain = _reference(task, extent)
-    results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}
-    return Report(extent.describe(dtype), results)
+    with slow_operations() as slow:
+        results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}
+    return Report(extent.describe(dtype), results, tuple(sorted(slow)))
 
 
 def likely_cause(task: Task) -> str:

@@ -21,7 +21,7 @@ import torch
 import ganherd
 from ganherd import nets
 from ganherd.errors import UserError
-from ganherd.herd import guard
+from ganherd.herd import fallback, guard
 from ganherd.herd.agreement import Agreement
 from ganherd.herd.guard import Report
 from ganherd.herd.state import Blueprint, Habits
@@ -48,6 +48,7 @@ def examine(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
     for blueprint, why in zip(_blueprints(assembly), ranks.decided(reasons), strict=True):
         if why:
             blueprint.adopt(Habits(blueprint.left_behind, why))
+    fallback.mute()  # --explain names the operations
 
 
 def _reasons(assembly: Assembly, say: Callable[[str], None]) -> list[str]:
@@ -141,7 +142,7 @@ def facts(report: Report) -> dict[str, Any]:
         name: {"difference": result.difference if math.isfinite(result.difference) else None, "why": result.why}
         for name, result in report.results.items()
     }
-    return {"extent": report.extent, "engines": engines}
+    return {"extent": report.extent, "engines": engines, "slow": list(report.slow)}
 
 
 # -- the cache --------------------------------------------------------------------------------------------------------
@@ -211,7 +212,8 @@ def _read(path: Path) -> Report | None:
             str(name): Agreement(math.nan if one["difference"] is None else float(one["difference"]), str(one["why"]))
             for name, one in found["engines"].items()
         }
-        return Report(str(found["extent"]), results) if set(results) == set(guard.ENGINES) else None
+        slow = tuple(map(str, found["slow"]))
+        return Report(str(found["extent"]), results, slow) if set(results) == set(guard.ENGINES) else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged: compare anew
         return None
 
