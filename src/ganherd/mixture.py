@@ -5,7 +5,6 @@ p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then sends noise to the gen
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from ganherd import mixture_file
 from ganherd.errors import UserError
 from ganherd.herd import streams
+from ganherd.herd.custom import twin
 from ganherd.herd.names import called
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
@@ -302,24 +302,33 @@ def recalibrated(
     While it trained they followed weights that moved. Only batch norm is in training mode here, so dropout stays off.
     `labels`: those that it makes, in turn, where it takes one: its own, or all.
     """
-    module = copy.deepcopy(module).to(device).eval()
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    trained = {name for name, layer in module.named_modules() if layer.training}
+    module = twin(module).eval()
+    norms = {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and name in trained
+    }
     if not norms:
         return buffers
     dtype = next(iter(params.values())).dtype
-    module.to(dtype).load_state_dict({**params, **buffers}, strict=False)
-    for norm in norms:
+    module.to(device, dtype)
+    for norm in norms.values():
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over all batches
         norm.train()
+    own = {f"{name}.{part}".lstrip("."): value for name, norm in norms.items() for part, value in norm.named_buffers()}
+    params, others = ({name: value.to(device) for name, value in part.items()} for part in (params, buffers))
     turns = torch.tensor(list(labels) or [0])[torch.arange(512) % max(len(labels), 1)]
     with torch.no_grad():
         for block in range(_NOISES // 512):
-            own = np.array([streams.key(key, streams.CALIBRATE, block)])
+            base = np.array([streams.key(key, streams.CALIBRATE, block)])
             label = (turns.to(device),) if takes_label(module) else ()
-            with MemberRandomness(torch.from_numpy(streams.keys(own, streams.INSIDE)).to(device)[0]):
-                module(_prior(own, (512, latent), prior, dtype)[0].to(device), *label)
-    return {name: buffer.detach().cpu().clone() for name, buffer in module.named_buffers()}
+            state = params | {name: value.clone() for name, value in others.items()} | own
+            with MemberRandomness(torch.from_numpy(streams.keys(base, streams.INSIDE)).to(device)[0]):
+                called(module, state, (_prior(base, (512, latent), prior, dtype)[0].to(device), *label))
+            own = {name: state[name] for name in own}  # all other buffers stay as training left them
+    return buffers | {name: value.detach().cpu() for name, value in own.items()}
 
 
 def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from ganherd import nets
 from ganherd.errors import UserError
+from ganherd.herd.custom import twin
 from ganherd.herd.state import takes_label
 from ganherd.mixture_file import JSON, TENSORS, Facts, refuse_misfits
 from ganherd.nets.catalog import is_foreign
@@ -38,12 +38,13 @@ class Generators:
         return next((value.dtype for value in self.params.values()), torch.float32)
 
     def of(self, row: int) -> dict[str, Tensor]:
-        """Parameters and buffers of one of them."""
-        return {name: value[row] for part in (self.params, self.buffers) for name, value in part.items()}
+        """Parameters and buffers of one of them; the buffers are copies, which a forward pass may change."""
+        params = {name: value[row] for name, value in self.params.items()}
+        return params | {name: value[row].clone() for name, value in self.buffers.items()}
 
     def to(self, device: torch.device) -> Generators:
         params, buffers = ({k: v.to(device) for k, v in part.items()} for part in (self.params, self.buffers))
-        return Generators(self.net, self.members, copy.deepcopy(self.module).to(device), params, buffers)
+        return Generators(self.net, self.members, twin(self.module).to(device), params, buffers)
 
 
 def tensors_of(breeds: tuple[Generators, ...]) -> dict[str, Tensor]:

@@ -5,8 +5,6 @@ It shares with ganherd only what defines a run: the initial weights, the numbers
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -15,9 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from ganherd.augment import augment, numbers
 from ganherd.herd import streams
-from ganherd.herd.state import takes_label
+from ganherd.herd.state import seeded, takes_label
 from ganherd.herd.streams import MemberRandomness, Streams
-from ganherd.run.assemble import Assembly
+from ganherd.run.assemble import Assembly, makers
 
 
 class SeparateGan:
@@ -26,7 +24,7 @@ class SeparateGan:
     def __init__(self, assembly: Assembly, member: int) -> None:
         herd = assembly.herd
         self.rules, self.recipe, self.feed, self.member = herd.rules, assembly.recipe, herd.feed, member
-        self.g, self.d = (self._module(herd, kind, member) for kind in ("g", "d"))
+        self.g, self.d = (self._module(assembly, kind, member) for kind in ("g", "d"))
         get = {
             name.removeprefix("set."): value[member].item()
             for name, value in herd.state.items()
@@ -38,19 +36,24 @@ class SeparateGan:
         self.base = np.array([streams.key(get["seed"], get["slot"], get["life"])])
         self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
-        self.ema = copy.deepcopy(self.g)
+        self.ema = self._module(assembly, "g", member)
         self.averaged = 0
         self.losses: list[tuple[float, float]] = []
         self.shared: Tensor | None = None  # samples of this step that both updates see
 
     @staticmethod
-    def _module(herd, kind: str, member: int) -> nn.Module:
-        blueprint = getattr(herd, kind)
-        module = copy.deepcopy(blueprint.module).train()
-        weights = {name: value[member] for name, value in blueprint.views(herd.state[f"{kind}.params"]).items()}
-        buffers = {name: herd.state[f"{kind}.buffers.{name}"][member] for name in blueprint.buffers}
-        missing, unexpected = module.load_state_dict({**weights, **buffers}, strict=False)
-        assert not unexpected and all(blueprint.kept[name] in weights for name in missing)  # what layers share
+    def _module(assembly: Assembly, kind: str, member: int) -> nn.Module:
+        """A module that is built as the user's script would build it, with its hooks, and with the member's weights."""
+        herd, blueprint, shape = assembly.herd, getattr(assembly.herd, kind), assembly.dataset.shape
+        slot = int(herd.state["set.slot"][member])
+        make = makers(assembly.recipe, shape, len(assembly.dataset.labels), True, slot)[kind == "d"]
+        module = seeded(make, 0).to(herd.state[f"{kind}.params"].dtype)
+        weights = blueprint.views(herd.state[f"{kind}.params"])
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(weights[name][member])
+            for name, buffer in module.named_buffers():
+                buffer.copy_(herd.state[f"{kind}.buffers.{name}"][member])
         return module
 
     def train(self, steps: int, first: int = 0) -> None:
@@ -186,7 +189,7 @@ class SeparateGan:
 
     def _limit(self, module: nn.Module) -> None:
         if self.rules.grad_clip is not None:
-            gradients = [p.grad for p in module.parameters()]
+            gradients = [p.grad for p in module.parameters() if p.grad is not None]
             norm = torch.sqrt(sum(g.pow(2).sum() for g in gradients))
             for gradient in gradients:
                 gradient.mul_(self.rules.grad_clip / max(float(norm), self.rules.grad_clip))
@@ -195,7 +198,7 @@ class SeparateGan:
         for module in self.d.modules():
             is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
             for parameter in module.parameters(recurse=False):
-                if self.rules.clip_what == "all" or not is_norm:
+                if parameter.requires_grad and (self.rules.clip_what == "all" or not is_norm):
                     parameter.data.clamp_(-self.rules.clip, self.rules.clip)
 
     # -- what is compared -----------------------------------------------------------------------------------------
@@ -206,8 +209,9 @@ class SeparateGan:
         for kind, module, adam in (("g", self.g, self.adam_g), ("d", self.d, self.adam_d)):
             parameters = list(module.parameters())
             out[f"{kind}.params"] = _row(p.detach() for p in parameters)
-            out[f"{kind}.adam.m"] = _row(adam.state[p]["exp_avg"] for p in parameters)
-            out[f"{kind}.adam.v"] = _row(adam.state[p]["exp_avg_sq"] for p in parameters)
+            for ours, theirs in (("m", "exp_avg"), ("v", "exp_avg_sq")):  # nothing of what was never trained
+                moments = (adam.state[p][theirs] if p in adam.state else torch.zeros_like(p) for p in parameters)
+                out[f"{kind}.adam.{ours}"] = _row(moments)
             for name, buffer in module.named_buffers():
                 out[f"{kind}.buffers.{name}"] = buffer
         if self.rules.ema is not None:

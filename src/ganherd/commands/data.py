@@ -125,5 +125,5 @@ def data_prepare(
         say(f"note: {len(index.skipped):,} files were skipped; {out / 'index.json'} names each with the reason")
     for label in [label for label, count in counts.items() if not count]:
         say(f"note: nothing of the class {label!r} could be read")
-    size = "×".join(map(str, index.shape))
-    show(f"{out}: {counted(total, 'images')} of {size}, {counted(len(index.labels), 'classes')}")
+    shape = "×".join(map(str, index.shape))
+    show(f"{out}: {counted(total, 'images')} of {shape}, {counted(len(index.labels), 'classes')}")

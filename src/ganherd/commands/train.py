@@ -141,9 +141,12 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
     loaded = _load(recipe, None, overrides, trust_code)
     if explain:
         from ganherd.herd import explain as explaining
+        from ganherd.run import guarded
         from ganherd.run.assemble import assemble
 
-        found = explaining.explain(assemble(loaded, trust_code=True).herd)
+        assembly = assemble(loaded, trust_code=True)
+        reports = [guarded.facts(report) for _, report in guarded.checked(assembly)]
+        found = explaining.explain(assembly.herd, reports)
         show(json.dumps(found) if as_json else explaining.text(found))
         return
     from ganherd.run import dry

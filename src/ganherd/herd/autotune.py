@@ -92,7 +92,9 @@ def cannot_be_fused(herd: Herd) -> str:
         batches = partial(herd.feed.batch_at, block, own)
         try:
             Step(breed.g, herd.d, herd.rules, mapped=True)(state, batches, on_device(own, herd.device), sums, 0)
-        except (RuntimeError, ValueError, MemoryError) as error:
+        except UserError:
+            raise
+        except Exception as error:  # a user's module under vmap may raise anything
             if is_out_of_memory(error):
                 raise UserError(
                     f"one member does not fit into the memory of {herd.device} while it trains ({reason(error)}). "

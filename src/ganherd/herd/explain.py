@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,14 +16,19 @@ from ganherd.herd.rules import Rules
 from ganherd.herd.trace import NoGraph, trace
 
 
-def explain(herd: Herd) -> dict[str, Any]:
-    """Facts of each net: its layers with `here` and `gpu`, each {"how", "why"}; nothing is trained."""
+def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Facts of each net: its layers with `here` and `gpu`, each {"how", "why"}; nothing is trained.
+
+    `guards`: of each net, how its engines compare with plain PyTorch; see `guard`.
+    """
     nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
     nets.append(("discriminator", herd.d.module, herd.rules.game.penalty or herd.rules.r1 > 0))
+    found = [_net(herd, role, module, twice) for role, module, twice in nets]
+    differ = [guard["engines"]["fused"]["why"] for guard in guards]
     return {
         "device": str(herd.device),
-        "nets": [_net(herd, role, module, twice) for role, module, twice in nets],
-        "one_by_one": _one_by_one(herd, [module for _, module, _ in nets]),
+        "nets": [net | {"guard": guard} for net, guard in zip(found, guards, strict=True)] if guards else found,
+        "one_by_one": autotune.cannot_be_fused(herd) or next(filter(None, differ), ""),  # why; empty if they are not
     }
 
 
@@ -86,11 +92,15 @@ def _why_whole(module: nn.Module) -> str:
     return ""
 
 
-def _one_by_one(herd: Herd, modules: list[nn.Module]) -> str:
-    """Why the members are trained one after another; empty where they are not."""
-    if all(lower.lower(module) is not None for module in modules):
-        return ""
-    return autotune.cannot_be_fused(herd)
+def _compared(guard: dict[str, Any]) -> list[str]:
+    """How each engine compares with plain PyTorch."""
+    lines = [f"  compared with plain PyTorch ({guard['extent']}):"]
+    for engine, result in guard["engines"].items():
+        same = f"equal (largest relative difference {result['difference'] or 0.0:.0e})"
+        lines.append(f"    {engine}: {'not used, ' + result['why'] if result['why'] else same}")
+    if guard["slow"]:
+        lines.append(f"  slow in vmap, because PyTorch runs it member by member: {', '.join(guard['slow'])}")
+    return lines
 
 
 def text(facts: dict[str, Any]) -> str:
@@ -114,6 +124,8 @@ def text(facts: dict[str, Any]) -> str:
                 + (f"; no kernels: {net['no_kernels'][key]}" if net["no_kernels"][key] else "")
                 + (f"; {net['penalty']}" if net["penalty"] and key == "gpu" else "")
             )
+        if "guard" in net:
+            lines += _compared(net["guard"])
         lines.append("")
     if facts["one_by_one"]:
         lines.append(f"The nets cannot be fused ({facts['one_by_one']}): the members are trained one after another.")

@@ -15,6 +15,12 @@ from ganherd.herd.mapped import Draws, mapped
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, torch.add, torch.mul, torch.tanh,
                torch.relu, torch.sigmoid, F.relu, F.leaky_relu, F.tanh, F.sigmoid, F.softplus}  # fmt: skip
 _ASKING = {"size", "dim"}
+_PLAIN = ("ndim", "dtype", "device")  # attributes that are no tensors
+_NUMBERS = (
+    "_operator",
+    "builtins",
+    "math",
+)  # modules whose functions of numbers answer numbers; others may make tensors
 _SHAPING = {operator.getitem, torch.flatten, "reshape", "view", "squeeze", "unsqueeze", "flatten"}
 
 
@@ -27,7 +33,7 @@ def is_known(node: fx.Node) -> bool:
     if node.target is F.max_pool1d:
         return _windows(node.args, node.kwargs) is not None
     if node.target is getattr:
-        return node.args[1] == "shape"
+        return node.args[1] in ("shape", *_PLAIN)
     if node.target not in _SHAPING or node.kwargs:
         return False
     rest = node.args[1:]
@@ -40,7 +46,8 @@ def run(node: fx.Node, args: Any, kwargs: Any, draws: Draws) -> Any:
     """A function or a method of the graph with its arguments, tensors among them [N, …]."""
     function: Any = node.target if node.op == "call_function" else _method(str(node.target))
     if not _has_tensor((args, kwargs)):
-        return function(*args, **kwargs)
+        numbers = node.op == "call_method" or getattr(function, "__module__", "") in _NUMBERS
+        return function(*args, **kwargs) if numbers else mapped(function, args, kwargs, draws)
     if function in _ARITHMETIC and not _has_tensor(kwargs):
         return function(*_aligned(args), **kwargs)
     if (asked := _shape_of(node, args, kwargs)) is not None:
@@ -93,6 +100,8 @@ def _shape_of(node: fx.Node, args: Any, kwargs: Any) -> Any:
     own = args[0].shape[1:]
     if name == "shape":
         return own
+    if node.target is getattr and name in _PLAIN:
+        return len(own) if name == "ndim" else getattr(args[0], str(name))
     if name == "size":
         asked = (*args[1:], *kwargs.values())
         return own[asked[0]] if asked else own

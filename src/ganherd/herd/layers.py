@@ -122,6 +122,8 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
 def _embedding(layer: Layer, y: Tensor) -> Tensor:
     """As a product with ones and zeros: its gradient adds up in one order, which that of an index does not on a GPU."""
     weight = layer.own["weight"]  # [N, classes, C]
+    if layer.module.padding_idx is not None:
+        weight = ops.without_gradient(weight, layer.module.padding_idx)
     chosen = y.flatten(1)[..., None] == torch.arange(weight.shape[1], device=y.device)
     with torch.autocast(weight.device.type, enabled=False):
         rows = chosen.to(weight.dtype) @ weight  # [N, B, C]
@@ -177,7 +179,7 @@ _MOST_CLASSES = 1024  # beyond them ones and zeros cost more than an index
 def known(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None:
     """The layer as one operation on all members; none where there is none for it, or not with its settings."""
     if isinstance(layer, nn.Embedding):
-        settings = (layer.padding_idx, layer.max_norm, layer.scale_grad_by_freq or None, layer.sparse or None)
-        if any(one is not None for one in settings) or layer.num_embeddings > _MOST_CLASSES:
+        special = layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
+        if special or layer.num_embeddings > _MOST_CLASSES:
             return None
     return _LAYERS.get(type(layer))

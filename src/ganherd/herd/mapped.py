@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ganherd.herd import ops
 from ganherd.herd.names import called
@@ -33,15 +35,43 @@ class Draws:
         return ops.refine(self.keys, self.calls.next())
 
 
+class Mapped(MemberRandomness):
+    """A member's randomness under `vmap`, and what else `vmap` would get wrong."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "__get__" and getattr(func.__self__, "__name__", "") in ("requires_grad", "grad_fn", "is_leaf"):
+            (tensor,) = args[:1]  # under vmap it would know nothing of gradients
+            batched = torch._C._functorch.is_batchedtensor(tensor)
+            return func(torch._C._functorch.get_unwrapped(tensor) if batched else tensor)
+        if name in ("register_hook", "register_post_accumulate_grad_hook"):
+            raise RuntimeError("it registers a hook on a tensor in its forward pass, which vmap does not call")
+        if name == "embedding" and func is not torch.embedding:
+            return self._embedding(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @staticmethod
+    def _embedding(y: Tensor, weight: Tensor, padding_idx: int | None = None, *rest: Any, **more: Any) -> Tensor:
+        """The row `padding_idx` has no gradient, which vmap forgets."""
+        if padding_idx is not None:
+            weight = ops.without_gradient(weight, padding_idx)
+        return F.embedding(y, weight, None, *rest, **more)
+
+
 def mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -> Any:
     """`function` for one member, through vmap: tensors have the member axis first, everything else is shared."""
+    others: list[Any] = []  # what it answers beside tensors, such as a dtype or None: the same for all members
 
-    def call(key: Tensor, args: Any, kwargs: Any) -> Any:
-        with MemberRandomness(key, draws.calls):
-            return function(*args, **kwargs)
+    def call(key: Tensor, args: Any, kwargs: Any) -> list[Tensor]:
+        with Mapped(key, draws.calls):
+            leaves, form = tree_flatten(function(*args, **kwargs))
+        others[:] = form, [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
-    dims = torch.utils._pytree.tree_map(lambda value: 0 if isinstance(value, Tensor) else None, (args, kwargs))
-    return vmap(call, in_dims=(0, *dims))(draws.keys, args, kwargs)
+    dims = tree_map(lambda value: 0 if isinstance(value, Tensor) else None, (args, kwargs))
+    tensors = iter(vmap(call, in_dims=(0, *dims))(draws.keys, args, kwargs))
+    form, leaves = others
+    return tree_unflatten([next(tensors) if leaf is None else leaf[0] for leaf in leaves], form)
 
 
 def mapped_layer(

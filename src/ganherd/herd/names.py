@@ -28,6 +28,14 @@ def kept(module: nn.Module) -> dict[str, str]:
     return found
 
 
+def places(module: nn.Module) -> dict[str, str]:
+    """Where parameters and buffers lie, each layer once -> the name that is kept; looked up once."""
+    found = _PLACES.get(module)
+    if found is None:
+        found = _PLACES[module] = _places(module)
+    return found
+
+
 def called(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any = None) -> Any:
     """What the module answers with these parameters and buffers, by the names that they are kept under; buffers that it puts in
     the place of others are in `tensors` after it.
@@ -35,12 +43,10 @@ def called(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any
     Every place is filled once. PyTorch, left to find shared parameters by itself, fills that of a layer which has two names
     twice, and leaves the caller's tensors in it.
     """
-    places = _PLACES.get(module)
-    if places is None:
-        places = _PLACES[module] = _places(module)
-    given = {place: tensors[name] for place, name in places.items()}
+    own = places(module)
+    given = {place: tensors[name] for place, name in own.items()}
     out = functional_call(module, given, args, kwargs, tie_weights=False)
-    tensors.update({name: given[place] for place, name in places.items()})
+    tensors.update({name: given[place] for place, name in own.items()})
     return out
 
 
@@ -63,3 +69,18 @@ def refuse_shared_buffers(module: nn.Module) -> None:
                     f"{other} and {name} of {type(module).__name__} are one buffer, which PyTorch parts when a module is "
                     "moved: give each layer its own, or share the whole layer."
                 )
+
+
+def refuse_other_numbers(module: nn.Module) -> None:
+    """Members' rows hold real numbers of one type; a parameter of another kind would lose a part of it."""
+    kind = type(module).__name__
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_complex():
+            raise UserError(
+                f"{name} of {kind} is complex, which members' rows cannot hold: keep its real and imaginary part as two tensors."
+            )
+    for name, parameter in module.named_parameters():
+        if not parameter.is_floating_point():
+            raise UserError(
+                f"parameter {name} of {kind} is not a float tensor, so it cannot be trained: make it a buffer."
+            )

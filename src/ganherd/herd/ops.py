@@ -94,6 +94,12 @@ def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:
     return x * (kept / (1.0 - p) if p < 1.0 else kept)
 
 
+def without_gradient(weight: Tensor, row: int) -> Tensor:
+    """weight [..., R, C] of which one row does not learn."""
+    rows = torch.arange(weight.shape[-2], device=weight.device)[:, None]
+    return torch.where(rows == row % weight.shape[-2], weight.detach(), weight)
+
+
 def per_channel(value: Tensor, x: Tensor) -> Tensor:
     """[N, C] shaped to meet x [N, B, C, …]."""
     return value.reshape(value.shape[0], 1, value.shape[1], *(1,) * (x.dim() - 3))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
+from ganherd.errors import UserError
 from ganherd.herd.lower import lower
-from ganherd.herd.names import called
+from ganherd.herd.mapped import Mapped
+from ganherd.herd.names import called, places
 from ganherd.herd.state import Blueprint
 from ganherd.herd.streams import MemberRandomness
+from ganherd.herd.weights import OwnWeights, Weights, fill
 
 Tensors = dict[str, Tensor]
 # what a net answers: a tensor, or (logits [B], logits of each class [B, K]) of a discriminator that also tells classes
@@ -24,11 +27,24 @@ _AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call without gr
 def member_call(
     blueprint: Blueprint, params: Tensors, buffers: Tensors, key: Tensor, *inputs: Tensor
 ) -> tuple[Answer, Tensors]:
-    """One member's module as a pure function: (output, buffers after it)."""
+    """One member's module as a pure function, also under `vmap`: (output, buffers after it)."""
     both = {**params, **{name: value.clone() for name, value in buffers.items()}}  # the call writes into the clones
-    with MemberRandomness(key):
+    randomness = Mapped if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
+    with randomness(key), _tidied(blueprint):
         out = called(blueprint.module, both, inputs)
     return out, {name: both[name] for name in buffers}
+
+
+@contextmanager
+def _tidied(net: Blueprint) -> Iterator[None]:
+    """Puts attributes that a forward pass sets back: under `vmap` they hold tensors that nobody can read later."""
+    layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.left_behind]
+    before = [(own, name, own[name]) for own, name in layers if name in own]
+    yield
+    for own, name in layers:
+        own.pop(name, None)
+    for own, name, value in before:
+        own[name] = value
 
 
 def logits_of(answer: Answer) -> Tensor:
@@ -48,6 +64,7 @@ class Play:
         self, net: Blueprint, mapped: bool, kernels: bool = False, precision: str = "float32", twice: bool = False
     ) -> None:
         self.net, self.mapped, self._precision = net, mapped, precision
+        self.weights: type[Weights] = Weights
         self._lowered = lower(net.module, kernels, twice) if mapped else None
 
     def __call__(
@@ -79,10 +96,73 @@ class Play:
         out, moved = tree_map(lambda *values: torch.stack(values), *each)
         return out, moved
 
+    def settle(self) -> None:
+        """After a backward pass; see `OwnPlay`."""
+
+    def release(self) -> None:
+        """After a step; see `OwnPlay`."""
+
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         if self._precision == "bf16":
             return torch.autocast(device.type, dtype=torch.bfloat16)
         return nullcontext()
+
+
+class OwnPlay(Play):
+    """One member in the user's own module, as it would train alone.
+
+    The module's parameters and buffers are the member's until `release`, so that whatever runs in the backward pass, such as a
+    checkpoint or a hook, finds them too.
+    """
+
+    def __init__(self, net: Blueprint, precision: str = "float32") -> None:
+        super().__init__(net, False, precision=precision)
+        self.weights = OwnWeights
+        self._own = {name: parameter.data for name, parameter in net.module.named_parameters()}
+        layers = ((*place.rpartition("."), name) for place, name in places(net.module).items() if name in net.buffers)
+        self._places = [(net.module.get_submodule(layer)._buffers, own, name) for layer, _, own, name in layers]
+        self._before = {name: buffers[own] for buffers, own, name in self._places}
+        self._given: Tensors = {}  # the buffers that those of the module stand for
+
+    def __call__(
+        self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
+    ) -> tuple[Answer, Tensors]:
+        fill(self.net, views)
+        self._given = buffers
+        for own, name, full in self._places:
+            own[name] = buffers[full].squeeze(0).clone()
+        with self._autocast(inputs[0].device), MemberRandomness(keys()[0]):
+            answer = self.net.module(*(value.squeeze(0) for value in inputs))
+        out: Answer = tree_map(lambda value: value[None], answer)
+        return out, self._buffers()
+
+    def settle(self) -> None:
+        """Writes down what the backward pass did to buffers: a checkpoint runs its layers again there."""
+        with torch.no_grad():
+            for name, value in self._buffers().items():
+                if name in self._given:
+                    self._given[name].copy_(value)
+
+    def release(self) -> None:
+        """Gives the module its own parameters and buffers back."""
+        self._given = {}
+        for own, name, full in self._places:
+            own[name] = self._before[full]
+        for name, parameter in self.net.module.named_parameters():
+            parameter.data = self._own[name]
+            parameter.requires_grad_(self.net.learns[name])
+
+    def _buffers(self) -> Tensors:
+        found: Tensors = {}
+        for own, name, full in self._places:
+            value, (shape, dtype) = own[name], self.net.buffers[full]
+            if value is None or tuple(value.shape) != shape or value.dtype != dtype:
+                raise UserError(
+                    f"{type(self.net.module).__name__} changes the shape or the type of its buffer {full} in forward: "
+                    f"keep it {dtype} of shape {shape}."
+                )
+            found[full] = value[None]
+        return found
 
 
 class EitherWay(Play):
@@ -92,7 +172,7 @@ class EitherWay(Play):
     """
 
     def __init__(self, net: Blueprint, kernels: bool = False, precision: str = "float32") -> None:
-        super().__init__(net, True, kernels, precision)
+        super().__init__(net, not net.alone, kernels, precision)
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]

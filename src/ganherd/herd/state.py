@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from ganherd.errors import UserError
 from ganherd.herd import streams
-from ganherd.herd.names import kept, refuse_shared_buffers
+from ganherd.herd.custom import why_alone
+from ganherd.herd.names import kept, refuse_other_numbers, refuse_shared_buffers
 from ganherd.memory import require_memory
 
 State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets, `set.` are per-member settings
@@ -34,6 +36,13 @@ class Rows(Protocol):
     def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor: ...
 
 
+class Habits(NamedTuple):
+    """What a module was seen to do, which the engines must know."""
+
+    left_behind: tuple[tuple[str, str], ...]  # layers and their attributes that a forward pass changes
+    alone: str  # why only one member at a time can run it; empty: all can at once
+
+
 class Blueprint:
     """One plain module and how its parameters lie in a member's row [P]."""
 
@@ -41,11 +50,12 @@ class Blueprint:
         self.module = module
         refuse_shared_buffers(module)
         parameters = dict(module.named_parameters())
-        wrong = [name for name, p in parameters.items() if not p.is_floating_point()]
-        if wrong:
-            raise UserError(
-                f"parameter {wrong[0]} of {type(module).__name__} is not a float tensor, so it cannot be trained."
-            )
+        refuse_other_numbers(module)
+        # parameter -> whether it is trained: one with requires_grad_(False) keeps the numbers that it has
+        self.learns = {name: p.requires_grad for name, p in parameters.items()}
+        self.left_behind: tuple[tuple[str, str], ...] = ()  # layers and their attributes that a forward pass changes
+        self.unused: dict[int, set[str]] = {}  # parameters that no step of a member uses, by where its row lies
+        self.alone = why_alone(module)  # why only one member at a time can run it; empty: all can at once
         self.shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         self.sizes = [p.numel() for p in parameters.values()]
         self.size = sum(self.sizes)
@@ -55,6 +65,15 @@ class Blueprint:
         norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
         of_norms = {id(p) for layer in norms for p in layer.parameters(recurse=False)}
         self.normalising = [id(p) in of_norms for p in parameters.values()]  # gain and shift of batch norm
+
+    @property
+    def habits(self) -> Habits:
+        return Habits(self.left_behind, self.alone)
+
+    def adopt(self, habits: Habits) -> None:
+        """Takes over what was learned of the module by trying it out."""
+        self.left_behind = habits.left_behind
+        self.alone = self.alone or habits.alone
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [N, P] as named parameters [N, …]; one split, so that its gradient is one concatenation."""
@@ -81,8 +100,9 @@ class Blueprint:
         return torch.cat(parts) if parts else torch.zeros(0)
 
     def clipped(self, what: str) -> Tensor:
-        """[P] bool: which parameters weight clipping touches."""
-        keep = [what == "all" or not is_norm for is_norm in self.normalising]
+        """[P] bool: which parameters weight clipping touches: of those that learn, all or those of no norm."""
+        each = zip(self.learns.values(), self.normalising, strict=True)
+        keep = [learns and (what == "all" or not is_norm) for learns, is_norm in each]
         return torch.repeat_interleave(torch.tensor(keep, dtype=torch.bool), torch.tensor(self.sizes))
 
 
@@ -135,11 +155,32 @@ def new_state(
 
 
 def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Builds a module whose initial weights depend on `seed` alone; the caller's random state is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # other devices use all bits of it
-        streams.seed_(torch.default_generator, seed)
-        return make()
+    """Builds a module whose initial weights depend on `seed` alone; the caller's random state is left as it was.
+
+    A constructor may draw from PyTorch, NumPy or Python.
+    """
+    before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # other devices use all bits of it
+            streams.seed_(torch.default_generator, seed)
+            return told_to_train(make())
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def told_to_train(module: nn.Module) -> nn.Module:
+    """Calls `train()` of modules that have their own, as a training script does; others stay as they were built."""
+    called: list[str] = []
+    for name, layer in module.named_modules():
+        own = type(layer).train is not nn.Module.train or "train" in vars(layer)
+        if own and not any(name.startswith(f"{outer}." if outer else "") for outer in called):
+            layer.train(layer.training)
+            called.append(name)
+    return module
 
 
 def founded(
@@ -149,7 +190,13 @@ def founded(
 
     One module lives at a time, and its numbers go straight into its row: thousands of members are founded as fast as drawn.
     """
-    blueprint = Blueprint(seeded(make, seeds[0]).to(dtype))
+    first = seeded(make, seeds[0])
+    refuse_other_numbers(first)  # before a cast drops what is not real
+    blueprint = Blueprint(first.to(dtype))
+    if not any(blueprint.learns.values()):
+        raise UserError(
+            f"{type(first).__name__} has no parameter that can be trained: give it one, or do not freeze all of them."
+        )
     require_memory(
         3 * len(seeds) * blueprint.size * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"
     )

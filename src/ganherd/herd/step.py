@@ -14,7 +14,7 @@ from ganherd.herd import streams
 from ganherd.herd.adam import clip_
 from ganherd.herd.lanes import Lanes
 from ganherd.herd.mutation import draw_losses_
-from ganherd.herd.play import Play
+from ganherd.herd.play import OwnPlay, Play
 from ganherd.herd.rivals import Rivals
 from ganherd.herd.rules import Rules
 from ganherd.herd.seen import as_seen, input_noise
@@ -45,6 +45,10 @@ class _Samples:
     fake: Tensor  # [N, B, …]
 
 
+class CannotBeFused(RuntimeError):
+    """Only one member at a time can run a net; its text says why."""
+
+
 class Step:
     """The step as a function of (state, batches, streams): it writes into the state's own storage and keeps nothing.
 
@@ -57,11 +61,17 @@ class Step:
         """`lanes`: on a GPU, what does not depend on each other runs side by side."""
         self.g, self.d, self.rules, self._lanes = g, d, rules, lanes
         self._clippable = d.clipped(rules.clip_what)  # [P]
-        self._play = {"g": Play(g, mapped, kernels, rules.precision), "d": Play(d, mapped, kernels, rules.precision)}
+        for net in (g, d) if mapped else ():
+            if net.alone:
+                raise CannotBeFused(net.alone)
+        self._play: dict[str, Play] = {
+            kind: Play(net, True, kernels, rules.precision) if mapped else OwnPlay(net, rules.precision)
+            for kind, net in (("g", g), ("d", d))
+        }
         # nothing is done to samples between the two nets
         self._plain = not (rules.input_noise or rules.augment or rules.game.penalty)
         # a penalty differentiates the discriminator twice; kernels that join their neighbours' work know once
-        twice = (rules.game.penalty or rules.r1 > 0) and kernels
+        twice = (rules.game.penalty or rules.r1 > 0) and kernels and mapped
         self._critic = Play(d, mapped, kernels, rules.precision, twice=True) if twice else self._play["d"]
 
     def __call__(
@@ -97,6 +107,8 @@ class Step:
             self._join(1)
         if not first:
             self._generator(state, batches, draws, noise_scale, sums, now, made or shared)
+        for play in self._play.values():
+            play.release()
 
     # -- the two updates ------------------------------------------------------------------------------------------
 
@@ -115,7 +127,7 @@ class Step:
         """`prepare` is called when the generator is free again; what it answers is passed on. `shared`: samples that are there."""
         rules, choice = self.rules, state["set.loss"]
         x, y = batch
-        weights = Weights(self.d, state["d.params"])
+        weights = self._play["d"].weights(self.d, state["d.params"])
         first = 8 * (update + 1)  # every forward of a step has streams of its own
         with self._beside(0):
             with torch.no_grad():
@@ -138,7 +150,7 @@ class Step:
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
         loss = loss + self._penalty(state, weights, x, fake, y, draws, update)
-        update_("d", state, weights.gradients(loss), rules, draws, update + 1, now.step)
+        update_("d", state, self._gradients(weights, loss), rules, draws, update + 1, now.step)
         if rules.game.clip:
             self._clip(state, choice)
         sums[0].add_(loss.detach())
@@ -176,7 +188,7 @@ class Step:
         """What the generator is judged by, with the way back to its weights."""
         y = batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
         z = self._noise(state, draws, self.rules.n_critic)
-        weights = Weights(self.g, state["g.params"])
+        weights = self._play["g"].weights(self.g, state["g.params"])
         return _Samples(weights, y, self._forward("g", state, weights.views(), (z,), y, draws, 0)[0])
 
     def _generator(
@@ -199,10 +211,16 @@ class Step:
         if classes is not None:
             y = made.y if made.y is not None else batches(rules.n_critic - 1)[1]
             loss = loss + rules.class_g * class_loss(classes, y)
-        update_("g", state, made.weights.gradients(loss), rules, draws, 0, now.step)
+        update_("g", state, self._gradients(made.weights, loss), rules, draws, 0, now.step)
         if rules.ema is not None:
             average_(state, rules.ema)
         sums[1].add_(loss.detach())
+
+    def _gradients(self, weights: Weights, loss: Tensor) -> list[Tensor]:
+        found = weights.gradients(loss)
+        for play in self._play.values():
+            play.settle()
+        return found
 
     def _beside(self, lane: int) -> AbstractContextManager[None]:
         return nullcontext() if self._lanes is None else self._lanes.beside(lane)

@@ -243,7 +243,7 @@ class MemberRandomness(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = "" if getattr(func, "__module__", "") == "torch.nn.init" else getattr(func, "__name__", "")
         if name in _DROPOUTS:
             return self._dropout(name, *args, **kwargs)
         if name in _LIKE:
@@ -284,6 +284,9 @@ _REFUSED = {
     "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",
     "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
 }  # fmt: skip
+DRAWS = (
+    _DROPOUTS | _LIKE.keys() | _FRESH.keys() | _IN_PLACE.keys() | _REFUSED
+)  # functions and methods that draw, by name
 
 
 class Streams:

@@ -82,9 +82,28 @@ def _build_foreign(
             f"the {role} {name} does not take these settings ({error}): its constructor is {cls.__name__}{signature}"
         ) from None
     try:
-        return cls(**arguments)
+        return _with_sizes(cls(**arguments), given)
     except Exception as error:
         raise UserError(f"the {role} {name} could not be built: {_one_line(error)}") from error
+
+
+def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
+    """Lets lazy layers learn their sizes from one pass over zeros; buffers that have one already stay as they are."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    if not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        return module
+    before = {name: buffer.clone() for name, buffer in module.named_buffers() if not is_lazy(buffer)}
+    zeros = [torch.zeros(2, *((given["latent"],) if "latent" in given else given["shape"]))]
+    if "y" in inspect.signature(module.forward).parameters:
+        zeros.append(torch.zeros(2, dtype=torch.int64))
+    with torch.no_grad():
+        module(*zeros)
+        for name, buffer in module.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+    return module
 
 
 def load_own(name: str, what: str, trust_code: bool) -> Any:

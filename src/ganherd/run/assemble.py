@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ganherd import nets
 from ganherd.data import source
@@ -23,6 +24,8 @@ from ganherd.herd.pace import Pace, paces
 from ganherd.herd.play import logits_of
 from ganherd.herd.state import Seat, State, takes_label
 from ganherd.herd.streams import MemberRandomness
+from ganherd.herd.tryout import try_out
+from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import Recipe
 from ganherd.recipe_strategy import in_steps
 from ganherd.run import grow, origins
@@ -146,6 +149,13 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
         state = {name: value[: len(own)].clone() for name, value in state.items()}
     for name, make_g, _ in each:
         _try_once(name, make_g, make_d, recipe, dataset)
+    for blueprint, make, named, is_g in (
+        *((breed.g, make_g, name, True) for breed, (name, make_g, _) in zip(breeds.all, each, strict=True)),
+        (d, make_d, recipe.nets.discriminator.name, False),
+    ):
+        if is_foreign(named):
+            shape = (recipe.nets.latent,) if is_g else dataset.shape
+            blueprint.adopt(try_out(make, partial(_inputs, shape, blueprint.takes_label, classes, dtype), dtype))
     shared_parts(recipe.strategy.share, breeds, d, made.members)  # a layer that is not there is said before all else
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
@@ -179,6 +189,13 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
         trust_code,
         list(kept),
     )
+
+
+def _inputs(shape: tuple[int, ...], label: bool, classes: int, dtype: torch.dtype, number: int) -> tuple[Tensor, ...]:
+    """Something to try a net out on: four rows of noise, and labels if it takes them."""
+    generator = torch.Generator().manual_seed(number)
+    x = torch.rand(4, *shape, generator=generator, dtype=dtype) * 2 - 1
+    return (x, torch.randint(max(classes, 1), (4,), generator=generator)) if label else (x,)
 
 
 def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
@@ -246,7 +263,8 @@ def _try_once(
                 f"the discriminator {recipe.nets.discriminator.name} answers {len(answer)} tensors, the second {seen} for two "
                 f"images; beside the logits it may say which class it sees, {(2, classes)} here, and nothing else."
             )
-        if not torch.equal(before, torch.random.get_rng_state()):
+        tried = is_foreign(name) or is_foreign(recipe.nets.discriminator.name)  # which names the function that draws
+        if not tried and not torch.equal(before, torch.random.get_rng_state()):
             raise UserError(
                 "the nets draw random numbers where ganherd cannot give each member its own (dropout inside of attention "
                 "does so): use randn, rand or nn.Dropout instead."

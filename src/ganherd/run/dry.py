@@ -11,7 +11,7 @@ from ganherd.herd.engine import memory_per_member, rate
 from ganherd.herd.state import bytes_per_member
 from ganherd.memory import refused_if_too_large
 from ganherd.recipe import Recipe, parse_budget
-from ganherd.run import phases
+from ganherd.run import guarded, phases
 from ganherd.run.assemble import Assembly, assemble
 from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.device import missing_gpu
@@ -66,6 +66,7 @@ def _measured(assembly: Assembly) -> dict[str, Any]:
     if slow := herd.device.type == "cpu" and took > LONG:  # a GPU's first step compiles
         engine, at_once, speed = f"not chosen yet: one step of one member takes {duration(took)} here", 1, 1 / took
     else:
+        guarded.examine(assembly)
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
         engine, at_once, speed = (
             plan.describe(herd.size),

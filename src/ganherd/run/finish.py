@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from ganherd import pictures, scores
 from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.breeds import Breed
+from ganherd.herd.custom import twin
 from ganherd.herd.state import State, bases, buffers_of
 from ganherd.herd.streams import PRIORS
 from ganherd.mixture import Mixture, recalibrated
@@ -101,7 +101,7 @@ def _generators(exported: State, breed: Breed, net: Net, rows: Sequence[int]) ->
     """Those of one breed, which are these rows of what was exported."""
     own = {name: value[list(rows)] for name, value in breed.view(exported).items()}
     views = {name: value.clone() for name, value in breed.g.views(own["g.params"]).items()}
-    module = copy.deepcopy(breed.g.module).cpu().eval()
+    module = twin(breed.g.module).cpu().eval()
     return Generators(net, len(breed.slots), module, views, buffers_of(own, "g"))
 
 

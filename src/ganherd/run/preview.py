@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from ganherd import pictures
 from ganherd.herd import streams
 from ganherd.herd.breeds import Breed
+from ganherd.herd.custom import twin
 from ganherd.herd.engine import Herd
 from ganherd.herd.play import EitherWay
 from ganherd.herd.state import Blueprint, buffers_of, members_of
@@ -21,6 +21,13 @@ from ganherd.run.assemble import Assembly
 
 _IMAGES = 64  # of each member
 _MEMBERS_AT_ONCE = 16
+
+
+def _evaluated(net: Blueprint) -> Blueprint:
+    """The same net in eval mode."""
+    found = Blueprint(twin(net.module).eval())
+    found.adopt(net.habits)
+    return found
 
 
 def at_once(herd: Herd) -> int:
@@ -39,9 +46,7 @@ class Preview:
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
-        self._plays = {
-            breed: EitherWay(Blueprint(copy.deepcopy(breed.g.module).eval())) for breed in assembly.herd.breeds.all
-        }
+        self._plays = {breed: EitherWay(_evaluated(breed.g)) for breed in assembly.herd.breeds.all}
         self._found: tuple[int, tuple[float, list[float]]] | None = None
 
     def _rows(self, member: int) -> Tensor:

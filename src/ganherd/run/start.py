@@ -15,7 +15,7 @@ from ganherd.errors import Interrupted, UserError
 from ganherd.herd import streams
 from ganherd.memory import refused_if_too_large
 from ganherd.recipe import Recipe
-from ganherd.run import cadence, checkpoint, phases, trackers
+from ganherd.run import cadence, checkpoint, guarded, phases, trackers
 from ganherd.run.assemble import Assembly
 from ganherd.run.budget import plan_budget, too_short
 from ganherd.run.catch_up import bring_back
@@ -126,6 +126,7 @@ def _begin(
     for note in [*assembly.notes, *missing_gpu(recipe)]:
         say(f"note: {note}")
     set_precision(recipe)
+    guarded.examine(assembly, say)
     plan = planned(assembly, recipe.engine, say)
     own = settle_in(assembly, plan)
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, own, whole))
@@ -216,6 +217,8 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         paced = vars(together(everyone, lambda: cadence.planned(assembly, recorded_pace(info, folder))))
         meetings = together(everyone, lambda: recorded_meetings(info, folder))
         set_precision(recipe)
+        guarded.examine(assembly, say)
+        together(everyone, lambda: guarded.refuse(assembly, plan.name))
         if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
             plan = planned(assembly, recipe.engine.model_copy(update={"name": plan.name}), say)
         own = settle_in(assembly, plan)

@@ -6,7 +6,6 @@ estimate lies below the true value; `bdmc` finds how far, on points that are sim
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ganherd.errors import UserError
+from ganherd.herd.custom import twin
 from ganherd.herd.state import takes_label
 from ganherd.scores.ais_hmc import Chains, Decoder, Hmc, Likelihood, full_precision
 
@@ -192,8 +192,10 @@ def decoder_of(
     if not (0 <= member < mixture.members and 0 <= replica < mixture.replicas):
         raise UserError(f"there is no member {member} of replica {replica}; both are counted from 0.")
     breed, own = mixture.generator(member, replica)
-    module = copy.deepcopy(breed.module)
-    module.load_state_dict(own, strict=False)
+    module = twin(breed.module)
+    with torch.no_grad():
+        for name, value in (*module.named_parameters(), *module.named_buffers()):
+            value.copy_(own[name])
     module.to(device, dtype).eval().requires_grad_(False)
     scale, offset = mixture.scale, mixture.offset
     if mixture.is_image:

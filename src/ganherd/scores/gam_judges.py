@@ -56,7 +56,6 @@ class Judges:
         """float64 [n] of rows of one set, in the data's own units."""
         if self.normed and len(x) < 2:
             raise UserError("judges with batch norm look at two samples at least: give a larger -n.")
-        state = {name: value[member] for part in (self.params, self.buffers) for name, value in part.items()}
         like = next(iter(self.params.values()))
         out = []
         with torch.no_grad():
@@ -65,6 +64,10 @@ class Judges:
                 given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
                 if takes_label(self.module):
                     given += (torch.from_numpy(y[rows]).to(like.device),)
+                state = {name: value[member] for name, value in self.params.items()}
+                state |= {
+                    name: value[member].clone() for name, value in self.buffers.items()
+                }  # which a pass may change
                 out.append(logits_of(called(self.module, state, given)).reshape(-1).double().cpu())
         return np.asarray(torch.cat(out).numpy())
 

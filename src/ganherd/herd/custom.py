@@ -1,0 +1,123 @@
+"""What plain modules of a user may do that neither a traced graph nor `vmap` would show: hooks, replaced methods, and the like."""
+
+from __future__ import annotations
+
+import copy
+import os
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as _of_all  # its dictionaries of hooks that every module runs
+
+_FORWARD = ("_forward_hooks", "_forward_pre_hooks")
+_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
+_EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks")
+_EVERYWHERE_BACK = ("_global_backward_hooks", "_global_backward_pre_hooks")
+_LIBRARIES = tuple(
+    os.path.dirname(os.path.abspath(one)) + os.sep for one in (torch.__file__, os.path.dirname(__file__))
+)
+
+
+def why_not_traced(module: nn.Module) -> str:
+    """Return why a graph of this module would leave something out; empty if it would not.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2))
+    >>> handle = net[0].register_forward_hook(lambda layer, given, out: out * 2)
+    >>> why_not_traced(net)
+    'its layer 0 (Linear) has a hook'
+    """
+    if any(getattr(_of_all, hooks) for hooks in (*_EVERYWHERE, *_EVERYWHERE_BACK)):
+        return "a hook is registered for all modules"
+    for name, layer in module.named_modules():
+        if any(getattr(layer, hooks) for hooks in (*_FORWARD, *_BACKWARD)):
+            return f"{_called(name, layer)} has a hook"
+        if replaced := _replaced(layer):
+            return f"{replaced} of {_called(name, layer)} is replaced"
+    return ""
+
+
+def why_alone(module: nn.Module) -> str:
+    """Return why only one member at a time can run this module; empty if all can at once."""
+    if any(getattr(_of_all, hooks) for hooks in _EVERYWHERE_BACK):
+        return "a backward hook is registered for all modules"
+    for name, layer in module.named_modules():
+        if any(getattr(layer, hooks) for hooks in _BACKWARD):
+            return f"{_called(name, layer)} has a backward hook"
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            return f"its parameter {name} has a gradient hook"
+        if type(parameter) is not nn.Parameter:
+            return f"its parameter {name} is of the class {type(parameter).__name__}"
+    return ""
+
+
+def _called(name: str, layer: nn.Module) -> str:
+    return f"its layer {name} ({type(layer).__name__})" if name else "the module itself"
+
+
+def _replaced(layer: nn.Module) -> str:
+    """Return the name of a method that an instance, or a change of a class of PyTorch, has replaced."""
+    kind = type(layer)
+    for name, value in vars(layer).items():
+        if callable(value) and callable(getattr(kind, name, None)) and not isinstance(value, nn.Module):
+            return name
+    forward: Any = kind.forward
+    changed = kind.__module__.startswith("torch.nn.modules") and not forward.__module__.startswith("torch.nn")
+    return "forward" if changed else ""
+
+
+def line_of(error: BaseException) -> str:
+    """Return the line of the user's own code that raised an error, e.g. "nets.py, line 12"; empty if there is none."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    return f"{os.path.basename(lines[-1].filename)}, line {lines[-1].lineno}" if lines else ""
+
+
+def is_own(filename: str) -> bool:
+    """Return whether a file is the user's: neither PyTorch nor ganherd."""
+    return not filename.startswith(("<", *_LIBRARIES)) and f"{os.sep}ganherd{os.sep}" not in filename
+
+
+def twin(module: nn.Module) -> nn.Module:
+    """Return a copy whose hooks belong to it: those that hold the module in a closure hold the copy.
+
+    `copy.deepcopy` refuses tensors that a forward pass left in the module, and shares functions.
+    """
+    memo: dict[int, Any] = {}
+    for layer in module.modules():
+        for value in _tensors(list(vars(layer).values())):
+            if value.grad_fn is not None:
+                memo[id(value)] = value.detach().clone()
+    copied = copy.deepcopy(module, memo)
+    for layer in copied.modules():
+        for hooks in (*_FORWARD, *_BACKWARD):
+            own = getattr(layer, hooks)
+            for key, hook in own.items():
+                own[key] = _moved(hook, memo)
+    for before, after in zip(module.parameters(), copied.parameters(), strict=True):
+        for hook in (before._backward_hooks or {}).values():
+            after.register_hook(_moved(hook, memo))
+    return copied
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _moved(hook: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any]:
+    """Return a hook with what its closure holds of the module replaced by the copy's."""
+    if not isinstance(hook, types.FunctionType) or not hook.__closure__:
+        return hook
+    cells = tuple(types.CellType(memo.get(id(cell.cell_contents), cell.cell_contents)) for cell in hook.__closure__)
+    moved = types.FunctionType(hook.__code__, hook.__globals__, hook.__name__, hook.__defaults__, cells)
+    moved.__kwdefaults__ = hook.__kwdefaults__
+    return moved

@@ -1,0 +1,221 @@
+"""Compare every engine with plain PyTorch on a small batch, so that no engine trains a net wrongly without a word.
+
+The comparison does not depend on a list of what engines support. It trains the net on a CPU in float64, once as real module
+instances with PyTorch's Adam (see `reference`) and once with each engine, from the same weights, data and random streams. After
+every step all outputs, gradients, parameters and buffers must agree. The net trains against a trivial partner, so that a
+difference is the net's own.
+
+It covers what an engine makes of a module. It does not cover the GPU's kernels, which the tests compare with plain PyTorch,
+and it cannot see what a module does only after more steps than the comparison has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ganherd.errors import UserError
+from ganherd.herd import streams
+from ganherd.herd.agreement import Agreement, compare
+from ganherd.herd.breeds import Breeds
+from ganherd.herd.engine import Engine, Herd, Plan
+from ganherd.herd.fallback import slow_operations
+from ganherd.herd.reference import PlainGan, Settings, Snapshot
+from ganherd.herd.state import State, buffers_of, new_state, seeded
+from ganherd.herd.step import SUMS
+from ganherd.herd.trial import (
+    SEATS,
+    SMALL,
+    Extent,
+    Task,
+    call_once,
+    feed_of,
+    operations,
+    rules_of,
+    unrelated_random_numbers,
+)
+
+ENGINES = ("loop", "fused")  # `graph` runs the same lowered net as `fused`
+_EXPENSIVE = 2e7  # floating-point operations of a net on one sample, above which the smaller comparison is made
+
+History = list[list[Snapshot]]  # by member: at the start, and after each step
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the guard found out about one net."""
+
+    extent: str
+    results: dict[str, Agreement]  # by engine
+    slow: tuple[str, ...] = ()  # operations that vmap runs member by member, because PyTorch has no rule for all
+
+
+class _PlainFailure(Exception):
+    """Plain PyTorch itself cannot train the net."""
+
+
+def check(task: Task, extent: Extent | None = None) -> Report:
+    """Train the net plainly and with each engine, and compare.
+
+    Args:
+        extent: how much to compute; by default less for a net that is expensive on a CPU.
+
+    Raises:
+        UserError: if plain PyTorch cannot train the net either.
+    """
+    extent = extent or (SMALL if operations(task) > _EXPENSIVE else Extent())
+    dtype, plain = _reference(task, extent)
+    with slow_operations() as slow:
+        results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}
+    return Report(extent.describe(dtype), results, tuple(sorted(slow)))
+
+
+def likely_cause(task: Task) -> str:
+    """Say why even `loop` may differ from plain PyTorch, as far as the module shows it."""
+    first, second = (_reference(task, SMALL, seed) for seed in (0, 9))
+    pairs = ((a, b) for one, two in zip(first[1], second[1], strict=True) for a, b in zip(one, two, strict=True))
+    if any(compare(a, b, task.kind, first[0]).why for a, b in pairs):
+        return (
+            "it draws random numbers outside of the member's stream, so plain PyTorch does not repeat its own numbers either: "
+            "draw them with torch.rand, torch.randn or dropout"
+        )
+    with unrelated_random_numbers(9):
+        module = task.make()
+        hooked = [name for name, parameter in module.named_parameters() if parameter._backward_hooks]
+        before = _python_state(module)
+        call_once(module, task)
+        changed = sorted(name for name, value in _python_state(module).items() if value != before.get(name))
+    if changed:
+        return f"its forward changes the Python attribute {changed[0]}, which members share: make it a buffer"
+    if hooked:
+        return f"its parameter {hooked[0]} has a gradient hook: scale the gradient in forward, or freeze the parameter"
+    return "Python state that forward changes, or random numbers outside of the member's stream"
+
+
+# -- the two sides of the comparison ----------------------------------------------------------------------------------
+
+
+def _reference(task: Task, extent: Extent, seed: int = 0) -> tuple[torch.dtype, History]:
+    """Train plainly in float64, or in float32 if the module has tensors that only fit that."""
+    failures = []
+    for dtype, apart in product((torch.float64, torch.float32), (False, True)):
+        try:
+            return dtype, _plain(task, extent, dtype, apart, seed)
+        except _PlainFailure as error:
+            failures.append(str(error))
+    raise UserError(
+        f"The {task.role} {task.name} cannot be trained by plain PyTorch: {failures[-1]}. Correct the module."
+    )
+
+
+def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool, seed: int) -> History:
+    """Train real module instances, one member after another; see `PlainGan` for `apart`."""
+    rules, feed, found = rules_of(task, extent), feed_of(task, extent, dtype), []
+    try:
+        with unrelated_random_numbers(seed):
+            for row, seat in enumerate(SEATS):
+                keys = (streams.key(seat.base(), purpose) for purpose in (streams.INIT_G, streams.INIT_D))
+                g, d = (seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
+                gan = PlainGan(g, d, row, np.array([seat.base()]), rules, feed, Settings(), apart)
+                found.append([gan.snapshot()])
+                for step in range(extent.steps):
+                    gan.step(step)
+                    found[-1].append(gan.snapshot())
+    except UserError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        raise _PlainFailure(_one_line(error)) from error
+    return found
+
+
+def _result(task: Task, extent: Extent, dtype: torch.dtype, name: str, plain: History) -> Agreement:
+    """Train with one engine, as often as the extent says, always from the same start."""
+    try:
+        with unrelated_random_numbers(1):
+            herd = _herd(task, extent, dtype)
+            start = {key: value.clone() for key, value in herd.state.items()}
+            engine = Engine(herd, Plan(name, len(SEATS), 1, "cpu"))
+        worst = Agreement(0.0)
+        for number in range(extent.passes):
+            with unrelated_random_numbers(2 + number):
+                worst = max(worst, _one_pass(engine, start, plain, task.kind, dtype), key=_severity)
+            if worst.why:
+                break
+        return worst
+    except Exception as error:  # whatever stops the engine: it cannot be used for this net
+        return Agreement(math.nan, f"it fails: {_one_line(error)}")
+
+
+def _one_pass(engine: Engine, start: State, plain: History, net: str, dtype: torch.dtype) -> Agreement:
+    """Train with the engine up to the first step after which it differs from plain PyTorch."""
+    herd, worst = engine.herd, Agreement(0.0)
+    for name, value in herd.state.items():
+        value.copy_(start[name])
+    for step in range(len(plain[0])):
+        sums = herd.no_sums()
+        if step:
+            engine.advance(step - 1, step, sums)
+        for row, snapshots in enumerate(plain):
+            there = _snapshot(herd, sums if step else None, row)
+            found = compare(snapshots[step], there, net, dtype, "" if step else "initial")
+            worst = max(worst, found, key=_severity)
+        if worst.why:
+            break
+    return worst
+
+
+def _severity(one: Agreement) -> tuple[bool, float]:
+    return bool(one.why), one.difference
+
+
+def _snapshot(herd: Herd, sums: Tensor | None, row: int) -> Snapshot:
+    """The same as `PlainGan.snapshot`, of one member of an engine's herd; `sums`: of its last step, if it made one."""
+    out: Snapshot = {}
+    for kind, net in (("g", herd.g), ("d", herd.d)):
+        named = {**net.views(herd.state[f"{kind}.params"]), **buffers_of(herd.state, kind)}
+        out |= {(kind, "value", name): value[row] for name, value in named.items()}
+        if sums is not None:
+            gradients = net.views(herd.state[f"{kind}.adam.m"])  # beta1 is zero: of the last update alone
+            out |= {(kind, "gradient", name): value[row] for name, value in gradients.items()}
+    if sums is not None:
+        out |= {("", "output", name): sums[number, row] for number, name in enumerate(SUMS)}
+    return out
+
+
+def _herd(task: Task, extent: Extent, dtype: torch.dtype) -> Herd:
+    adam, make_g, make_d = Settings(), *task.pair()
+    both = [1.0] * len(SEATS)
+    settings = {
+        "lr_g": [adam.lr * one for one in both],
+        "lr_d": [adam.lr * one for one in both],
+        "beta1": [adam.beta1 * one for one in both],
+        "beta2": [adam.beta2 * one for one in both],
+    }
+    g, d, state = new_state(make_g, make_d, SEATS, {**settings, "loss": [0] * len(SEATS)}, dtype, ema=False)
+    if task.habits is not None:
+        (g if task.kind == "g" else d).adopt(task.habits)
+    feed = feed_of(task, extent, dtype)
+    return Herd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))
+
+
+def _python_state(module: nn.Module) -> dict[str, object]:
+    """Plain Python values that the module and its layers hold, by name; of collections, their length."""
+    found: dict[str, object] = {}
+    for prefix, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            if name.startswith("_"):
+                continue
+            if isinstance(value, (bool, int, float, str, type(None))):
+                found[f"{prefix}.{name}".lstrip(".")] = value
+            elif isinstance(value, (list, dict, set)):
+                found[f"{prefix}.{name}".lstrip(".")] = len(value)
+    return found
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0].rstrip('.')}"

@@ -1,0 +1,179 @@
+"""What a user sees of the guard: an engine that would train a net wrongly is not used, and the reason is given."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ganherd import recipe_file
+from ganherd.herd import guard
+from ganherd.herd.agreement import Agreement
+from ganherd.herd.guard import Report
+from ganherd.herd.play import EitherWay
+from ganherd.nets import catalog
+from ganherd.run import guarded
+from ganherd.run.assemble import Assembly, assemble
+from little import be_brief
+from small import small_recipe
+
+NETS = '''
+import math
+from torch import nn
+
+class D(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), 1)
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+'''  # fmt: skip
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
+    """Lets engines differ on the discriminator, and returns the names of the nets that were compared since."""
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
+    be_brief(monkeypatch)
+
+    def lets(**differ: str) -> list[str]:
+        names: list[str] = []
+
+        def check(task, extent=None):
+            names.append(task.role)
+            own = differ if task.role == "discriminator" else {}
+            return Report("little", {name: Agreement(float(name in own), own.get(name, "")) for name in guard.ENGINES})
+
+        monkeypatch.setattr(guard, "check", check)
+        return names
+
+    return lets
+
+
+@pytest.fixture
+def recipe(cli, data) -> Path:
+    Path("guarded_nets.py").write_text(NETS)
+    nets = {"discriminator": {"name": "guarded_nets:D", "settings": {}}}
+    path = Path("mine.yaml")
+    path.write_text(yaml.safe_dump(small_recipe(data, nets=nets, engine={"name": "auto"}, train={"budget": "2steps"})))
+    return path
+
+
+def assembled(path: Path) -> Assembly:
+    return assemble(recipe_file.load(path), trust_code=True)
+
+
+def test_an_engine_that_differs_is_not_used(cli, recipe, compared) -> None:
+    compared(fused="its output differs by 1.0e-01")
+    answer = cli("train", recipe, "--run", "new", "--set", "run.scores=false")
+    assert answer.code == 0, answer
+    assert (
+        "the discriminator guarded_nets:D is not what it is in plain PyTorch: its output differs by 1.0e-01"
+        in answer.err
+    )
+    assert json.loads(Path("new/run.json").read_text())["engine"]["name"] == "loop"
+
+
+def test_an_engine_that_differs_and_was_asked_for_is_refused(cli, recipe, compared) -> None:
+    compared(fused="its output differs by 1.0e-01")
+    told = cli("train", recipe, "--run", "new", "--set", "engine.name=fused").sentence
+    assert "its output differs by 1.0e-01" in told and "set it to loop" in told
+    assert not Path("new").exists()
+
+
+def test_a_net_that_even_loop_trains_wrongly_is_refused_with_the_likely_cause(cli, recipe, compared) -> None:
+    compared(loop="its output differs by 1.0e-01", fused="its output differs by 2.0e-01")
+    told = cli("train", recipe, "--run", "new").sentence
+    assert told.startswith(
+        "The discriminator guarded_nets:D cannot be trained as plain PyTorch trains it: with the engine loop,"
+    )
+    assert "its output differs by 1.0e-01. Likely cause: " in told
+    assert not Path("new").exists()
+
+
+def test_pictures_and_scores_of_a_net_that_differs_are_made_one_by_one_too(recipe, compared) -> None:
+    compared(fused="its output differs by 1.0e-01")
+    herd = assembled(recipe)
+    guarded.examine(herd)
+    assert "its output differs" in herd.herd.d.alone and not EitherWay(herd.herd.d).mapped
+    assert EitherWay(herd.herd.g).mapped
+
+
+def test_explain_shows_each_net_with_each_engine(cli, recipe, compared) -> None:
+    compared(fused="its output differs by 1.0e-01")
+    g, d = json.loads(cli("train", recipe, "--explain", "--json").out)["nets"]
+    assert g["guard"]["engines"]["fused"] == {"difference": 0.0, "why": ""}
+    assert d["guard"]["engines"]["fused"] == {"difference": 1.0, "why": "its output differs by 1.0e-01"}
+    text = cli("train", recipe, "--explain").out
+    assert text.count("compared with plain PyTorch (little)") == 2
+    assert "fused: not used, its output differs by 1.0e-01" in text and "loop: equal" in text
+
+
+def test_explain_shows_engines_that_fail_as_json(cli, recipe, compared, monkeypatch) -> None:
+    failed = Report("little", dict.fromkeys(guard.ENGINES, Agreement(math.nan, "it fails: ValueError")))
+    compared()
+    monkeypatch.setattr(guard, "check", lambda task, extent=None: failed)
+    _, d = json.loads(cli("train", recipe, "--explain", "--json").out)["nets"]
+    assert d["guard"]["engines"]["loop"] == {"difference": None, "why": "it fails: ValueError"}
+
+
+def test_a_run_is_not_continued_with_an_engine_that_differs(cli, recipe, compared) -> None:
+    compared()
+    words = ["--set", "engine.name=fused", "--set", "run.scores=false"]
+    assert cli("train", recipe, "--run", "new", *words).code == 0
+    compared(fused="its output differs by 1.0e-01")
+    assert cli("train", "--resume", "new", "--trust-code", "--budget", "3steps").code == 0  # as compared before
+    for file in (Path("../cache/guard")).iterdir():
+        file.unlink()
+    told = cli("train", "--resume", "new", "--trust-code", "--budget", "4steps").sentence
+    assert "its output differs by 1.0e-01" in told and "train the recipe again in a new run" in told
+
+
+def test_a_net_is_compared_once_and_again_when_its_source_changes(recipe, compared) -> None:
+    names, herd = compared(fused="it differs"), assembled(recipe)
+    first = [report for _, report in guarded.checked(herd)]
+    assert names == ["generator", "discriminator"]
+    assert [report for _, report in guarded.checked(herd)] == first and len(names) == 2
+    with Path(sys.modules["guarded_nets"].__file__ or "").open("a") as file:
+        file.write("# changed\n")
+    list(guarded.checked(herd))
+    assert names == ["generator", "discriminator", "discriminator"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"extent": 1, "engines": {"loop": 3}}', '{"engines": {}}'])
+def test_a_damaged_cache_is_not_believed(recipe, compared, content: str) -> None:
+    names, herd = compared(), assembled(recipe)
+    list(guarded.checked(herd))
+    for file in Path("../cache/guard").iterdir():
+        file.write_text(content)
+    list(guarded.checked(herd))
+    assert len(names) == 4
+
+
+def test_a_refusal_is_not_remembered(recipe, compared) -> None:
+    names, herd = compared(loop="it differs", fused="it differs"), assembled(recipe)
+    for _ in range(2):
+        list(guarded.checked(herd))
+    assert names == ["generator", "discriminator", "discriminator"]
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        (role, name)
+        for role in ("generator", "discriminator")
+        for name, spec in catalog.specs(role).items()
+        if not spec.sizes or 8 in spec.sizes  # the data has 8 pixels
+    ],
+)
+def test_every_packaged_net_is_the_same_with_every_engine(role, name, cli, data, compared, monkeypatch) -> None:
+    nets = {role: {"name": name}, "latent": 4}
+    herd = assemble(recipe_file.load(small_recipe(data, nets=nets, loss={"name": "wasserstein-gp"})))
+    monkeypatch.setenv("GANHERD_CACHE", "nothing")
+    for task, report in guarded.checked(herd):
+        assert not any(result.why for result in report.results.values()), (task, report)

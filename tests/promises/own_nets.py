@@ -1,0 +1,663 @@
+"""Nets as users write them, an idiom each: every class is a generator and a discriminator, by what its constructor is given."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+WIDTH = 8
+
+
+class Net(nn.Module):
+    """Two linear layers; `setup` and `mid` are what an idiom is about."""
+
+    def __init__(self, shape: tuple[int, ...], latent: int = 0) -> None:
+        super().__init__()
+        self.shape = shape if latent else ()
+        self.f = nn.Linear(latent or math.prod(shape), WIDTH)
+        self.o = nn.Linear(WIDTH, math.prod(shape) if latent else 1)
+        self.setup()
+
+    def setup(self) -> None:
+        pass
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.o(self.mid(torch.tanh(self.f(x.flatten(1)))))
+        return torch.tanh(out).reshape(-1, *self.shape) if self.shape else out
+
+
+# -- what trains as in plain PyTorch ----------------------------------------------------------------------------------
+
+
+class FrozenLayer(Net):
+    """A layer with `requires_grad_(False)`."""
+
+    def setup(self) -> None:
+        self.f.requires_grad_(False)
+
+
+class FrozenWeight(Net):
+    """One frozen parameter of a layer that learns."""
+
+    def setup(self) -> None:
+        self.o.weight.requires_grad_(False)
+
+
+class NoGrad(Net):
+    """`torch.no_grad` in forward."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = h.std(0) + 0.1
+        return h / scale
+
+
+class NoGradMethod(Net):
+    """A method under `@torch.no_grad()`."""
+
+    @torch.no_grad()
+    def scale(self, h: Tensor) -> Tensor:
+        return h.abs().mean()
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h / (self.scale(h) + 0.5)
+
+
+class InferenceMode(Net):
+    """`torch.inference_mode` in forward."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        with torch.inference_mode():
+            scale = float(h.abs().mean())
+        return h / (scale + 0.5)
+
+
+class EnableGrad(Net):
+    """`torch.enable_grad` within `no_grad`."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            shift = h.mean(0)
+            with torch.enable_grad():
+                h = h * h
+        return h - shift
+
+
+class _Reverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return -grad
+
+
+_reverse = _Reverse.apply
+
+
+class OwnFunction(Net):
+    """A gradient reversal, an own `autograd.Function`."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return _reverse(h)
+
+
+class _Sign(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.sign(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad
+
+
+class FunctionWithVmapRule(Net):
+    """A straight-through estimator that knows `vmap`."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + _Sign.apply(h)
+
+
+class ForwardHook(Net):
+    """A forward hook that changes what a layer answers."""
+
+    def setup(self) -> None:
+        self.f.register_forward_hook(lambda layer, given, out: out * 2)
+
+
+class ForwardPreHook(Net):
+    """A forward pre-hook that changes what a layer sees."""
+
+    def setup(self) -> None:
+        self.o.register_forward_pre_hook(lambda layer, given: (given[0] * 0.5,))
+
+
+class HookOfTheModule(Net):
+    """A hook on the whole net."""
+
+    def setup(self) -> None:
+        self.register_forward_hook(lambda net, given, out: out * 0.7)
+
+
+class BackwardHook(Net):
+    """A full backward hook that changes a gradient."""
+
+    def setup(self) -> None:
+        self.o.register_full_backward_hook(lambda layer, into, out: (into[0] * 3,))
+
+
+class BackwardPreHook(Net):
+    """A full backward pre-hook that changes a gradient."""
+
+    def setup(self) -> None:
+        self.f.register_full_backward_pre_hook(lambda layer, out: (out[0] * 0.5,))
+
+
+class GradientHook(Net):
+    """A hook on a parameter's gradient: half of the weight does not learn."""
+
+    def setup(self) -> None:
+        self.register_buffer("mask", (torch.rand(WIDTH, 1) > 0.5).float())
+        self.f.weight.register_hook(lambda grad: grad * self.mask)
+
+
+class TensorHook(Net):
+    """A hook on a tensor within forward."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        if h.requires_grad:
+            h.register_hook(lambda grad: grad.clamp(-1e-3, 1e-3))
+        return h
+
+
+class BufferAdded(Net):
+    """A buffer that grows by `+=`."""
+
+    def setup(self) -> None:
+        self.register_buffer("t", torch.zeros(()))
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.t += 1
+        return h * torch.clamp(self.t / 20, max=1.0)
+
+
+class BufferMultiplied(Net):
+    """A buffer that fades by `*=`."""
+
+    def setup(self) -> None:
+        self.register_buffer("m", torch.ones(WIDTH))
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.m *= 0.9
+        return h * self.m.clone()
+
+
+class BufferAssigned(Net):
+    """A running mean that is assigned."""
+
+    def setup(self) -> None:
+        self.register_buffer("m", torch.zeros(WIDTH), persistent=False)
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.m = 0.9 * self.m + 0.1 * h.detach().mean(0)
+        return h - self.m
+
+
+class BufferData(Net):
+    """A buffer that changes through `.data`."""
+
+    def setup(self) -> None:
+        self.register_buffer("m", torch.zeros(WIDTH))
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.m.data = self.m * 0.5 + h.detach().mean(0)
+        return h - self.m.clone()
+
+
+class BufferCopied(Net):
+    """`copy_` and `lerp_` of buffers, and one of integers."""
+
+    def setup(self) -> None:
+        self.register_buffer("m", torch.zeros(WIDTH))
+        self.register_buffer("last", torch.zeros(WIDTH))
+        self.register_buffer("n", torch.zeros((), dtype=torch.int64))
+
+    def mid(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.m.lerp_(h.mean(0), 0.1)
+            self.last.copy_(h[0])
+        self.n += 1
+        return h - self.m.clone() / self.n + 0.1 * self.last.clone()
+
+
+class PaddedEmbedding(Net):
+    """`Embedding(padding_idx)`: the padding row does not learn."""
+
+    def setup(self) -> None:
+        self.e = nn.Embedding(3, WIDTH, padding_idx=1)
+        nn.init.normal_(self.e.weight)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * self.e((h[:, 0] * 3).long().remainder(3))
+
+
+class PaddedFunction(Net):
+    """The same by `F.embedding`, of a weight that is no layer's."""
+
+    def setup(self) -> None:
+        self.e = nn.Parameter(torch.randn(3, WIDTH))
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * F.embedding((h[:, 0] * 3).long().remainder(3), self.e, padding_idx=1)
+
+
+class RenormedEmbedding(Net):
+    """`Embedding(max_norm)`, which changes its weight in forward."""
+
+    def setup(self) -> None:
+        self.e = nn.Embedding(3, WIDTH, max_norm=0.3)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + self.e((h[:, 0] * 3).long().remainder(3))
+
+
+class ClampedWeight(Net):
+    """A weight that forward itself clips, through `.data`."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.o.weight.data.clamp_(-0.2, 0.2)
+        return h
+
+
+class OwnTrain(Net):
+    """`train()` overridden, to keep a batch norm in evaluation."""
+
+    def setup(self) -> None:
+        self.bn = nn.BatchNorm1d(WIDTH)
+
+    def train(self, mode: bool = True) -> Net:
+        super().train(mode)
+        self.bn.eval()
+        return self
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.bn(h)
+
+
+class EvalInConstructor(Net):
+    """A batch norm that the constructor puts into evaluation."""
+
+    def setup(self) -> None:
+        self.bn = nn.BatchNorm1d(WIDTH).eval()
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.bn(h)
+
+
+class ReplacedForward(Net):
+    """`forward` of a layer replaced on the instance."""
+
+    def setup(self) -> None:
+        plain = self.f.forward
+        self.f.forward = lambda x: 2 * plain(x)  # type: ignore[method-assign]
+
+
+class ClassicSpectralNorm(Net):
+    """`nn.utils.spectral_norm`, as in most SNGAN code."""
+
+    def setup(self) -> None:
+        self.f, self.o = nn.utils.spectral_norm(self.f), nn.utils.spectral_norm(self.o)
+
+
+class SpectralNorm(Net):
+    """`nn.utils.parametrizations.spectral_norm`."""
+
+    def setup(self) -> None:
+        self.f = nn.utils.parametrizations.spectral_norm(self.f)
+
+
+class ClassicWeightNorm(Net):
+    """`nn.utils.weight_norm`."""
+
+    def setup(self) -> None:
+        self.f = nn.utils.weight_norm(self.f)
+
+
+class WeightNorm(Net):
+    """`nn.utils.parametrizations.weight_norm`."""
+
+    def setup(self) -> None:
+        self.f = nn.utils.parametrizations.weight_norm(self.f)
+
+
+class Checkpoint(Net):
+    """`torch.utils.checkpoint` around layers with buffers of their own."""
+
+    def setup(self) -> None:
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh())
+
+    def mid(self, h: Tensor) -> Tensor:
+        return checkpoint(self.inner, h, use_reentrant=False)
+
+
+class ReentrantCheckpoint(Checkpoint):
+    """… the older, reentrant one."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return checkpoint(self.inner, h, use_reentrant=True)
+
+
+class Attention(Net):
+    """`MultiheadAttention(need_weights=False)`."""
+
+    def setup(self) -> None:
+        self.a = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def mid(self, h: Tensor) -> Tensor:
+        h = h.reshape(-1, WIDTH // 4, 4)
+        return (h + self.a(h, h, h, need_weights=False)[0]).flatten(1)
+
+
+class Dtypes(Net):
+    """`x.to(t.dtype)`, and `arange` with the dtype of a tensor."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        ramp = torch.arange(h.shape[1], dtype=h.dtype) / h.shape[1]
+        return h * ramp.to(h.dtype) + (h > 0).to(self.f.weight.dtype)
+
+
+class NumberDrawn(Net):
+    """A number that is drawn as a Python number."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * (0.5 + torch.rand(1).item())
+
+
+class NoiseOfItsShape(Net):
+    """Noise whose shape is read off a tensor."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + 0.1 * torch.randn(h.shape, dtype=h.dtype) + 0.1 * torch.rand(h.shape[0], 1, dtype=h.dtype)
+
+
+class OwnLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight * 2, self.bias)
+
+
+class SubclassOfALayer(Net):
+    """An own subclass of `nn.Linear`."""
+
+    def setup(self) -> None:
+        self.own = OwnLinear(WIDTH, WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.own(h)
+
+
+class Lists(Net):
+    """`ParameterList` and `ParameterDict`."""
+
+    def setup(self) -> None:
+        self.each = nn.ParameterList([torch.randn(WIDTH) for _ in range(2)])
+        self.named = nn.ParameterDict({"gain": torch.randn(())})
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * self.each[0] + self.each[1] * self.named["gain"]
+
+
+class Branch(Net):
+    """Control flow that depends on the data."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * 2 if h.mean() > 0 else h - 1
+
+
+class Residual(Net):
+    """`out += identity`."""
+
+    def setup(self) -> None:
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        out = self.inner(h)
+        out += h
+        return out
+
+
+class ChangedView(Net):
+    """A view that is changed in place changes what it is a view of."""
+
+    def setup(self) -> None:
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        h = self.inner(h)
+        first = h[:, :2]
+        first += 1
+        return h
+
+
+class InPlaceLayers(Net):
+    """Activations in place, the input of one read again."""
+
+    def setup(self) -> None:
+        self.inner, self.act = nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True)
+
+    def mid(self, h: Tensor) -> Tensor:
+        h = self.inner(h)
+        return self.act(h) + h
+
+
+class FunctionalDropout(Net):
+    """`F.dropout` under `self.training`."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return F.dropout(h, 0.3) if self.training else h
+
+
+class RememberedTensor(Net):
+    """A tensor that is kept to be looked at, and never read."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.last = h
+        return h
+
+
+class NumpyInConstructor(Net):
+    """Weights that NumPy and Python draw."""
+
+    def setup(self) -> None:
+        with torch.no_grad():
+            self.f.weight.copy_(torch.from_numpy(np.random.normal(size=self.f.weight.shape)))
+            self.f.bias.fill_(random.random())
+
+
+class Lazy(Net):
+    """A layer that learns its size from its first input."""
+
+    def setup(self) -> None:
+        self.inner = nn.LazyLinear(WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h)
+
+
+class UnusedAtTimes(Net):
+    """A layer that some steps do not use: Adam leaves it alone then."""
+
+    def setup(self) -> None:
+        self.register_buffer("n", torch.zeros((), dtype=torch.int64))
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.n += 1
+        return h + self.inner(h) if int(self.n) % 7 < 4 else h
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+class PythonRandom(Net):
+    """`random.random()` in forward."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * random.random()
+
+
+class NumpyRandom(Net):
+    """`np.random` in forward."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * np.random.rand()
+
+
+class NumpyGenerator(Net):
+    """A generator of NumPy's that the net keeps."""
+
+    def setup(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * self.rng.random()
+
+
+class Complex(Net):
+    """A complex parameter."""
+
+    def setup(self) -> None:
+        self.c = nn.Parameter(torch.randn(WIDTH, dtype=torch.complex64))
+
+    def mid(self, h: Tensor) -> Tensor:
+        return (h * self.c).real
+
+
+class Counter(Net):
+    """A Python number that forward counts up."""
+
+    def setup(self) -> None:
+        self.k = 0
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.k += 1
+        return h / self.k
+
+
+class HiddenCounter(Net):
+    """… in a module within, without an effect that shows at once."""
+
+    class Inner(nn.Module):
+        def forward(self, h: Tensor) -> Tensor:
+            self.k = getattr(self, "k", 0) + 1
+            return h if self.k < 1000 else -h
+
+    def setup(self) -> None:
+        self.inner = self.Inner()
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h)
+
+
+class Recurrent(Net):
+    """A tensor that one call leaves for the next."""
+
+    def setup(self) -> None:
+        self.h: Tensor | None = None
+
+    def mid(self, h: Tensor) -> Tensor:
+        before, self.h = self.h, h.detach()
+        return h if before is None else h + before.mean()
+
+
+class RandomConstant(Net):
+    """A tensor that the constructor draws and registers nowhere."""
+
+    def setup(self) -> None:
+        self.mask = torch.rand(WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * self.mask
+
+
+class NoParameters(nn.Module):
+    """Nothing that could be trained."""
+
+    def __init__(self, shape: tuple[int, ...], latent: int = 0) -> None:
+        super().__init__()
+        self.shape = shape if latent else ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1)[:, None, None, None].expand(-1, *self.shape) if self.shape else x.flatten(1).sum(1)
+
+
+class AllFrozen(Net):
+    """Every parameter frozen."""
+
+    def setup(self) -> None:
+        self.requires_grad_(False)
+
+
+class InPlaceMistake(Net):
+    """A change in place that autograd rejects."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        h = torch.exp(h)
+        h += 1
+        return h
+
+
+class SharedMemory(Net):
+    """Two parameters that are parts of one tensor."""
+
+    def setup(self) -> None:
+        both = torch.randn(2 * WIDTH)
+        self.one, self.two = nn.Parameter(both[: WIDTH + 1]), nn.Parameter(both[WIDTH - 1 :])
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * self.one[:WIDTH] + self.two[:WIDTH]
+
+
+class BufferOfAnotherShape(Net):
+    """A buffer that changes its shape."""
+
+    def setup(self) -> None:
+        self.register_buffer("m", torch.zeros(WIDTH))
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.m = h.detach().mean()
+        return h - self.m
+
+
+class LayerMadeLate(Net):
+    """A layer that is made in forward, which no optimiser would know."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(WIDTH, WIDTH)
+        return self.late(h)
+
+
+class AttentionDropout(Net):
+    """Dropout inside of attention, whose numbers no member's stream can give."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        h = h.reshape(-1, WIDTH // 4, 4)
+        return F.scaled_dot_product_attention(h, h, h, dropout_p=0.5).flatten(1)

@@ -1,0 +1,146 @@
+"""Own nets are never silently wrong: each idiom trains as in plain PyTorch with every engine, or is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ganherd import recipe_file
+from ganherd.errors import UserError
+from ganherd.herd import autotune
+from ganherd.herd.engine import Engine, Plan
+from ganherd.herd.explain import explain
+from ganherd.run.assemble import Assembly, assemble
+from promises import own_nets
+from promises.test_fused_equals_separate import differences
+
+# how the engine `fused` runs each: by its graph, through vmap as a whole, or not at all: then members train one after another
+SUPPORTED = {
+    own_nets.FrozenLayer: "graph",
+    own_nets.FrozenWeight: "graph",
+    own_nets.NoGrad: "vmap",
+    own_nets.NoGradMethod: "vmap",
+    own_nets.InferenceMode: "loop",
+    own_nets.EnableGrad: "vmap",
+    own_nets.OwnFunction: "loop",
+    own_nets.FunctionWithVmapRule: "vmap",
+    own_nets.ForwardHook: "vmap",
+    own_nets.ForwardPreHook: "vmap",
+    own_nets.HookOfTheModule: "vmap",
+    own_nets.BackwardHook: "loop",
+    own_nets.BackwardPreHook: "loop",
+    own_nets.GradientHook: "loop",
+    own_nets.TensorHook: "loop",
+    own_nets.BufferAdded: "vmap",
+    own_nets.BufferMultiplied: "vmap",
+    own_nets.BufferAssigned: "vmap",
+    own_nets.BufferData: "loop",
+    own_nets.BufferCopied: "vmap",
+    own_nets.PaddedEmbedding: "graph",
+    own_nets.PaddedFunction: "graph",
+    own_nets.RenormedEmbedding: "loop",
+    own_nets.ClampedWeight: "loop",
+    own_nets.OwnTrain: "graph",
+    own_nets.EvalInConstructor: "graph",
+    own_nets.ReplacedForward: "vmap",
+    own_nets.ClassicSpectralNorm: "loop",
+    own_nets.SpectralNorm: "loop",
+    own_nets.ClassicWeightNorm: "vmap",
+    own_nets.WeightNorm: "graph",
+    own_nets.Checkpoint: "loop",
+    own_nets.ReentrantCheckpoint: "loop",
+    own_nets.Attention: "graph",
+    own_nets.Dtypes: "graph",
+    own_nets.NumberDrawn: "loop",
+    own_nets.NoiseOfItsShape: "vmap",
+    own_nets.SubclassOfALayer: "graph",
+    own_nets.Lists: "graph",
+    own_nets.Branch: "loop",
+    own_nets.Residual: "graph",
+    own_nets.ChangedView: "vmap",
+    own_nets.InPlaceLayers: "graph",
+    own_nets.FunctionalDropout: "graph",
+    own_nets.RememberedTensor: "graph",
+    own_nets.NumpyInConstructor: "graph",
+    own_nets.Lazy: "graph",
+}
+REFUSED = {
+    own_nets.PythonRandom: r"PythonRandom draws .* random .*use torch\.rand",
+    own_nets.NumpyRandom: r"NumpyRandom draws .* numpy\.random.*use torch\.rand",
+    own_nets.NumpyGenerator: r"NumpyGenerator .* rng.*register_buffer",
+    own_nets.Complex: r"c of Complex is complex.* two tensors",
+    own_nets.Counter: r"Counter .* k .*register_buffer",
+    own_nets.HiddenCounter: r"HiddenCounter .* inner\.k .*register_buffer",
+    own_nets.Recurrent: r"Recurrent .* h .*register_buffer",
+    own_nets.RandomConstant: r"RandomConstant .* mask .*register_buffer",
+    own_nets.NoParameters: r"NoParameters has no parameter that can be trained: give it one",
+    own_nets.AllFrozen: r"AllFrozen has no parameter that can be trained: .*do not freeze all",
+    own_nets.InPlaceMistake: r"InPlaceMistake .*in place.* own_nets\.py, line \d+",
+    own_nets.SharedMemory: r"one and two of SharedMemory share memory.* own",
+    own_nets.BufferOfAnotherShape: r"BufferOfAnotherShape .*buffer m .*shape",
+    own_nets.LayerMadeLate: r"LayerMadeLate .*late.* constructor",
+    own_nets.AttentionDropout: r"AttentionDropout draws .*scaled_dot_product_attention.*own_nets\.py, line \d+.*nn\.Dropout",
+}
+STEPS = 5
+
+
+def herd_of(tmp_path: Path, net: type, **sections: Any) -> Assembly:
+    """Two members whose generator and discriminator are of that class, in float64, by a penalty that differentiates twice."""
+    path, name = tmp_path / "data.npz", f"{net.__module__}:{net.__name__}"
+    np.savez(path, x=np.random.default_rng(0).integers(0, 256, (20, 1, 3, 3), dtype=np.uint8))
+    recipe: dict[str, Any] = {
+        "data": {"source": str(path), "holdout": 0.0, "partition": "all"},
+        "herd": {"members": 2},
+        "nets": {"generator": name, "discriminator": name, "latent": 3},
+        "optim": {"lr_g": [1e-3, 2e-3], "lr_d": 1e-3, "eps": 1e-4},
+        "train": {"batch": 4, "precision": "float64", "ema": 0.9},
+        "loss": {"name": "non-saturating"},
+    }
+    for section, values in sections.items():
+        recipe[section] = {**recipe.get(section, {}), **values}
+    return assemble(recipe_file.load(recipe), trust_code=True)
+
+
+def plan_of(engine: str) -> Plan:
+    return Plan(engine, 2, 1, "cpu")
+
+
+@pytest.mark.parametrize("net", SUPPORTED, ids=lambda net: net.__name__)
+@pytest.mark.parametrize("engine", ["loop", "fused"])
+def test_trains_as_in_plain_pytorch(tmp_path: Path, net: type, engine: str) -> None:
+    assembly = herd_of(tmp_path, net)
+    if engine == "fused" and SUPPORTED[net] == "loop":
+        assert autotune.cannot_be_fused(assembly.herd)
+        return
+    before = {name: value.clone() for name, value in assembly.herd.state.items()}
+    found = differences(assembly, STEPS, plan_of(engine))
+    assert max(found.values()) < 1e-9, found
+    for kind in ("g", "d"):  # … and they learned
+        assert not torch.equal(before[f"{kind}.params"], assembly.herd.state[f"{kind}.params"])
+
+
+@pytest.mark.parametrize("net", SUPPORTED, ids=lambda net: net.__name__)
+def test_explain_tells_how_it_runs(tmp_path: Path, net: type) -> None:
+    facts = explain(herd_of(tmp_path, net).herd)
+    whole = [
+        layer["here"]["why"] for each in facts["nets"] for layer in each["layers"] if layer["layer"] == "all of it"
+    ]
+    assert all(whole)
+    assert SUPPORTED[net] == ("loop" if facts["one_by_one"] else "vmap" if whole else "graph")
+
+
+@pytest.mark.parametrize("net", REFUSED, ids=lambda net: net.__name__)
+def test_is_refused_in_one_sentence(tmp_path: Path, net: type) -> None:
+    with pytest.raises(UserError, match=REFUSED[net]) as refusal:
+        herd_of(tmp_path, net)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_layer_that_some_steps_leave_out_is_refused_when_it_happens(tmp_path: Path) -> None:
+    herd = herd_of(tmp_path, own_nets.UnusedAtTimes).herd
+    with pytest.raises(UserError, match=r"UnusedAtTimes uses its parameter inner\.bias in some steps"):
+        Engine(herd, plan_of("loop")).advance(0, STEPS, herd.no_sums())

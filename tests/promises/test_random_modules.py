@@ -1,0 +1,83 @@
+"""Promise 1 for modules nobody wrote: random ones train the same in plain PyTorch, one by one and all at once."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+from functools import partial
+
+import pytest
+import torch
+
+from ganherd.errors import UserError
+from ganherd.herd import guard
+from ganherd.herd.state import takes_label
+from ganherd.herd.trial import Extent, Task
+from ganherd.herd.tryout import try_out
+from promises.random_modules import ALONE, CLASSES, LATENT, NOT_YET, SHAPE, RandomModule, write
+
+IN_CI = 50
+IN_LONG = int(os.environ.get("GANHERD_RANDOM_MODULES", "3000"))
+EXTENT = Extent(batch=3, steps=2, passes=1)
+
+# Why all members at once may refuse a module, which then trains one member after another.
+REFUSALS = [
+    "must only return Tensors, got type <class 'torch.dtype'>",  # randn(…, dtype=h.dtype) inside of vmap
+    "Expected all tensors to have the same size in the mapped dimension",  # an index that the module makes itself
+    r"calling \.item\(\) on a Tensor",
+    "CannotBeFused: its parameter .* has a gradient hook",
+    "CannotBeFused: its layer .* has a backward hook",
+    "CannotBeFused: its forward changes its parameter",
+    "Batching rule not implemented for aten::div.out",  # nn.functional.normalize, of spectral norms
+    "In order to use an autograd.Function with functorch transforms",
+    "`data` under vmap transform is not allowed",
+    "with `.data` under vmap transform is not allowed",
+    "Either your tensor may have escaped from inside a function being vmapped",
+    "vmap: inplace arithmetic",
+]
+FEW_REFUSALS = 0.15  # of the modules that all members could run at once
+
+
+def inputs(shape: tuple[int, ...], labelled: bool, number: int) -> tuple[torch.Tensor, ...]:
+    """Something to try a module out on."""
+    x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+    return (x, torch.arange(4) % CLASSES) if labelled else (x,)
+
+
+def refusal(module: RandomModule, seed: int) -> str:
+    """Train the module three ways, compare, and return why it cannot be fused, if it cannot."""
+    about = f"seed {seed}: {module.role}, penalty={module.penalty}, made of {', '.join(module.used)}\n\n{module.source}"
+    net, shape = module.make(), SHAPE if module.role == "discriminator" else (LATENT,)
+    try:
+        habits = try_out(module.make, partial(inputs, shape, takes_label(net)), torch.float64)
+        task = Task(module.role, "random", module.make, SHAPE, LATENT, CLASSES, module.penalty, habits=habits)
+        report = guard.check(task, EXTENT)
+    except UserError as error:
+        pytest.fail(f"it is refused: {error}\n{about}")
+    loop, fused = report.results["loop"], report.results["fused"]
+    assert not loop.why and loop.difference <= 1e-9, f"loop: {loop}\n{about}"
+    if math.isnan(fused.difference):
+        assert any(re.search(reason, fused.why) for reason in REFUSALS), f"fused: {fused}\n{about}"
+        return fused.why
+    assert not fused.why and fused.difference <= 1e-9, f"fused: {fused}\n{about}"
+    return ""
+
+
+@pytest.mark.parametrize("seed", range(IN_CI))
+def test_a_random_module_trains_as_in_plain_pytorch(seed: int) -> None:
+    refusal(write(seed, without=NOT_YET), seed)
+
+
+def test_a_seed_always_gives_the_same_module() -> None:
+    assert write(7) == write(7) and write(7) != write(8)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_thousands_of_random_modules_train_as_in_plain_pytorch_and_few_cannot_be_fused() -> None:
+    modules = {seed: write(seed, without=NOT_YET) for seed in range(IN_CI, IN_CI + IN_LONG)}
+    refused = {seed: refusal(module, seed) for seed, module in modules.items()}
+    could = [refused[seed] for seed, module in modules.items() if not ALONE & set(module.used)]
+    assert sum(map(bool, could)) <= FEW_REFUSALS * len(could), Counter(could)
