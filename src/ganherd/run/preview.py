@@ -29,6 +29,13 @@ def at_once(herd: Herd) -> int:
     return max(1, min(_MEMBERS_AT_ONCE, (1 << 14) // pixels)) if herd.device.type == "cpu" else _MEMBERS_AT_ONCE
 
 
+def _evaluated(net: Blueprint) -> Blueprint:
+    """The same net in evaluation mode."""
+    found = Blueprint(twin(net.module).eval())
+    found.adopt(net.habits)
+    return found
+
+
 class Preview:
     """Images of all members now, and how their moments compare with their own data's."""
 
@@ -39,7 +46,7 @@ class Preview:
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
-        self._plays = {breed: EitherWay(Blueprint(twin(breed.g.module).eval())) for breed in assembly.herd.breeds.all}
+        self._plays = {breed: EitherWay(_evaluated(breed.g)) for breed in assembly.herd.breeds.all}
         self._found: tuple[int, tuple[float, list[float]]] | None = None
 
     def _rows(self, member: int) -> Tensor:
