@@ -47,7 +47,7 @@ def examine(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
     reasons = together(ranks.everyone, lambda: _reasons(assembly, say) if ranks.is_first else [])
     for blueprint, why in zip(_blueprints(assembly), ranks.decided(reasons), strict=True):
         if why:
-            blueprint.adopt(Habits(blueprint.left_behind, why))
+            blueprint.adopt(Habits(blueprint.habits.left_behind, why))
     fallback.mute()  # --explain names the operations
 
 
@@ -80,7 +80,7 @@ def refuse(assembly: Assembly, engine: str) -> None:
     Raises:
         UserError: if the engine may not train these nets.
     """
-    why = next((blueprint.alone for blueprint in _blueprints(assembly) if blueprint.alone), "")
+    why = next((net.habits.alone for net in _blueprints(assembly) if net.habits.alone), "")
     if why and engine != "loop":
         raise UserError(
             f"This run was trained with the engine {engine}, but its nets cannot be fused ({why}): "

@@ -65,8 +65,15 @@ class Watch:
         self.seconds = 0.0  # spent with looking, by this process
         own = self._herd.state["g.params"].dtype
         # how nets can be called, the best way first: a net may be one that only one member, or only its own precision, can call
-        ways = [(dtype, mapped) for dtype in dict.fromkeys((torch.float64, own)) for mapped in (True, False)]
-        self._ways = {net: list(ways) for net in (self._herd.d, *(breed.g for breed in self._herd.breeds.all))}
+        self._ways = {
+            net: [
+                (dtype, mapped)
+                for dtype in dict.fromkeys((torch.float64, own))
+                for mapped in (True, False)
+                if not (mapped and net.habits.alone)
+            ]
+            for net in (self._herd.d, *(breed.g for breed in self._herd.breeds.all))
+        }
         self._blocks: list[_Fixed] = []
 
     def scores(self) -> dict[str, list[float]]:
