@@ -174,3 +174,9 @@ def test_an_interval_of_one_replica_is_none_of_their_mean() -> None:
     ]
     found = together(each, [0, 1])
     assert "high_quality_interval" not in found and found["interval"]["how"].startswith("Student's t")
+
+
+def test_an_error_from_ten_splits_has_students_interval(digits: Any, replay: Replay) -> None:
+    found = score(replay(digits), digits, ["classifier_score"], samples=400)["classifier_score"]
+    half = found["interval"]["high"] - found["value"]
+    assert found["splits"] == 10 and half == pytest.approx(2.2622 * found["std"] / 10**0.5, rel=1e-4)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ganherd.scores import ais
+from ganherd.scores import ais, intervals
 from ganherd.scores.groups import in_groups
 from ganherd.scores.material import LeftOut
 
@@ -72,8 +72,7 @@ def measure(material: Material) -> dict[str, Any]:
         "per_member_gap": {str(m): found for m, found in enumerate(gaps)},
     }
     if count > 1:
-        low, high = mean - 1.96 * error, mean + 1.96 * error
-        out["interval"] = {"low": low, "high": high, "level": 0.95, "how": "normal, over the images"}
+        out["interval"] = intervals.around(mean, error, f"Student's t over {count} images", count - 1)
     if gap > WIDE:
         out["warning"] = f"the bounds on simulated images are {gap:.1f} nats apart: take more with --ais-temperatures"
     elif count < FEW:

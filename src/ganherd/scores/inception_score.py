@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
-from ganherd.scores import store
+from ganherd.scores import intervals, store
 from ganherd.scores.groups import entries, in_groups, wanted_groups, wanted_rows
 from ganherd.scores.material import LeftOut, Material
 
@@ -85,9 +85,8 @@ def _measure(
     beside = {key: fact for key, fact in beside.items() if key != "real_samples"}  # nothing is compared with them
     out = {"value": value, **beside, "splits": splits, "classes": logits.shape[1]}
     if splits > 1:
-        error = 1.96 * std / math.sqrt(splits)
         how = f"{splits} splits of {n // splits:,}"
-        out |= {"std": std, "interval": {"low": value - error, "high": value + error, "level": 0.95, "how": how}}
+        out |= {"std": std, "interval": intervals.around(value, std / math.sqrt(splits), how, splits - 1)}
     if material.per:
         out |= _judged_groups(material, judge) if judge else _groups(material)
     if n // splits < FEW:

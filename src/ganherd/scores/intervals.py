@@ -21,9 +21,14 @@ def interval(low: float, high: float, how: str) -> dict[str, Any]:
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
 
 
-def around(value: float, error: float, how: str) -> dict[str, Any]:
-    """Return the interval of a value with this standard error."""
-    return interval(value - 1.96 * error, value + 1.96 * error, how)
+def around(value: float, error: float, how: str, freedom: int | None = None) -> dict[str, Any]:
+    """Return the interval of a value with this standard error; `freedom`: of the error's estimate, if it is from few values.
+
+    >>> round(around(0.0, 1.0, "")["high"], 2), round(around(0.0, 1.0, "", freedom=9)["high"], 2)
+    (1.96, 2.26)
+    """
+    reach = error * (1.96 if freedom is None else student_t(freedom))
+    return interval(value - reach, value + reach, how)
 
 
 def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
