@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ganherd.herd import streams
 from ganherd.herd.rules import Rules
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
-from ganherd.run.assemble import Assembly
+from ganherd.run.assemble import Assembly, makers
 from ganherd.run.watch import IMAGES, look_work
 
 SHARE = 0.02  # of the work of training, at most
@@ -90,17 +89,15 @@ def counted(assembly: Assembly) -> tuple[float, float]:
 
     It depends on nets, rules and data alone: not on the number of members, so that replicas are looked at as runs of their own.
     """
-    herd = assembly.herd
-    rows = torch.zeros(1, 2, dtype=torch.int64, device=herd.feed.x.device)
-    x, y = (value[0] for value in herd.feed.gather(rows))
-    key = streams.key(streams.PREVIEW)
-    z = streams.draw(np.array([key]), (2, herd.rules.latent), "normal", x.dtype)[0].to(herd.device)
-    d = operations(herd.d.module, x.to(herd.device), y)
-    slots = [len(breed.slots) for breed in herd.breeds.all]
-    each = [operations(breed.g.module, z, y) for breed in herd.breeds.all]
-    g = sum(n * of for n, of in zip(slots, each, strict=True)) / sum(slots)
-    look = IMAGES * (g + 2 * d) + look_work(assembly.dataset.shape, len(assembly.dataset.x))
-    return _START + _WIDE[herd.rules.precision] * look, _START + step_work(herd.rules, g, d)
+    recipe, data, rules = assembly.recipe, assembly.dataset, assembly.herd.rules
+    each, slots = [], [len(breed.slots) for breed in assembly.herd.breeds.all]
+    for slot in accumulate(slots[:-1], initial=0):
+        # trusted: a net of the user's own was built by `assemble` already, with leave
+        make_g, make_d = makers(recipe, data.shape, len(data.labels), trust_code=True, slot=slot)
+        each.append(operations(make_g, torch.zeros(2, rules.latent)))
+    g, d = float(np.average(each, weights=slots)), operations(make_d, torch.zeros(2, *data.shape))
+    look = IMAGES * (g + 2 * d) + look_work(data.shape, len(data.x))
+    return _START + _WIDE[rules.precision] * look, _START + step_work(rules, g, d)
 
 
 def step_work(rules: Rules, g: float, d: float) -> float:
@@ -114,12 +111,13 @@ def step_work(rules: Rules, g: float, d: float) -> float:
     return rules.batch * (updates * (fakes + (2 * 3 + 6 * penalties) * d) + 3 * g + 2 * d)
 
 
-def operations(module: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Return the floating-point operations of a net for one image, of its products and convolutions; the net stays as it is."""
-    trial = copy.deepcopy(module)
-    inputs = (x, y.to(x.device)) if takes_label(module) else (x,)
-    with torch.no_grad(), _Counter() as counter, MemberRandomness(torch.tensor(0, device=x.device)):
-        trial(*inputs)
+def operations(make: Callable[[], nn.Module], x: Tensor) -> float:
+    """Return the floating-point operations of products and convolutions of a fresh net, for each row of its input."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        net = make()
+        label = (torch.zeros(len(x), dtype=torch.int64),) if takes_label(net) else ()
+        with _Counter() as counter, MemberRandomness(torch.tensor(0)):
+            net(x, *label)
     return counter.operations / len(x)
 
 
