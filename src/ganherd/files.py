@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -44,6 +45,14 @@ def write(path: Path, content: bytes, sync: bool = True) -> None:
         handle.flush()
         if sync:
             os.fsync(handle.fileno())
+
+
+def unshare(path: Path) -> None:
+    """Give a file that has other names (hard links) a copy of its own, so that nothing is written into those."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_nlink > 1:
+            with replacing(path) as aside:
+                shutil.copyfile(path, aside)
 
 
 def sweep(folder: Path, seconds: float = 3600.0) -> None:

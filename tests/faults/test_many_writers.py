@@ -45,3 +45,16 @@ def test_a_file_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path) 
         aside.write_bytes(b"half")
         raise ZeroDivisionError
     assert path.read_bytes() == b"old" and [one.name for one in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_records_that_have_another_name_are_not_written_through(tmp_path: Path) -> None:
+    """A copy of a run by hard links, or a stranger's: resuming it must not change the other file."""
+    from ganherd.run.record import Lines
+
+    (tmp_path / "other").write_text('{"step": 1}\n{"step": 2}\n')
+    (tmp_path / "metrics.jsonl").hardlink_to(tmp_path / "other")
+    lines = Lines(tmp_path / "metrics.jsonl", keep=12)
+    lines.write({"step": 3})
+    lines.close()
+    assert (tmp_path / "other").read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 3}\n'

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ganherd import mixture, report
+from ganherd import mixture, mixture_file, report
 from ganherd.run import finish
-from ganherd.run.folder import RunFolder
+from ganherd.run.folder import RunFolder, mixture_of
 from ganherd.run.loop import Trainer
 from ganherd.run.progress import Progress
+from ganherd.trust import covers
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class Run:
 
     @property
     def mixture(self) -> mixture.Mixture:
-        return mixture.load(self.path, trust_code=True)
+        """The mixture; nets that are not ganherd's are built if the recipe that was trained names them."""
+        facts = mixture_file.read_facts(mixture_of(self.path))
+        return mixture.load(self.path, trust_code=covers(self.folder.recipe, facts))
 
     @property
     def folder(self) -> RunFolder:

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ganherd import files
 from ganherd.strategies import profile
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Lines:
 
         `sums`: every line has the running sums of its profile, so that the last one tells them.
         """
+        files.unshare(path)
         # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
         self._handle = path.open("ab", buffering=0)
         self._one = threading.Lock()  # the thread that misses a rank tells it while the loop waits, or does not
