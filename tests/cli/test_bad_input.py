@@ -268,7 +268,7 @@ def function(shape):
         ("generator", "Fails", "do not run on data of shape (1, 8, 8) with latent 8: KeyError"),
         ("generator", "Wants", "missing a required argument: 'depth'"),
         ("discriminator", "Random", "draws random numbers with bernoulli"),
-        ("discriminator", "Attention", "cannot give each member its own"),
+        ("discriminator", "Attention", "no member's stream can give"),
         ("discriminator", "Whole", "is not a float tensor"),
         ("generator", "function", "is not a class derived from torch.nn.Module"),
         ("generator", "Nothing", "could not be imported: AttributeError"),

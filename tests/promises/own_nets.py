@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 WIDTH = 8
@@ -358,6 +359,13 @@ class Checkpoint(Net):
         return checkpoint(self.inner, h, use_reentrant=False)
 
 
+class PlainCheckpoint(Checkpoint):
+    """… around layers without."""
+
+    def setup(self) -> None:
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+
 class ReentrantCheckpoint(Checkpoint):
     """… the older, reentrant one."""
 
@@ -499,6 +507,55 @@ class Lazy(Net):
 
     def mid(self, h: Tensor) -> Tensor:
         return self.inner(h)
+
+
+class Recurrence(Net):
+    """A GRU, which keeps its weights in a list besides."""
+
+    def setup(self) -> None:
+        self.inner = nn.GRU(2, WIDTH, batch_first=True)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h.reshape(-1, WIDTH // 2, 2))[0][:, -1]
+
+
+class HeldInAList(Net):
+    """A parameter that a plain list holds as well."""
+
+    def setup(self) -> None:
+        self.gain = nn.Parameter(torch.randn(WIDTH))
+        self.gains = [self.gain]
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * self.gains[0]
+
+
+class Pruned(Net):
+    """`nn.utils.prune`, whose masks differ from member to member."""
+
+    def setup(self) -> None:
+        prune.random_unstructured(self.f, "weight", 0.3)
+
+
+class OwnCall(Net):
+    """`__call__` overridden."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return 0.5 * super().__call__(x)
+
+
+class Everything(Net):
+    """Frozen and learned, normed and not, with buffers of every kind."""
+
+    def setup(self) -> None:
+        self.f.requires_grad_(False)
+        self.bn, self.fixed = nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH).eval()
+        self.register_buffer("t", torch.zeros(()))
+        self.register_buffer("mask", (torch.rand(WIDTH) > 0.3).float(), persistent=False)
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.t += 1
+        return self.fixed(self.bn(h)) * self.mask * torch.clamp(self.t / 20, max=1.0)
 
 
 class UnusedAtTimes(Net):
@@ -651,8 +708,43 @@ class LayerMadeLate(Net):
 
     def mid(self, h: Tensor) -> Tensor:
         if not hasattr(self, "late"):
-            self.late = nn.Linear(WIDTH, WIDTH)
+            self.late = nn.Linear(WIDTH, WIDTH).to(h)
         return self.late(h)
+
+
+class FrozenInForward(Net):
+    """A weight that forward freezes."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.f.weight.requires_grad_(False)
+        return h
+
+
+class BufferInAList(Net):
+    """A buffer that a plain list holds as well."""
+
+    def setup(self) -> None:
+        self.register_buffer("m", torch.zeros(WIDTH))
+        self.means = [self.m]
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.means[0].add_(h.detach().mean(0))
+        return h - self.m.clone()
+
+
+class ParameterMadeAnew(Net):
+    """A parameter that forward puts in the place of another."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.o.bias = nn.Parameter(self.o.bias.detach() * 0.5)
+        return h
+
+
+class CheckpointedDropout(Checkpoint):
+    """Dropout within a checkpoint, which would draw again."""
+
+    def setup(self) -> None:
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5))
 
 
 class AttentionDropout(Net):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+import ganherd
+import little
 from ganherd import recipe_file
 from ganherd.errors import UserError
 from ganherd.herd import autotune
@@ -67,10 +69,16 @@ SUPPORTED = {
     own_nets.RememberedTensor: "graph",
     own_nets.NumpyInConstructor: "graph",
     own_nets.Lazy: "graph",
+    own_nets.Everything: "vmap",
+    own_nets.Recurrence: "loop",
+    own_nets.HeldInAList: "loop",
+    own_nets.Pruned: "vmap",
+    own_nets.OwnCall: "vmap",
+    own_nets.PlainCheckpoint: "graph",
 }
 REFUSED = {
-    own_nets.PythonRandom: r"PythonRandom draws .* random .*use torch\.rand",
-    own_nets.NumpyRandom: r"NumpyRandom draws .* numpy\.random.*use torch\.rand",
+    own_nets.PythonRandom: r"PythonRandom draws .* random .*own_nets\.py, line \d+.* use torch\.rand",
+    own_nets.NumpyRandom: r"NumpyRandom draws .* numpy\.random .*own_nets\.py, line \d+.* use torch\.rand",
     own_nets.NumpyGenerator: r"NumpyGenerator .* rng.*register_buffer",
     own_nets.Complex: r"c of Complex is complex.* two tensors",
     own_nets.Counter: r"Counter .* k .*register_buffer",
@@ -83,6 +91,10 @@ REFUSED = {
     own_nets.SharedMemory: r"one and two of SharedMemory share memory.* own",
     own_nets.BufferOfAnotherShape: r"BufferOfAnotherShape .*buffer m .*shape",
     own_nets.LayerMadeLate: r"LayerMadeLate .*late.* constructor",
+    own_nets.FrozenInForward: r"FrozenInForward changes f\.weight\.requires_grad in forward.* constructor",
+    own_nets.BufferInAList: r"BufferInAList keeps a buffer under a second name, means of the module itself: use the buffer",
+    own_nets.ParameterMadeAnew: r"ParameterMadeAnew replaces a parameter in forward",
+    own_nets.CheckpointedDropout: r"CheckpointedDropout draws random numbers within torch\.utils\.checkpoint.*outside of it",
     own_nets.AttentionDropout: r"AttentionDropout draws .*scaled_dot_product_attention.*own_nets\.py, line \d+.*nn\.Dropout",
 }
 STEPS = 5
@@ -144,3 +156,39 @@ def test_a_layer_that_some_steps_leave_out_is_refused_when_it_happens(tmp_path: 
     herd = herd_of(tmp_path, own_nets.UnusedAtTimes).herd
     with pytest.raises(UserError, match=r"UnusedAtTimes uses its parameter inner\.bias in some steps"):
         Engine(herd, plan_of("loop")).advance(0, STEPS, herd.no_sums())
+
+
+@pytest.mark.parametrize("engine", ["loop", "fused"])
+def test_resume_and_mixture_know_frozen_parameters_and_changed_buffers(tmp_path: Path, engine: str) -> None:
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).integers(0, 256, (20, 1, 3, 3), dtype=np.uint8))
+    name = "promises.own_nets:Everything"
+    recipe = {
+        "data": {"source": str(tmp_path / "data.npz"), "holdout": 0.0, "partition": "all"},
+        "herd": {"members": 2},
+        "nets": {"generator": name, "discriminator": name, "latent": 3},
+        "train": {"batch": 4, "precision": "float64", "ema": 0.9, "budget": "6steps"},
+        "loss": {"name": "wasserstein"},
+        "engine": {"name": engine, "threads": 1, "device": "cpu"},
+        "run": {"scores": False, "sample_every": 0, "checkpoint_every": 3},
+    }
+    straight, part = tmp_path / "straight", tmp_path / "part"
+    ganherd.train(recipe, run=straight, quiet=True)
+    ganherd.train(recipe | {"train": recipe["train"] | {"budget": "3steps"}}, run=part, quiet=True)
+    ganherd.resume(part, ["train.budget=6steps"], quiet=True, trust_code=True)
+    before, after, resumed = (
+        little.tensors(run / "checkpoints" / f"step-{step:08}")
+        for run, step in ((straight, 3), (straight, 6), (part, 6))
+    )
+    assert all(torch.equal(value, resumed[key]) for key, value in after.items() if "watch." not in key)
+    (file,) = {key.partition("/")[0] for key in after}
+    mixture = ganherd.load(straight, trust_code=True)
+    (breed,) = mixture.breeds
+    assert torch.equal(after[f"{file}/g.params/f.weight"], before[f"{file}/g.params/f.weight"])
+    assert torch.equal(breed.params["f.weight"], after[f"{file}/g.params/f.weight"])
+    for buffer in ("t", "mask", "fixed.running_mean", "fixed.num_batches_tracked"):
+        assert torch.equal(breed.buffers[buffer], after[f"{file}/g.buffers.{buffer}"]), buffer
+    assert not torch.equal(breed.buffers["mask"][0], breed.buffers["mask"][1])
+    assert (breed.buffers["bn.num_batches_tracked"] == 20).all()  # re-estimated
+    samples = mixture.sample(40).x
+    assert np.array_equal(mixture.sample(100).x[:40], samples) and np.ptp(samples) > 0
+    assert np.array_equal(ganherd.load(part, trust_code=True).sample(40).x, samples)

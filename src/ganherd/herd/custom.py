@@ -6,7 +6,7 @@ import copy
 import os
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -47,12 +47,42 @@ def why_alone(module: nn.Module) -> str:
     for name, layer in module.named_modules():
         if any(getattr(layer, hooks) for hooks in _BACKWARD):
             return f"{_called(name, layer)} has a backward hook"
+    if where := held(module, module.parameters()):
+        return f"{where} holds a parameter of it"
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             return f"its parameter {name} has a gradient hook"
         if type(parameter) is not nn.Parameter:
             return f"its parameter {name} is of the class {type(parameter).__name__}"
     return ""
+
+
+def held(module: nn.Module, tensors: Iterable[Tensor]) -> str:
+    """Return which attribute or hook of a module holds one of its own tensors besides; empty if none does.
+
+    >>> net = nn.Linear(2, 2)
+    >>> net.all = [net.weight, net.bias]
+    >>> held(net, net.parameters())
+    'all of the module itself'
+    """
+    own = {id(tensor) for tensor in tensors}
+    for name, layer in module.named_modules():
+        for attribute, value in _besides(layer).items():
+            if any(id(tensor) in own for tensor in _tensors(value)):
+                return f"{attribute} of {_called(name, layer)}"
+    return ""
+
+
+def _besides(layer: nn.Module) -> dict[str, Any]:
+    """Return what a layer holds apart from its parameters, buffers and layers, by name; what its hooks hold, too."""
+    found = {name: value for name, value in vars(layer).items() if name not in ("_parameters", "_buffers", "_modules")}
+    for hooks in (*_FORWARD, *_BACKWARD):
+        for hook in getattr(layer, hooks).values():
+            found["a hook"] = [
+                found.get("a hook"),
+                [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()],
+            ]
+    return found
 
 
 def _called(name: str, layer: nn.Module) -> str:
@@ -65,6 +95,8 @@ def _replaced(layer: nn.Module) -> str:
     for name, value in vars(layer).items():
         if callable(value) and callable(getattr(kind, name, None)) and not isinstance(value, nn.Module):
             return name
+    if kind.__call__ is not nn.Module.__call__ and not kind.__module__.startswith("torch.nn"):
+        return "__call__"
     forward: Any = kind.forward
     changed = kind.__module__.startswith("torch.nn.modules") and not forward.__module__.startswith("torch.nn")
     return "forward" if changed else ""

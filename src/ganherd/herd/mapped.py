@@ -44,8 +44,8 @@ class Mapped(MemberRandomness):
             (tensor,) = args[:1]  # under vmap it would know nothing of gradients
             batched = torch._C._functorch.is_batchedtensor(tensor)
             return func(torch._C._functorch.get_unwrapped(tensor) if batched else tensor)
-        if name in ("register_hook", "register_post_accumulate_grad_hook"):
-            raise RuntimeError("it registers a hook on a tensor in its forward pass, which vmap does not call")
+        if name in ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_"):
+            raise RuntimeError(f"its forward pass calls {name} of a tensor, which means nothing under vmap")
         if name == "embedding" and func is not torch.embedding:
             return self._embedding(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)

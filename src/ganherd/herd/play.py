@@ -28,7 +28,10 @@ def member_call(
     blueprint: Blueprint, params: Tensors, buffers: Tensors, key: Tensor, *inputs: Tensor
 ) -> tuple[Answer, Tensors]:
     """One member's module as a pure function, also under `vmap`: (output, buffers after it)."""
-    both = {**params, **{name: value.clone() for name, value in buffers.items()}}  # the call writes into the clones
+    changing = (
+        {**params, **buffers} if blueprint.habits.alone else buffers
+    )  # a net that runs alone may change its parameters
+    both = {**params, **{name: value.clone() for name, value in changing.items()}}  # the call writes into the clones
     randomness = Mapped if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
     with randomness(key), _tidied(blueprint):
         out = called(blueprint.module, both, inputs)
@@ -38,7 +41,7 @@ def member_call(
 @contextmanager
 def _tidied(net: Blueprint) -> Iterator[None]:
     """Puts attributes that a forward pass sets back: under `vmap` they hold tensors that nobody can read later."""
-    layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.left_behind]
+    layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.habits.left_behind]
     before = [(own, name, own[name]) for own, name in layers if name in own]
     yield
     for own, name in layers:
@@ -172,7 +175,7 @@ class EitherWay(Play):
     """
 
     def __init__(self, net: Blueprint, kernels: bool = False, precision: str = "float32") -> None:
-        super().__init__(net, not net.alone, kernels, precision)
+        super().__init__(net, not net.habits.alone, kernels, precision)
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]

@@ -50,9 +50,8 @@ class Blueprint:
         refuse_other_numbers(module)
         # parameter -> whether it is trained: one with requires_grad_(False) keeps the numbers that it has
         self.learns = {name: p.requires_grad for name, p in parameters.items()}
-        self.left_behind: tuple[tuple[str, str], ...] = ()  # layers and their attributes that a forward pass changes
         self.unused: dict[int, set[str]] = {}  # parameters that no step of a member uses, by where its row lies
-        self.alone = why_alone(module)  # why only one member at a time can run it; empty: all can at once
+        self.habits = Habits((), why_alone(module))
         self.shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         self.sizes = [p.numel() for p in parameters.values()]
         self.size = sum(self.sizes)
@@ -63,14 +62,9 @@ class Blueprint:
         of_norms = {id(p) for layer in norms for p in layer.parameters(recurse=False)}
         self.normalising = [id(p) in of_norms for p in parameters.values()]  # gain and shift of batch norm
 
-    @property
-    def habits(self) -> Habits:
-        return Habits(self.left_behind, self.alone)
-
     def adopt(self, habits: Habits) -> None:
         """Takes over what was learned of the module by trying it out."""
-        self.left_behind = habits.left_behind
-        self.alone = self.alone or habits.alone
+        self.habits = Habits(habits.left_behind, self.habits.alone or habits.alone)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [N, P] as named parameters [N, …]; one split, so that its gradient is one concatenation."""
@@ -192,6 +186,10 @@ def founded(
     buffers = {name: torch.empty(len(seeds), *shape, dtype=of) for name, (shape, of) in blueprint.buffers.items()}
     for row, seed in enumerate(seeds):
         module = seeded(make, seed).to(dtype) if row else blueprint.module
+        if [tuple(p.shape) for p in module.parameters()] != list(blueprint.shapes.values()):
+            raise UserError(
+                f"{type(module).__name__} is built with other parameters for each seed: members must be alike."
+            )
         params[row] = blueprint.row(module)
         for name, buffer in module.named_buffers():
             buffers[name][row] = buffer

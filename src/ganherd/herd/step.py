@@ -62,8 +62,8 @@ class Step:
         self.g, self.d, self.rules, self._lanes = g, d, rules, lanes
         self._clippable = d.clipped(rules.clip_what)  # [P]
         for net in (g, d) if mapped else ():
-            if net.alone:
-                raise CannotBeFused(net.alone)
+            if net.habits.alone:
+                raise CannotBeFused(f"{type(net.module).__name__}: {net.habits.alone}")
         self._play: dict[str, Play] = {
             kind: Play(net, True, kernels, rules.precision) if mapped else OwnPlay(net, rules.precision)
             for kind, net in (("g", g), ("d", d))

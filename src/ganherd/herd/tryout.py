@@ -21,13 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ganherd.errors import UserError
-from ganherd.herd.custom import is_own, line_of
+from ganherd.herd.custom import held, is_own, line_of
 from ganherd.herd.names import refuse_other_numbers
 from ganherd.herd.state import Habits, seeded
-from ganherd.herd.streams import DRAWS, MemberRandomness
+from ganherd.herd.streams import MemberRandomness
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
@@ -45,14 +46,23 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
     kind = type(net).__name__
     refuse_other_numbers(net)
     _refuse_shared_memory(net)
+    if where := held(net, net.buffers()):
+        raise UserError(f"{kind} keeps a buffer under a second name, {where}: use the buffer itself.")
     for module in (net, fresh, other):
         module.to(dtype)
     numbers, before, of_other = _numbers(net), _kept_by(net), _kept_by(other)
+    parameters = [id(parameter) for parameter in net.parameters()]
     _call(net, given(0), 1)
     after = _numbers(net)
     _refuse_other_parameters(kind, numbers, after)
+    if [id(p) for p in net.parameters()] != parameters:
+        raise UserError(
+            f"{kind} replaces a parameter in forward, which no optimiser can know: change its numbers instead."
+        )
     changed = [name for name, _ in net.named_parameters() if not _equal(numbers[name], after[name])]
     left = _different(before, _kept_by(net))
+    for name in sorted(name for name in left if name.endswith(".requires_grad")):
+        raise UserError(f"{kind} changes {name} in forward, when members take turns: freeze in its constructor.")
     _refuse_constants(kind, _different(before, _kept_by(fresh)), _different(before, of_other) - left)
     # the next member's numbers, of which nothing that the first call left behind may know
     numbers |= {name: value.detach().clone() for name, value in other.named_parameters()}
@@ -77,7 +87,7 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
         net.zero_grad()
         with MemberRandomness(torch.tensor(key)), _Draws(kind):
             answer = net(*given)
-        with _NoDraws(kind):
+        with _Backward(kind):
             _loss(answer).backward()
     except UserError:
         raise
@@ -85,12 +95,36 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
         raise UserError(_mistake(net, given, key, error)) from error
     for name, one, after in zip(("random", "numpy.random"), before, _generators(), strict=True):
         if not _equal(one, after):
+            where = _line_that_draws(net, given)
             raise UserError(
-                f"{kind} draws random numbers with Python's {name} in forward, which no member's stream controls: "
+                f"{kind} draws random numbers with {name} in forward{where}, which no member's stream controls: "
                 "use torch.rand or torch.randn instead."
             )
     gradients = [parameter.grad for parameter in net.parameters()]
     return [tree_leaves(answer), gradients, _numbers(net)]
+
+
+def _line_that_draws(net: nn.Module, given: tuple[Tensor, ...]) -> str:
+    """Return the line of the user's code that draws from Python or NumPy, in brackets; empty if it is not found."""
+    found: list[str] = []
+    before, line, around = _generators(), "", sys.gettrace()
+
+    def trace(frame: types.FrameType, event: str, _: Any) -> Any:
+        nonlocal before, line
+        if not is_own(frame.f_code.co_filename):
+            return None
+        if not _equal(before, now := _generators()):
+            found.append(line)
+            before = now
+        line = f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        net(*given)
+    finally:
+        sys.settrace(around)
+    return found[0] if found else ""
 
 
 def _loss(answer: Any) -> Tensor:
@@ -157,21 +191,18 @@ class _Draws(TorchFunctionMode):
         )
 
 
-class _NoDraws(TorchFunctionMode):
-    """Refuses draws in a backward pass."""
+class _Backward(TorchDispatchMode):
+    """Refuses a backward pass that draws random numbers, as a checkpoint does when it runs its layers again."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self._kind = kind
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        p = (kwargs or {}).get("p", args[1] if len(args) > 1 else 0.5)
-        training = (kwargs or {}).get("training", args[2] if len(args) > 2 else True)
-        if name in DRAWS and not (name.endswith("dropout") and (not training or p == 0)):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
             raise UserError(
-                f"{self._kind} draws random numbers ({name}) within torch.utils.checkpoint, which would draw others when it runs "
-                "again in the backward pass: draw them outside of it."
+                f"{self._kind} draws random numbers within torch.utils.checkpoint, which would draw others when it runs again in "
+                "the backward pass: draw them outside of it."
             )
         return func(*args, **(kwargs or {}))
 
@@ -194,13 +225,16 @@ def _numbers(net: nn.Module) -> dict[str, Tensor]:
 def _kept_by(net: nn.Module) -> dict[str, Any]:
     """Return all that a net keeps besides parameters and buffers, by name: attributes, what hooks hold, variables of its file."""
     found: dict[str, Any] = {}
+    names = {id(tensor): name for name, tensor in (*net.named_parameters(), *net.named_buffers())}
     for prefix, layer in net.named_modules():
         own = {name: value for name, value in vars(layer).items() if name not in _OF_PYTORCH}
         for hooks in _HOOKS:
             own |= {f"hook {number}": hook for number, hook in enumerate(getattr(layer, hooks).values())}
-        found |= {f"{prefix}.{name}".lstrip("."): _value(value, set()) for name, value in own.items()}
+        own |= {f"{name}.requires_grad": p.requires_grad for name, p in layer._parameters.items() if p is not None}
+        found |= {f"{prefix}.{name}".lstrip("."): _value(value, set(), names) for name, value in own.items()}
         found |= {
-            f"{prefix}.{name}".lstrip("."): _value(value, set()) for name, value in _variables(type(layer)).items()
+            f"{prefix}.{name}".lstrip("."): _value(value, set(), names)
+            for name, value in _variables(type(layer)).items()
         }
     return found
 
@@ -220,33 +254,33 @@ def _variables(kind: type) -> dict[str, Any]:
     return found
 
 
-def _value(value: Any, seen: set[int]) -> Any:
+def _value(value: Any, seen: set[int], names: dict[int, str]) -> Any:
     """Return a value that can be compared with the one of another call, or of another module that was built alike."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return names.get(id(value), value.detach().clone())
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy()) if value.dtype.kind in "biufc" else repr(value)
     if id(value) in seen:
         return "…"
     seen = {*seen, id(value)}
     if isinstance(value, np.random.Generator):
-        return _value(value.bit_generator.state, seen)
+        return _value(value.bit_generator.state, seen, names)
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [type(value).__name__, *(_value(each, seen) for each in value)]
+        return [type(value).__name__, *(_value(each, seen, names) for each in value)]
     if isinstance(value, dict):
-        return [type(value).__name__, *((str(key), _value(each, seen)) for key, each in value.items())]
+        return [type(value).__name__, *((str(key), _value(each, seen, names)) for key, each in value.items())]
     if isinstance(value, types.FunctionType):
-        return [value.__qualname__, *(_value(cell.cell_contents, seen) for cell in value.__closure__ or ())]
+        return [value.__qualname__, *(_value(cell.cell_contents, seen, names) for cell in value.__closure__ or ())]
     if isinstance(value, (nn.Module, type, types.ModuleType, types.MethodType, types.BuiltinFunctionType)):
         return getattr(value, "__name__", "")
     if hasattr(value, "__dict__"):
-        return [type(value).__name__, _value(vars(value), seen)]
+        return [type(value).__name__, _value(vars(value), seen, names)]
     return _ADDRESS.sub("", repr(value))
 
 

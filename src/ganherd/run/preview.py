@@ -23,17 +23,17 @@ _IMAGES = 64  # of each member
 _MEMBERS_AT_ONCE = 16
 
 
-def _evaluated(net: Blueprint) -> Blueprint:
-    """The same net in eval mode."""
-    found = Blueprint(twin(net.module).eval())
-    found.adopt(net.habits)
-    return found
-
-
 def at_once(herd: Herd) -> int:
     """How many members are looked at together: fewer of large images on a CPU, where it gains nothing but takes memory."""
     pixels = math.prod(herd.feed.x.shape[1:])
     return max(1, min(_MEMBERS_AT_ONCE, (1 << 14) // pixels)) if herd.device.type == "cpu" else _MEMBERS_AT_ONCE
+
+
+def _evaluated(net: Blueprint) -> Blueprint:
+    """The same net in evaluation mode."""
+    found = Blueprint(twin(net.module).eval())
+    found.adopt(net.habits)
+    return found
 
 
 class Preview:

@@ -57,7 +57,8 @@ class Watch:
         }
         recall(self.state, remembered)
         self.seconds = 0.0  # spent with looking, by this process
-        self._fusable = True
+        nets = (assembly.herd.d, *(breed.g for breed in assembly.herd.breeds.all))
+        self._fusable = not any(net.habits.alone for net in nets)
         self._blocks: list[_Fixed] = []
 
     def scores(self) -> dict[str, list[float]]:
