@@ -100,7 +100,7 @@ def test_pictures_and_scores_of_a_net_that_differs_are_made_one_by_one_too(recip
     compared(fused="its output differs by 1.0e-01")
     herd = assembled(recipe)
     guarded.examine(herd)
-    assert "its output differs" in herd.herd.d.alone and not EitherWay(herd.herd.d).mapped
+    assert "its output differs" in herd.herd.d.habits.alone and not EitherWay(herd.herd.d).mapped
     assert EitherWay(herd.herd.g).mapped
 
 

@@ -24,7 +24,7 @@ from ganherd.errors import UserError
 from ganherd.herd import fallback, guard
 from ganherd.herd.agreement import Agreement
 from ganherd.herd.guard import Report
-from ganherd.herd.state import Blueprint, Habits
+from ganherd.herd.state import Blueprint
 from ganherd.herd.trace import NoGraph, trace
 from ganherd.herd.trial import SMALL, Task
 from ganherd.host import give_back
@@ -47,7 +47,7 @@ def examine(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
     reasons = together(ranks.everyone, lambda: _reasons(assembly, say) if ranks.is_first else [])
     for blueprint, why in zip(_blueprints(assembly), ranks.decided(reasons), strict=True):
         if why:
-            blueprint.adopt(Habits(blueprint.habits.left_behind, why))
+            blueprint.adopt(blueprint.habits._replace(alone=why))
     fallback.mute()  # --explain names the operations
 
 
@@ -80,7 +80,7 @@ def refuse(assembly: Assembly, engine: str) -> None:
     Raises:
         UserError: if the engine may not train these nets.
     """
-    why = next((net.habits.alone for net in _blueprints(assembly) if net.habits.alone), "")
+    why = next((blueprint.habits.alone for blueprint in _blueprints(assembly) if blueprint.habits.alone), "")
     if why and engine != "loop":
         raise UserError(
             f"This run was trained with the engine {engine}, but its nets cannot be fused ({why}): "
