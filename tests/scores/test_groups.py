@@ -154,7 +154,7 @@ def test_what_stands_beside_a_mean_is_a_mean_too() -> None:
     assert found["per_member_samples"] == {"0": 9, "1": 8} and found["warning"] == "few"
     assert "best_member" not in found and "replica" not in found
     assert found["per_seed"] == [6, 8, 7] and found["std"] == 1.0 and found["seeds"] == [5, 6, 7]
-    assert found["interval"]["high"] == pytest.approx(7 + 4.30 / 3**0.5)
+    assert found["interval"]["high"] == pytest.approx(7 + 4.302653 / 3**0.5)
 
 
 def test_an_interval_of_replicas_stays_within_what_is_possible() -> None:
