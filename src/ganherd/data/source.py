@@ -21,6 +21,8 @@ from ganherd.data.stacked import STACKED, stack
 from ganherd.data.toys import TOYS, draw
 from ganherd.errors import UserError
 
+_R15 = Path(__file__).with_name("r15.txt")  # its first lines name the source
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -146,6 +148,8 @@ def _read(settings: recipe.Data) -> tuple[Raw, str]:
     name = settings.source
     if name == "digits":
         return _digits(), name
+    if name == "r15":
+        return formats.read_points(_R15), name
     if name in TOYS:
         return draw(name, settings.points, settings.holdout), name
     if name in NAMED:

@@ -17,6 +17,7 @@ from ganherd.errors import UserError
 from ganherd.herd.engine import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
 from ganherd.herd.state import bases
 from ganherd.herd.step import SUMS, Step
+from ganherd.homes import cache_home
 from ganherd.host import free_memory
 from ganherd.recipe import Engine as Settings
 from ganherd.recipe import parse_bytes
@@ -51,7 +52,7 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
     if len(plans) == 1:
         return plans[0]
-    memory = Path(os.environ.get("GANHERD_CACHE", "~/.cache/ganherd")).expanduser() / "engines.json"
+    memory = cache_home() / "engines.json"
     identity = _identity(herd, plans)
     known = _read(memory)
     for plan in plans:

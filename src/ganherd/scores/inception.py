@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import zipfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.errors import UserError
+from ganherd.homes import data_home
 from ganherd.scores.material import LeftOut
 
 FILE = "inception-2015-12-05.pt"
@@ -70,11 +70,9 @@ class Inception(nn.Module):
 
 
 def find() -> Path | None:
-    """The network's file in $GANHERD_DATA or in the user's cache."""
-    given = os.environ.get("GANHERD_DATA")
-    folders = [Path(given).expanduser()] if given else []
-    places = [folder / FILE for folder in (*folders, Path.home() / ".cache" / "ganherd")]
-    return next((place for place in places if place.is_file()), None)
+    """Return the network's file in the data folder, or None."""
+    place = data_home() / FILE
+    return place if place.is_file() else None
 
 
 def load(path: Path | None, head: Path | None = None, stated: str = "") -> tuple[Inception, str, str]:
@@ -82,7 +80,7 @@ def load(path: Path | None, head: Path | None = None, stated: str = "") -> tuple
     place = path or find()
     if place is None:
         raise LeftOut(
-            f"the network inception is not on this machine: put it as {FILE} into $GANHERD_DATA or ~/.cache/ganherd, or "
+            f"the network inception is not on this machine: put it at {data_home() / FILE}, or "
             f"give its path with --network (it is {SOURCE}, sha256 {SHA256[:12]}…)"
         )
     if stated and not re.fullmatch(r"[0-9a-fA-F]{64}", stated):
