@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 import ganherd
 from commands import own_cache
 from ganherd.errors import UserError
+from little import environment
 
 __all__ = ["own_cache"]  # a fixture
 
@@ -25,7 +25,7 @@ def own_nets(tmp_path_factory: pytest.TempPathFactory, own_cache: None) -> tuple
     here = tmp_path_factory.mktemp("here")
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "own_nets.py"), "3"],
-        cwd=here, env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}, capture_output=True, text=True,
+        cwd=here, env=environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return here, done.stdout.strip()
