@@ -135,7 +135,7 @@ def check_origins(info: dict[str, Any], assembly: Assembly, folder: RunFolder) -
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
     """Of a recipe that is resumed, only the budget may be another one, and whether it is scored."""
     wanted = as_resolved(wanted, recipe)
-    free = ("train.budget:", "run.scores:")
+    free = ("train.budget:", "run.scores:", "code:")  # its modules may lie elsewhere now
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]
     if changes:
         raise UserError(

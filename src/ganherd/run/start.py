@@ -13,6 +13,7 @@ from ganherd import recipe_file
 from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
+from ganherd.own_code import importable_from
 from ganherd.recipe import Recipe
 from ganherd.run import checkpoint, phases, trackers
 from ganherd.run.budget import plan_budget, too_short
@@ -61,11 +62,12 @@ def begin(
             phases.refuse(recipe)
         return _two_phases(recipe, path, name, quiet, trust_code, whole)
     rescue = Rescue((job or Local()).latest)
-    return rescue.through(
-        lambda: _begin(rescue, recipe, path, name, quiet, trust_code, whole, part),
-        lambda where: _resume(rescue, where, (), quiet, trust_code),
-        path,
-    )
+    with importable_from(recipe.code):
+        return rescue.through(
+            lambda: _begin(rescue, recipe, path, name, quiet, trust_code, whole, part),
+            lambda where: _resume(rescue, where, (), quiet, trust_code),
+            path,
+        )
 
 
 def _two_phases(recipe: Recipe, path: str | Path | None, name: str, quiet: bool, trust_code: bool, whole: bool) -> Run:
@@ -114,7 +116,7 @@ def _begin(
     ranks, assembly = ready(recipe, job, trust_code, begins=True, part=part)
     rescue.placed(ranks)
     if assembly is None:
-        return Run(stand_by(ranks, rescue), {})
+        return Run(stand_by(ranks, rescue).absolute(), {})
     recipe = assembly.recipe  # with the nets of the runs that it starts from
     for note in [*assembly.notes, *missing_gpu(recipe)]:
         say(f"note: {note}")
@@ -186,6 +188,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
             return folder, recipe, wanted
 
         folder, recipe, wanted = together(job, opened)
+        held.enter_context(importable_from(recipe.code))
         info = folder.info
         rescue.reached = reached(folder) if job.rank == 0 else None
         begins = not checkpoint.steps(folder.checkpoints)
@@ -196,7 +199,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         rescue.placed(ranks)
         resumed = rescue.remembered(ranks, folder)
         if assembly is None:
-            return Run(stand_by(ranks, rescue), {})
+            return Run(stand_by(ranks, rescue).absolute(), {})
         everyone = ranks.everyone
         plan, budget = together(everyone, lambda: recorded(info, folder))
         paced = together(everyone, lambda: recorded_pace(info, folder))
