@@ -97,6 +97,32 @@ def test_every_recipe_and_override_is_valid(document: str, line: str) -> None:
     assert recipe_file.load(named or recipe_file.DEFAULT, overrides + budgets).train.batch >= 1
 
 
+def _recipes_of(line: str) -> list[str]:
+    """Return the recipes that a command line names: before a colon, if changes follow it."""
+    words = shlex.split(re.sub(r"\s*>.*| #.*", "", line))[1:]
+    takes = {("train",): 1, ("recipes",): 1, ("launch", "slurm"): 1, ("compare",): 99, ("sweep",): 1}
+    for name, most in takes.items():
+        if tuple(words[: len(name)]) == name:
+            until = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+            return [word.partition(":")[0] for word in words[len(name) : until][:most] if word != "…"]
+    return []
+
+
+@pytest.mark.parametrize(("document", "line"), COMMANDS, ids=lambda value: str(value))
+def test_every_recipe_that_a_command_names_exists(document: str, line: str) -> None:
+    from ganherd import recipe_file
+
+    there = {name for name, _ in recipe_file.names()} | MADE_BY_READERS
+    for name in _recipes_of(line):
+        placeholder = name.isupper() or "/" in name  # NAME, RECIPE, or a run
+        assert placeholder or name in there, f"{document}: {line}: there is no recipe {name}"
+
+
+def test_a_recipe_that_does_not_exist_would_be_noticed() -> None:
+    assert _recipes_of("ganherd launch slurm no-such --nodes 2") == ["no-such"]
+    assert _recipes_of("ganherd compare one two:train.batch=3 --budget 1m") == ["one", "two"]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_recipes_and_python_in_blocks_are_what_they_seem(document: Path) -> None:
     from ganherd import recipe_file
