@@ -31,9 +31,9 @@ def commands() -> Iterator[tuple[str, str]]:
     """(document, command line) for every `ganherd …` in a block of shell, or in a line of text."""
     for document in DOCUMENTS:
         for block in blocks(document, "sh"):
-            for line in block.splitlines():
-                if line.startswith("ganherd "):
-                    yield document.name, line
+            for line in block.replace("\\\n", " ").splitlines():
+                if found := re.search(r"(?:^|\s)(ganherd [^;)]*)", line.partition(" #")[0]):  # after mpiexec too
+                    yield document.name, found[1]
         outside = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
         for line in re.findall(r"`(ganherd [^`]*)`", outside):
             yield document.name, line
