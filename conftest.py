@@ -1,10 +1,12 @@
-"""Examples in docstrings run in an empty folder, so that they find nothing in their way and leave nothing behind."""
+"""What tests and examples in docstrings share: a sandbox, and for each of the latter an empty folder to run in."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+pytest_plugins = ["sandbox_plugin"]  # first of all: it sets up the home, cache and data folder of the tests
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.comm import heartbeat
-from ganherd.data.home import data_home
+from ganherd.homes import data_home
 
 PERIOD = 0.25  # seconds
 GIB = 2**20  # KiB, in which the system counts

@@ -30,9 +30,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if importlib.util.find_spec("mpi4py") is None or shutil.which("mpiexec", path=beside) is None:
             pytest.skip("no MPI (make test installs one)")
     for marker in item.iter_markers("data"):
-        from ganherd.data.home import NAMED, data_home, find
+        from ganherd.data.home import NAMED, find
+        from ganherd.homes import data_home
 
         for name in marker.args:
             there = find(name) if name in NAMED else (data_home() / name).exists()
             if not there:
-                pytest.skip(f"the data {name} is not on this machine (ganherd data list)")
+                pytest.skip(f"needs the data {name}: set GANHERD_TEST_DATA to a folder that holds it")

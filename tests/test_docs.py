@@ -31,9 +31,9 @@ def commands() -> Iterator[tuple[str, str]]:
     """(document, command line) for every `ganherd …` in a block of shell, or in a line of text."""
     for document in DOCUMENTS:
         for block in blocks(document, "sh"):
-            for line in block.splitlines():
-                if line.startswith("ganherd "):
-                    yield document.name, line
+            for line in block.replace("\\\n", " ").splitlines():
+                if found := re.search(r"(?:^|\s)(ganherd [^;)]*)", line.partition(" #")[0]):  # after mpiexec too
+                    yield document.name, found[1]
         outside = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
         for line in re.findall(r"`(ganherd [^`]*)`", outside):
             yield document.name, line
@@ -95,6 +95,32 @@ def test_every_recipe_and_override_is_valid(document: str, line: str) -> None:
     budgets = [f"train.budget={value}" for option, value in pairwise(words) if option == "--budget"]
     named = words[0] if words and not words[0].startswith("-") and words[0] not in MADE_BY_READERS else None
     assert recipe_file.load(named or recipe_file.DEFAULT, overrides + budgets).train.batch >= 1
+
+
+def _recipes_of(line: str) -> list[str]:
+    """Return the recipes that a command line names: before a colon, if changes follow it."""
+    words = shlex.split(re.sub(r"\s*>.*| #.*", "", line))[1:]
+    takes = {("train",): 1, ("recipes",): 1, ("launch", "slurm"): 1, ("compare",): 99, ("sweep",): 1}
+    for name, most in takes.items():
+        if tuple(words[: len(name)]) == name:
+            until = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+            return [word.partition(":")[0] for word in words[len(name) : until][:most] if word != "…"]
+    return []
+
+
+@pytest.mark.parametrize(("document", "line"), COMMANDS, ids=lambda value: str(value))
+def test_every_recipe_that_a_command_names_exists(document: str, line: str) -> None:
+    from ganherd import recipe_file
+
+    there = {name for name, _ in recipe_file.names()} | MADE_BY_READERS
+    for name in _recipes_of(line):
+        placeholder = name.isupper() or "/" in name  # NAME, RECIPE, or a run
+        assert placeholder or name in there, f"{document}: {line}: there is no recipe {name}"
+
+
+def test_a_recipe_that_does_not_exist_would_be_noticed() -> None:
+    assert _recipes_of("ganherd launch slurm no-such --nodes 2") == ["no-such"]
+    assert _recipes_of("ganherd compare one two:train.batch=3 --budget 1m") == ["one", "two"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 import ganherd
 from commands import own_cache
 from ganherd.errors import UserError
+from little import environment
 
 __all__ = ["own_cache"]  # a fixture
 
@@ -25,7 +25,7 @@ def own_nets(tmp_path_factory: pytest.TempPathFactory, own_cache: None) -> tuple
     here = tmp_path_factory.mktemp("here")
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "own_nets.py"), "3"],
-        cwd=here, env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}, capture_output=True, text=True,
+        cwd=here, env=environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return here, done.stdout.strip()
@@ -33,8 +33,8 @@ def own_nets(tmp_path_factory: pytest.TempPathFactory, own_cache: None) -> tuple
 
 def test_own_nets_train_and_draw_a_grid(own_nets) -> None:
     here, printed = own_nets
-    assert printed == "runs/00001-run/own_nets.png"
-    assert (here / printed).read_bytes().startswith(b"\x89PNG")
+    assert printed == str(here / "runs/00001-run/own_nets.png")
+    assert Path(printed).read_bytes().startswith(b"\x89PNG")
     assert "generator:\n    name: __main__:MyGenerator" in (here / "runs/00001-run/recipe.yaml").read_text()
 
 
@@ -66,7 +66,7 @@ def test_python_api(tmp_path, monkeypatch, capsys, own_cache) -> None:
     monkeypatch.setattr(sys, "argv", ["python_api.py", "3"])
     runpy.run_path(str(EXAMPLES / "python_api.py"), run_name="__main__")
     out = capsys.readouterr().out
-    assert "trained in runs/00001-digits-wcgan" in out
+    assert f"trained in {tmp_path}/runs/00001-digits-wcgan" in out
     assert "16 sevens of shape (1, 8, 8)" in out
     assert "label accuracy" in out and "diversity" in out and "500" in out
 

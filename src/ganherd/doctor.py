@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from ganherd import host
+from ganherd.homes import cache_home, data_home
 
 
 class Row(TypedDict):
@@ -153,26 +154,26 @@ def _data() -> Iterator[Row]:
 
 def _fid_network() -> Iterator[Row]:
     """FID network: the Inception weights that FID is defined on."""
-    file = _data_folder() / "inception-2015-12-05.pt"
+    file = data_home() / "inception-2015-12-05.pt"
     found = f"{file} ({file.stat().st_size / 2**20:.0f} MiB)" if file.is_file() else None
     yield _row("FID network", found, "ganherd score --metrics fid on colour images", f"put the file at {file}")
 
 
-def _cache() -> Iterator[Row]:
-    """data folder: may it be written to?"""
-    folder = _data_folder()
+def _folders() -> Iterator[Row]:
+    """folders: may those of data and of the cache be written to?"""
+    yield _folder("data folder", data_home(), "GANHERD_DATA", "data sets and score networks")
+    yield _folder("cache folder", cache_home(), "GANHERD_CACHE", "measured engines, classifiers and features of data")
+
+
+def _folder(what: str, folder: Path, variable: str, needed_for: str) -> Row:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=there):
             found = f"{folder}{'' if there == folder else ' (made when needed)'}"
     except OSError:
         found = None
-    get = f"{folder} cannot be written to: set GANHERD_DATA to a folder that can"
-    yield _row("data folder", found, "data sets, score networks and measured choices", get)
+    get = f"{folder} cannot be written to: set {variable} to a folder that can"
+    return _row(what, found, needed_for, get)
 
 
-def _data_folder() -> Path:
-    return Path(os.environ.get("GANHERD_DATA") or "~/.cache/ganherd").expanduser()
-
-
-_PROBES = (_python, _machine, _torch, _triton, _mpi, _extras, _compiler, _cache, _data, _fid_network)
+_PROBES = (_python, _machine, _torch, _triton, _mpi, _extras, _compiler, _folders, _data, _fid_network)

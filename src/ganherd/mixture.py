@@ -24,8 +24,9 @@ from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
 from ganherd.mixture_breeds import Generators, breeds_of, check_declared, tensors_of
 from ganherd.mixture_file import Neighbourhoods, Winner
+from ganherd.own_code import importable_from
 from ganherd.recipe_nets import Breed
-from ganherd.run.folder import mixture_of
+from ganherd.run.folder import code_of, mixture_of
 
 _BLOCK = 64  # images that draw their noise together, on every device: so image i is the same for every n
 _CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator, always full: so it is the same to the bit
@@ -268,6 +269,8 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     folder = mixture_of(path)
     facts = mixture_file.read_facts(folder)
     tensors = mixture_file.read_tensors(folder, facts.sha256, partial(check_declared, facts, folder=folder))
+    with importable_from(code_of(folder.parent) if trust_code else ()):
+        breeds = breeds_of(facts, tensors, folder, trust_code)
     return Mixture(
         labels=tuple(facts.labels),
         shape=tuple(facts.shape),
@@ -280,7 +283,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
         label_weights=np.array(facts.label_weights, np.float64),
         seeds=facts.seeds,
         step=facts.step,
-        breeds=breeds_of(facts, tensors, folder, trust_code),
+        breeds=breeds,
         winner=facts.winner,
         neighbourhoods=facts.neighbourhoods,
         stream_version=facts.streams,

@@ -246,6 +246,8 @@ class Run(Section):
 
 class Recipe(Section):
     about: str = ""  # one line for people
+    # folders of your own modules (`package.module:Name`); default: those of the recipe's folder and the current one that hold them
+    code: list[str] = []
     data: Data = Data()
     herd: Herd = Herd()
     nets: Nets = Field(default_factory=Nets)
@@ -372,6 +374,13 @@ class Recipe(Section):
                 f"and with {what} they are of different kinds: take strategy.name gap and swap discriminators",
             )
         return self
+
+    @property
+    def own_names(self) -> list[str]:
+        """What is named as `package.module:Name`: code of the user's own."""
+        cells = self.strategy.cellular
+        named = [*(net.name for net in self.nets.all), cells.rewire_by or "", cells.mixing.score, cells.mixing.network]
+        return [name for name in named if ":" in name]
 
     @property
     def members(self) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -19,6 +20,7 @@ from ganherd import recipe_yaml
 from ganherd.errors import UserError
 from ganherd.recipe import Recipe, Section, nearest
 from ganherd.recipe_mistakes import sentence
+from ganherd.recipe_paths import located
 
 DEFAULT = "digits-wcgan"  # what `ganherd train` trains when it is told nothing
 _ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names by which a recipe is looked for, beside its kin
@@ -40,9 +42,13 @@ def load(source: str | Path | dict[str, Any] | Recipe, overrides: Sequence[str] 
         _override(data, lines, text)
     _drop_empty(data)
     try:
-        return Recipe.model_validate(data)
+        recipe = Recipe.model_validate(data)
     except ValidationError as error:
         raise UserError(sentence(error, data, lines, name)) from None
+    file = Path(name) if name == str(source) else None
+    if file is not None and (file.parent / "run.json").exists():
+        return recipe  # of a run, which was located when it was started
+    return located(recipe, None if file is None else file.parent, _packaged())
 
 
 def dump(recipe: Recipe) -> str:
@@ -129,6 +135,10 @@ def _copy(data: Any) -> Any:
     """Plain data of the caller's, which may hold whole sections."""
     if isinstance(data, Section):
         data = data.model_dump()
+    if isinstance(data, os.PathLike):
+        return os.fspath(data)
+    if isinstance(data, list | tuple):
+        return [_copy(value) for value in data]
     return {str(key): _copy(value) for key, value in data.items()} if isinstance(data, dict) else copy.copy(data)
 
 

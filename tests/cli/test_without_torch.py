@@ -105,7 +105,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], t
 
 def environment(first: Path) -> dict[str, str]:
     source = Path(__file__).resolve().parents[2] / "src"
-    return {**os.environ, "PYTHONPATH": f"{first}{os.pathsep}{source}", "COLUMNS": "200", "NO_COLOR": "1"}
+    paths = [str(first), str(source), os.environ["PYTHONPATH"]]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200", "NO_COLOR": "1"}
 
 
 @pytest.mark.parametrize(("words", "code", "said"), ASKED, ids=lambda value: str(value))

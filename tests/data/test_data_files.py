@@ -195,7 +195,7 @@ def test_a_single_array_is_no_npz(tmp_path: Path) -> None:
 
 def test_missing_sources_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path))
-    for name in ("mnist", "cifar10", "cifar100", "r15"):
+    for name in ("mnist", "cifar10", "cifar100"):
         with pytest.raises(UserError, match=f"ganherd data get {name}.*{tmp_path}"):
             load(Data(source=name))
     with pytest.raises(UserError, match="did you mean digits"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ganherd.data.fetch import DOWNLOADS, Download, points_digest
+from ganherd.data.fetch import DOWNLOADS, Download
 from ganherd.data.home import NAMED
 from ganherd.data.inspect import contact_sheet, describe, get, inspect, list_sources, text
 from ganherd.data.sheet import _summary
@@ -117,8 +117,8 @@ def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 def test_the_list_says_what_is_here(home: Path) -> None:
     rows = {row["name"]: row for row in list_sources()}
     assert set(rows) == set(NAMED)
-    assert all(rows[name]["present"] for name in ("digits", "ring8", "grid25"))
-    assert not any(rows[name]["present"] for name in ("mnist", "cifar10", "cifar100", "r15"))
+    assert all(rows[name]["present"] for name in ("digits", "ring8", "grid25", "r15"))
+    assert not any(rows[name]["present"] for name in ("mnist", "cifar10", "cifar100"))
     assert rows["mnist"]["where"] == str(home / "mnist.npz") and all(row["about"] for row in rows.values())
     home.mkdir()
     np.savez(home / "mnist.npz", x=np.zeros((2, 4, 4), np.uint8))
@@ -128,13 +128,13 @@ def test_the_list_says_what_is_here(home: Path) -> None:
 def test_official_addresses_are_safe_and_checked() -> None:
     for items in DOWNLOADS.values():
         for item in items:
-            assert item.url.startswith("https://") and len(item.md5) + len(item.points) in (32, 64)
+            assert item.url.startswith("https://") and len(item.md5) == 32
             assert ".." not in item.path and not os.path.isabs(item.path)
     assert set(DOWNLOADS) == {source.made_of or name for name, source in NAMED.items() if source.places}
 
 
 def test_builtin_sources_need_no_getting(home: Path) -> None:
-    for name in ("digits", "ring8", "grid25"):
+    for name in ("digits", "ring8", "grid25", "r15"):
         assert get(name, {})["fetched"] == []
     assert not home.exists()
     with pytest.raises(UserError, match="did you mean mnist"):
@@ -183,15 +183,3 @@ def test_a_failed_download_says_where_to_put_the_file(tmp_path: Path, home: Path
             get("cifar10", {"cifar10": (Download(url, "cifar-10-binary.tar.gz", "0" * 32),)})
         assert url in str(error.value) and str(home / "cifar-10-binary.tar.gz") in str(error.value)
         assert "\n" not in str(error.value) and os.listdir(home) == []
-
-
-def test_points_are_checked_by_value_not_by_blanks(tmp_path: Path, home: Path) -> None:
-    (tmp_path / "a.txt").write_text("1.5 2 1\n3 4 2\n")
-    (tmp_path / "b.txt").write_text("1.50\t2\t1\r\n3\t4\t2\r\n")
-    (tmp_path / "c.txt").write_text("1.5 2 1\n3 4 1\n")
-    digest = points_digest(tmp_path / "a.txt")
-    assert digest == points_digest(tmp_path / "b.txt") != points_digest(tmp_path / "c.txt")
-    with pytest.raises(UserError, match="checksum"):
-        get("r15", {"r15": (Download((tmp_path / "c.txt").as_uri(), "R15.txt", points=digest),)})
-    get("r15", {"r15": (Download((tmp_path / "b.txt").as_uri(), "R15.txt", points=digest),)})
-    assert load(Data(source="r15", holdout=0)).labels == ("1", "2")

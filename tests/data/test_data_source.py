@@ -238,7 +238,12 @@ def test_real_cifar10() -> None:
     assert part.index.shape == (10, 5000) and part.notes == ()
 
 
-@pytest.mark.data("r15")
-def test_real_r15() -> None:
+def test_r15_comes_with_the_package_as_it_was_published() -> None:
+    data = load(Data(source="r15", holdout=0))
+    assert data.x.shape == (600, 2) and data.labels == tuple(str(k) for k in range(1, 16))
+    assert data.digest == "3027206d3da244904ae9c51962a2dc8b03ec79d234e24b513d875b64dcce634d"  # of the published file
+
+
+def test_a_hundred_points_of_r15_are_trained_on() -> None:
     data = load(Data(source="r15", points=100))
     assert len(data.x) == 100 and len(data.labels) == 15 and len(data.x_test) == 120

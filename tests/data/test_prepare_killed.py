@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import little
 from ganherd.data import prepare as preparing
 from ganherd.data import prepare_unit
 from ganherd.data.folder import decode
@@ -111,8 +111,7 @@ def test_kill_9_loses_nothing_that_was_done_and_leaves_no_worker(
 ) -> None:
     tree(tmp_path / "tree", {"a": 20, "b": 10})
     words = [sys.executable, "-c", SLOW, str(tmp_path / "tree"), str(tmp_path / "out")]
-    source = str(Path(prepare_unit.__file__).parents[2])
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": source}) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=little.environment()) as process:
         assert process.stdout is not None
         assert process.stdout.readline() and process.stdout.readline()  # both workers are at it
         workers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]

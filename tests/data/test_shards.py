@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import little
 from ganherd.data import shards
 from ganherd.data.inspect import describe
 from ganherd.data.shards import Rows, load_shards, verify
@@ -106,9 +107,8 @@ print(json.dumps([feed.resident, inside, names, data.x.files.bytes_read, int(cou
 @pytest.mark.parametrize("room", [1 << 30, 0], ids=["resident", "streamed"])
 def test_a_process_touches_its_members_shards_and_the_index_only(out: Path, room: int) -> None:
     """Seen from outside: every file that the process opens, and every one that it has mapped."""
-    source = str(Path(shards.__file__).parents[2])
     words = [sys.executable, "-c", OF_ONE_PROCESS, str(out), str(room)]
-    done = subprocess.run(words, env={"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}, capture_output=True, check=True)
+    done = subprocess.run(words, env=little.environment(), capture_output=True, check=True)
     resident, opened, mapped, read, rows = json.loads(done.stdout)
     assert resident is (room > 0)
     assert opened == ["00001.npy", "00002.npy", "index.json"] and mapped == ["00001.npy", "00002.npy"]

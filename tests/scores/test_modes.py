@@ -106,7 +106,6 @@ def test_labels_give_the_modes_of_other_points(tmp_path: Path) -> None:
         labelled_modes(x[:102], y[:102], "few")
 
 
-@pytest.mark.data("r15")
 def test_r15_keeps_its_modes_when_it_is_trained_on_a_hundred_points() -> None:
     from ganherd.data.source import load
     from ganherd.recipe import Data

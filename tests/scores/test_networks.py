@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from ganherd.data.home import data_home
 from ganherd.errors import UserError
+from ganherd.homes import data_home
 from ganherd.scores import inception, lipizzaner_net, networks, score
 from ganherd.scores.features import extract
 from ganherd.scores.material import LeftOut

@@ -164,7 +164,8 @@ def _recipe(asked: Asked, grid: int, say: Say) -> Iterator[Recipe]:
     import numpy as np
 
     from ganherd import recipe_file
-    from ganherd.data.home import data_home, find
+    from ganherd.data.home import find
+    from ganherd.homes import data_home
     from ganherd.scores.lipizzaner_net import FILE
 
     with TemporaryDirectory() as folder:

@@ -247,18 +247,19 @@ def _without_ranks(words: list[str]) -> list[str]:
 
 
 def _trained(run: Any, as_json: bool) -> None:
-    info = run.folder.info
+    path, info = _from_here(run.path), run.folder.info
     if as_json:
-        print_json({"run": str(run.path), "state": info["state"], "step": info["step"], "scores": run.scores})
+        print_json({"run": str(path), "state": info["state"], "step": info["step"], "scores": run.scores})
         return
     if "part" in info:
-        show(f"{run.path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
+        show(f"{path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
-    picture, folder = run.folder.samples / "final.png", run.folder
+    folder = type(run.folder)(path)
+    picture = folder.samples / "final.png"
     from ganherd.nets.catalog import is_foreign
 
     trust = " --trust-code" if any(is_foreign(net.name) for net in folder.recipe.nets.all) else ""
-    name = shlex.quote(str(run.path)) + trust
+    name = shlex.quote(str(path)) + trust
     scores = folder.scores_path if run.scores else f"ganherd score {name}"
     show(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
     if run.scores:
@@ -266,3 +267,9 @@ def _trained(run: Any, as_json: bool) -> None:
 
         show("\n" + table(run.scores))
     show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
+
+
+def _from_here(path: Path) -> Path:
+    """Return the path as people would type it here: relative if it is below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

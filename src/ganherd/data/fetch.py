@@ -14,9 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ganherd.data.formats import read_points
-from ganherd.data.home import NAMED, data_home, find
+from ganherd.data.home import NAMED, find
 from ganherd.errors import UserError
+from ganherd.homes import data_home
 
 TIMEOUT = 30  # seconds without an answer
 BLOCK = 2**20
@@ -28,8 +28,7 @@ class Download:
 
     url: str
     path: str  # without .gz where the url has it: then it is unpacked, and ranks can share it as it lies
-    md5: str = ""
-    points: str = ""  # sha256 of the points in it, for a text that is published with various blanks and line ends
+    md5: str
 
     @property
     def packed(self) -> str:
@@ -58,13 +57,6 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
     ),
     "cifar100": (
         Download(f"{_CIFAR}/cifar-100-binary.tar.gz", "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
-    ),
-    "r15": (
-        Download(
-            "https://cs.uef.fi/sipu/datasets/R15.txt",
-            "R15.txt",
-            points="8084a6638befb0f2f0c959b8a5c61c54110306a379906e483083091bb45d0b0d",
-        ),
     ),
 }
 
@@ -105,7 +97,7 @@ def _fetch(name: str, item: Download) -> Path:
         request = urllib.request.Request(item.url, headers={"User-Agent": "ganherd"})
         with os.fdopen(handle, "wb") as file, urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
             digest = _copy(reply, file, target.name)
-        if (item.md5 and digest != item.md5) or (item.points and points_digest(Path(aside)) != item.points):
+        if digest != item.md5:
             raise UserError(f"the file fetched for {name} is not the published one (its checksum differs); {by_hand}.")
         if item.is_unpacked:
             Path(aside).write_bytes(gzip.decompress(Path(aside).read_bytes()))
@@ -135,10 +127,3 @@ def _copy(reply: Any, file: Any, label: str) -> str:
         raise OSError(f"the connection ended after {done:,} of {total:,} bytes")
     print(f"\r{label}: {done / 1e6:.1f} MB" + " " * 20 * live, file=sys.stderr)
     return digest.hexdigest()
-
-
-def points_digest(path: Path) -> str:
-    """sha256 of the points and labels in a text, whatever its blanks and line ends."""
-    raw = read_points(path)
-    rows = raw.x.tolist() if raw.y is None else [[*xy, k] for xy, k in zip(raw.x.tolist(), raw.y.tolist(), strict=True)]
-    return hashlib.sha256(repr(rows).encode()).hexdigest()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from ganherd.data.formats import is_idx_complete
 from ganherd.errors import UserError
+from ganherd.homes import data_home
 
 _HUNDRED = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
@@ -37,7 +37,7 @@ NAMED = {
     "digits": Named("1,797 handwritten digits, 8 × 8 grey, ten classes; comes with scikit-learn"),
     "ring8": Named("2-D points: a ring of 8 Gaussians, radius 1, std 0.01; drawn when needed"),
     "grid25": Named("2-D points: a 5 × 5 grid of Gaussians, two apart, std 0.05; drawn when needed"),
-    "r15": Named("2-D points: 600 in 15 clusters (Veenman et al. 2002)", ("r15.npz", "R15.txt", "r15.txt")),
+    "r15": Named("2-D points: 600 in 15 clusters (Veenman et al. 2002); comes with ganherd"),
     "mnist": Named("70,000 handwritten digits, 28 × 28 grey, ten classes", ("mnist.npz", "mnist")),
     "stacked-mnist": Named(
         "128,000 stacks of three MNIST digits, 28 × 28 RGB, a thousand modes, no labels",
@@ -61,11 +61,6 @@ NAMED = {
         CIFAR100,
     ),
 }
-
-
-def data_home() -> Path:
-    """$GANHERD_DATA, or ~/.cache/ganherd."""
-    return Path(os.environ.get("GANHERD_DATA") or "~/.cache/ganherd").expanduser()
 
 
 def find(name: str) -> Path | None:

@@ -21,6 +21,8 @@ from ganherd.data.stacked import STACKED, stack
 from ganherd.data.toys import TOYS, draw
 from ganherd.errors import UserError
 
+_R15 = Path(__file__).with_name("r15.txt")  # its first lines name the source
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -149,6 +151,8 @@ def _read(settings: recipe.Data) -> tuple[Raw, str]:
     name = settings.source
     if name == "digits":
         return _digits(), name
+    if name == "r15":
+        return formats.read_points(_R15), name
     if name in TOYS:
         return draw(name, settings.points, settings.holdout), name
     if name in NAMED:
@@ -164,10 +168,18 @@ def _read(settings: recipe.Data) -> tuple[Raw, str]:
             return stack(tidy(raw, STACKED[name])), name
         return replace(raw, labels=raw.labels or NAMED[name].labels), name
     path = Path(name).expanduser()
+    if path.is_absolute() and not path.exists():
+        raise UserError(
+            f"data.source {name!r} is neither a known name nor a file or folder that exists; if it was moved, name its new "
+            "place: with --set data.source=PATH, or for a run that has begun in its recipe.yaml."
+        )
     if not path.exists():
         near = difflib.get_close_matches(name, NAMED, 1)
         hint = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(NAMED)}."
-        raise UserError(f"data.source {name!r} is neither a known name nor a file or folder that exists; {hint}")
+        raise UserError(
+            f"data.source {name!r} is neither a known name nor a file or folder in {Path.cwd()}; {hint} If a run's recipe.yaml "
+            "names it, it is relative to the folder in which the run was trained: write the whole path there."
+        )
     return _read_path(path, settings), path.name or str(path)
 
 

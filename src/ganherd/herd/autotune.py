@@ -18,6 +18,7 @@ from ganherd.herd.custom import line_of
 from ganherd.herd.engine import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
 from ganherd.herd.state import bases
 from ganherd.herd.step import SUMS, Step
+from ganherd.homes import cache_home
 from ganherd.host import free_memory
 from ganherd.memory import is_out_of_memory, reason
 from ganherd.recipe import Engine as Settings
@@ -53,7 +54,7 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
     if len(plans) == 1:
         return plans[0]
-    memory = Path(os.environ.get("GANHERD_CACHE", "~/.cache/ganherd")).expanduser() / "engines.json"
+    memory = cache_home() / "engines.json"
     identity = _identity(herd, plans)
     known = _read(memory)
     for plan in plans:

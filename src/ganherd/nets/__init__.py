@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import operator
-import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ganherd.errors import UserError
 from ganherd.nets import catalog
+from ganherd.own_code import import_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -113,8 +111,7 @@ def load_own(name: str, what: str, trust_code: bool) -> Any:
             f"the {what} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."
         )
     try:
-        with _current_folder_importable():
-            return _load_class(name)
+        return import_name(name)
     except Exception as error:  # whatever the user's module raises while it is imported
         module, _, own = name.partition(":")
         if module == "__main__":
@@ -132,17 +129,3 @@ def _load_class(path: str) -> Any:
 
 def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """A file of nets beside the recipe can be named; last on the path, so that it shadows no installed package."""
-    folder = os.getcwd()
-    sys.path.append(folder)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.reverse()
-        sys.path.remove(folder)  # the last of them: ours
-        sys.path.reverse()

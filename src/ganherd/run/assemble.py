@@ -26,6 +26,7 @@ from ganherd.herd.state import Seat, State, takes_label
 from ganherd.herd.streams import MemberRandomness
 from ganherd.herd.tryout import try_out
 from ganherd.nets.catalog import is_foreign
+from ganherd.own_code import importable_from
 from ganherd.recipe import Recipe
 from ganherd.recipe_strategy import in_steps
 from ganherd.run import grow, origins
@@ -125,7 +126,8 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> A
     `begins`: with its first step. Only then the runs that members start from are read; else a checkpoint has their weights.
     """
     made = cut(recipe, begins)
-    return put_together(made, Ranks.alone(len(made.seats)), trust_code, begins)
+    with importable_from(recipe.code):
+        return put_together(made, Ranks.alone(len(made.seats)), trust_code, begins)
 
 
 def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> Assembly:
@@ -212,10 +214,12 @@ def makers(
     net = [net for net, count in recipe.nets.each(slot + 1) for _ in range(count)][slot]
 
     def make_g() -> nn.Module:
-        return nets.build_generator(net, shape, recipe.nets.latent, classes, trust_code=trust_code)
+        with importable_from(recipe.code):
+            return nets.build_generator(net, shape, recipe.nets.latent, classes, trust_code=trust_code)
 
     def make_d() -> nn.Module:
-        return nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
+        with importable_from(recipe.code):
+            return nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
 
     return make_g, make_d
 

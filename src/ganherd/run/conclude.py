@@ -18,7 +18,7 @@ from ganherd.trust import covers
 class Run:
     """A finished run: where it lies and what it says."""
 
-    path: Path
+    path: Path  # absolute
     scores: dict[str, Any]
 
     @property
@@ -40,7 +40,7 @@ def conclude(trainer: Trainer, progress: Progress) -> Run:
     exported = own if ranks.is_alone else ranks.to_first(own, range(ranks.size))
     if not ranks.is_first:
         trainer.strategy.measured()
-        return Run(folder.path, {})
+        return Run(folder.path.absolute(), {})
     made = finish.make_mixture(assembly, trainer.step, near, exported)
     made.save(folder.mixture)
     finish.write_picture(folder, made, assembly)
@@ -51,7 +51,7 @@ def conclude(trainer: Trainer, progress: Progress) -> Run:
     watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / here, 5)}
     folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
     report.write(folder, mixture=made, dataset=assembly.dataset)
-    return Run(folder.path, found)
+    return Run(folder.path.absolute(), found)
 
 
 def conclude_part(trainer: Trainer) -> Run:
@@ -60,4 +60,4 @@ def conclude_part(trainer: Trainer) -> Run:
     trainer.event("finish", seconds=seconds)
     if trainer.ranks.is_first:
         folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget))
-    return Run(folder.path, {})
+    return Run(folder.path.absolute(), {})

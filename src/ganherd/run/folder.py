@@ -176,6 +176,12 @@ def mixture_of(path: str | Path) -> Path:
     raise UserError(f"there is no mixture in {path}: it is made when training ends. Go on with `{run.again}`{end}.")
 
 
+def code_of(path: Path) -> list[str]:
+    """Return the folders of a run's own modules; none for a mixture that lies outside of its run."""
+    folder = RunFolder(path)
+    return folder.recipe.code if folder.recipe_path.is_file() and folder.info_path.is_file() else []
+
+
 def write_aside(path: Path, text: str) -> None:
     """Replace a text file as a whole."""
     files.write(path, text.encode("utf-8", "replace"))

@@ -148,7 +148,7 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
     if others := set(modules_of(recipe)) - set(modules_of(wanted)):
         raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
     wanted = as_resolved(wanted, recipe)
-    free = ("train.budget:", "run.scores:")
+    free = ("train.budget:", "run.scores:", "code:")  # its modules may lie elsewhere now
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]
     if changes:
         raise UserError(

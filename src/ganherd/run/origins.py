@@ -22,6 +22,7 @@ from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine import Herd
 from ganherd.herd.state import Blueprint, Seat, State, take_
 from ganherd.nets.catalog import is_foreign
+from ganherd.own_code import importable_from
 from ganherd.recipe import Origin, Recipe
 from ganherd.recipe_nets import Breed, Net, Nets
 from ganherd.run import checkpoint
@@ -252,11 +253,12 @@ def read(source: Source, members: list[int], trust_code: bool) -> tuple[Breeds, 
     """Those members out of the run's last whole checkpoint, and its breeds."""
     facts, own = source.facts, source.recipe.nets
     shape, classes = tuple(facts.shape), len(facts.labels)
-    each = [
-        (net.name, Blueprint(nets.build_generator(net, shape, own.latent, classes, trust_code=trust_code)), count)
-        for net, count in own.each(source.members)
-    ]
-    d = Blueprint(nets.build_discriminator(own.discriminator, shape, classes, trust_code=trust_code))
+    with importable_from(source.recipe.code):
+        each = [
+            (net.name, Blueprint(nets.build_generator(net, shape, own.latent, classes, trust_code=trust_code)), count)
+            for net, count in own.each(source.members)
+        ]
+        d = Blueprint(nets.build_discriminator(own.discriminator, shape, classes, trust_code=trust_code))
     breeds = Breeds(each)
     found, _ = checkpoint.newest(source.folder.checkpoints, {"g": breeds, "d": d}, members)
     return breeds, found

@@ -49,7 +49,7 @@ def train_part(recipe: Recipe, path: Path, members: str, quiet: bool = False, tr
         own = RunFolder(_path(whole, part))
         begun = own.info_path.exists()
     if begun and own.info.get("state") == "finished":
-        done = start.Run(own.path, {})
+        done = start.Run(own.path.absolute(), {})
     elif begun:
         refuse_changes(own.recipe, made.recipe, own)
         done = start.resume(own.path, (), quiet, trust_code)
@@ -145,7 +145,7 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool) -> start.Run:
         raise Interrupted(
             f"{error.strerror} while writing to {whole.path}; the same command joins the parts again."
         ) from error
-    return start.Run(whole.path, scores)
+    return start.Run(whole.path.absolute(), scores)
 
 
 def joined_metrics(each: list[Events]) -> Events:

@@ -14,6 +14,7 @@ from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
 from ganherd.herd import streams
 from ganherd.memory import refused_if_too_large
+from ganherd.own_code import importable_from
 from ganherd.recipe import Recipe
 from ganherd.run import cadence, checkpoint, guarded, phases, trackers
 from ganherd.run.assemble import Assembly
@@ -68,11 +69,12 @@ def begin(
             phases.refuse(recipe)
         return _two_phases(recipe, path, name, quiet, trust_code, whole)
     rescue = Rescue((job or Local()).latest)
-    return rescue.through(
-        lambda: _begin(rescue, recipe, path, name, quiet, trust_code, whole, part),
-        lambda where: _resume(rescue, where, (), quiet, trust_code),
-        path,
-    )
+    with importable_from(recipe.code):
+        return rescue.through(
+            lambda: _begin(rescue, recipe, path, name, quiet, trust_code, whole, part),
+            lambda where: _resume(rescue, where, (), quiet, trust_code),
+            path,
+        )
 
 
 def _two_phases(recipe: Recipe, path: str | Path | None, name: str, quiet: bool, trust_code: bool, whole: bool) -> Run:
@@ -121,7 +123,7 @@ def _begin(
     ranks, assembly = ready(recipe, job, trust_code, begins=True, part=part)
     rescue.placed(ranks)
     if assembly is None:
-        return Run(stand_by(ranks, rescue), {})
+        return Run(stand_by(ranks, rescue).absolute(), {})
     recipe = assembly.recipe  # with the nets of the runs that it starts from
     for note in [*assembly.notes, *missing_gpu(recipe)]:
         say(f"note: {note}")
@@ -200,6 +202,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
             return folder, recipe, wanted
 
         folder, recipe, wanted = together(job, opened)
+        held.enter_context(importable_from(recipe.code))
         info = folder.info
         held.enter_context(streams.using(together(job, lambda: recorded_streams(info, folder))))
         rescue.reached = reached(folder) if job.rank == 0 else None
@@ -211,7 +214,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         rescue.placed(ranks)
         resumed = rescue.remembered(ranks, folder)
         if assembly is None:
-            return Run(stand_by(ranks, rescue), {})
+            return Run(stand_by(ranks, rescue).absolute(), {})
         everyone = ranks.everyone
         plan, budget = together(everyone, lambda: recorded(info, folder))
         paced = vars(together(everyone, lambda: cadence.planned(assembly, recorded_pace(info, folder))))

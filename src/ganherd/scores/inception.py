@@ -6,7 +6,6 @@ Another TorchScript file may stand in its place and is fed in the same way, if t
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.errors import UserError
+from ganherd.homes import data_home
 from ganherd.scores.material import LeftOut
 from ganherd.trust import INCEPTION, read_script
 
@@ -68,11 +68,9 @@ class Inception(nn.Module):
 
 
 def find() -> Path | None:
-    """The network's file in $GANHERD_DATA or in the user's cache."""
-    given = os.environ.get("GANHERD_DATA")
-    folders = [Path(given).expanduser()] if given else []
-    places = [folder / FILE for folder in (*folders, Path.home() / ".cache" / "ganherd")]
-    return next((place for place in places if place.is_file()), None)
+    """Return the network's file in the data folder, or None."""
+    place = data_home() / FILE
+    return place if place.is_file() else None
 
 
 def load(
@@ -82,7 +80,7 @@ def load(
     place = path or find()
     if place is None:
         raise LeftOut(
-            f"the network inception is not on this machine: put it as {FILE} into $GANHERD_DATA or ~/.cache/ganherd, or "
+            f"the network inception is not on this machine: put it at {data_home() / FILE}, or "
             f"give its path with --network (it is {SOURCE}, sha256 {INCEPTION[:12]}…)"
         )
     raw, digest = read_script(place, stated, trust_code)

@@ -39,7 +39,7 @@ class LipizzanerNet(nn.Module):
 
 def load(path: Path | None) -> tuple[LipizzanerNet, str]:
     """The network with weights from an .npz, and the sha256 of that file."""
-    from ganherd.data.home import data_home
+    from ganherd.homes import data_home
 
     place = path or data_home() / FILE
     if not place.is_file():

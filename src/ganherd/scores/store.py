@@ -13,11 +13,12 @@ from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from ganherd.homes import cache_home
+
 
 def cache_folder(kind: str) -> Path:
     """Where things of a kind are kept: under $GANHERD_CACHE, or the user's cache."""
-    root = os.environ.get("GANHERD_CACHE")
-    return (Path(root) if root else Path.home() / ".cache" / "ganherd") / kind
+    return cache_home() / kind
 
 
 def path_of(kind: str, key: str) -> Path:

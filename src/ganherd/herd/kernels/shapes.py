@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ganherd.homes import cache_home
 from ganherd.host import in_threads
 
 HEAVY = 1e9  # operations of a product from which a measurement pays
@@ -99,7 +100,7 @@ def crowd(members: int) -> int:
 
 @lru_cache(maxsize=1)
 def _shapes() -> Shapes:
-    return Shapes(Path(os.environ.get("GANHERD_CACHE", "~/.cache/ganherd")).expanduser() / "kernels.json")
+    return Shapes(cache_home() / "kernels.json")
 
 
 def _compile(run: Callable[[Shape], object], candidates: Sequence[Shape]) -> None:

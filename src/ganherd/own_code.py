@@ -1,0 +1,86 @@
+"""Find and import the modules that a user names as `package.module:Name`, in the folders where these may lie."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+_FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # searched before the current one
+
+
+@contextmanager
+def importable_from(folders: Iterable[str]) -> Iterator[None]:
+    """Search these folders, too, for modules that are imported inside of this block."""
+    before = _FOLDERS.set(tuple(folders))
+    try:
+        yield
+    finally:
+        _FOLDERS.reset(before)
+
+
+def folders_with(names: Iterable[str], places: Sequence[str]) -> list[str]:
+    """Return the first of these places that holds the module, for each `package.module:Name`; nothing is imported.
+
+    If a module is neither in one of them nor installed, all are returned: the error names where it was looked for.
+    """
+    found: list[str] = []
+    for top in {_top(name): None for name in names if _top(name) not in ("", "__main__")}:
+        holding = [place for place in places if PathFinder.find_spec(top, [place])]
+        found += holding[:1] if holding or PathFinder.find_spec(top) else places
+    return list(dict.fromkeys(found))
+
+
+def import_name(name: str) -> Any:
+    """Return what `package.module:Name` stands for.
+
+    Raises:
+        ImportError: the module is in none of the places, or a module of its name from another place is in use.
+    """
+    module, _, inner = name.partition(":")
+    if module == "__main__":
+        return operator.attrgetter(inner)(importlib.import_module(module))
+    folders = [*_FOLDERS.get(), os.getcwd()]
+    sys.path += folders  # last, so that they shadow no installed package
+    importlib.invalidate_caches()
+    try:
+        _refuse_another(_top(name), folders)
+        return operator.attrgetter(inner)(importlib.import_module(module))  # Outer.Inner too
+    except ModuleNotFoundError as error:
+        if error.name and module.startswith(error.name):
+            places = " and ".join(dict.fromkeys(folders))
+            raise ModuleNotFoundError(f"{error}; it is neither installed nor in {places}") from error
+        raise
+    finally:
+        for folder in folders:
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]  # the last one is ours
+
+
+def _top(name: str) -> str:
+    return name.partition(":")[0].partition(".")[0]
+
+
+def _refuse_another(top: str, folders: list[str]) -> None:
+    """Python imports a module once: a second one of the same name would silently be the first."""
+    used, wanted = getattr(sys.modules.get(top), "__file__", None), PathFinder.find_spec(top)
+    if not (used and wanted and wanted.origin and any(wanted.origin.startswith(place + os.sep) for place in folders)):
+        return
+    if os.path.realpath(used) != os.path.realpath(wanted.origin) and not _are_alike(used, wanted.origin):
+        raise ImportError(
+            f"this process has imported {used} under the same name; rename {wanted.origin}, or start another process"
+        )
+
+
+def _are_alike(one: str, other: str) -> bool:
+    """Whether both files hold the same; a copy may stand for its original."""
+    try:
+        return Path(one).read_bytes() == Path(other).read_bytes()
+    except OSError:
+        return False
