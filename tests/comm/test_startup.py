@@ -29,7 +29,7 @@ def test_under_ulfm_a_rank_that_dies_at_the_start_ends_the_job(victim: int, monk
 def test_without_a_launcher_ranks_name_the_one_that_is_missing() -> None:
     """As a script of one's own starts them: nobody else would notice."""
     port = str(_free_port())
-    names = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GANHERD_START_TIMEOUT": "3"}
+    names = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GANHERD_START_TIMEOUT": "8"}
     words = [sys.executable, str(HERE / "rank_dies_at_start.py"), "1"]
     first = subprocess.run(words, env=environment(**names, RANK="0"), capture_output=True, text=True, timeout=120)
     assert first.returncode == 2, first

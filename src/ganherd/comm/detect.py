@@ -52,6 +52,8 @@ def connect(name: str, environ: Mapping[str, str] = os.environ) -> Communicator:
     Raises:
         UserError: the ranks cannot work together, or one of them died while they started.
     """
+    import torch.distributed  # noqa: F401 - before the clock starts: loading PyTorch may take minutes on a file server
+
     from ganherd.comm.agree import introduce
     from ganherd.comm.base import RankLost
     from ganherd.comm.startup import start_watchdog
