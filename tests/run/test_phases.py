@@ -59,7 +59,7 @@ def test_one_command_is_the_same_as_two(recipe: dict[str, Any]) -> None:
     ganherd.train(second, run="second", quiet=True)
     assert bytes_of(Path("run-first")) == bytes_of(Path("by-hand"))
     assert bytes_of(Path("run")) == bytes_of(Path("second"))
-    assert RunFolder(Path("run")).info["origins"][0]["from"] == "run-first"
+    assert RunFolder(Path("run")).info["origins"][0]["from"] == str(Path("run-first").absolute())
 
 
 def test_stopped_in_the_first_phase_the_same_command_goes_on(
@@ -105,7 +105,7 @@ def test_several_processes_and_parts_are_refused_before_anything_trains(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = recipe_file.load(recipe)
-    with pytest.raises(UserError, match=r"train one.yaml by itself, then this with --set herd.start_from=RUN"):
+    with pytest.raises(UserError, match=r"train \S*one.yaml by itself, then this with --set herd.start_from=RUN"):
         start.begin(loaded, "run", part=range(1))
     monkeypatch.setattr(Local, "size", 2)
     with pytest.raises(UserError, match="by one process"):
@@ -174,7 +174,7 @@ def test_parts_of_a_herd_are_refused_before_anything_is_written(recipe: dict[str
     Path("two.yaml").write_text(yaml.safe_dump(recipe))
     command = [sys.executable, "-m", "ganherd", "train", "two.yaml", "--members", "0-1", "--run", "run"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and "train one.yaml by itself" in done.stderr
+    assert done.returncode == 2 and "one.yaml by itself" in done.stderr
     assert not Path("run").exists()
 
 
