@@ -14,12 +14,13 @@ import little
 from ganherd import recipe_file
 from ganherd.errors import UserError
 from ganherd.herd.engine import Plan
+from ganherd.herd.state import members_of
 from ganherd.run import health, loop, status
 from ganherd.run.alarms import ALARMS, LIMITS, Alarms
 from ganherd.run.assemble import assemble
 from ganherd.run.folder import RunFolder
 from ganherd.run.progress import Progress
-from ganherd.run.watch import SCORES, Watch
+from ganherd.run.watch import SCORES, Watch, _called, below
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FAILING = ["collapsed", "cycling", "dead critic, BCE", "dead critic, Wasserstein", "memorising", "diverged"]
@@ -294,6 +295,44 @@ def test_a_member_that_is_not_finite_spoils_no_other_member_scores(tmp_path: Pat
         assert values[1] != values[1], name
         if name != "returns":  # which looks back
             assert str([values[0], values[2]]) == str([whole[name][0], whole[name][2]]), name
+
+
+@pytest.mark.parametrize("net", ["small", "wcgan"])
+def test_a_look_at_a_member_is_the_same_in_any_company(tmp_path: Path, net: str) -> None:
+    """To 1e-11, though its weights are float32: which members are computed together depends on the ranks."""
+    assembly = assemble(recipe_file.load(little.recipe(tmp_path, net=net)))
+    together = Watch(assembly)
+    together.look(1)
+    for member in range(3):
+        alone = Watch(assembly.only([member], members_of(assembly.herd.state, [member])))
+        alone.look(1)
+        for name, value in alone.state.items():
+            assert torch.allclose(value[0], together.state[name][member], 1e-11, 1e-11), name
+
+
+def test_logits_that_differ_by_rounding_are_ties() -> None:
+    one = torch.tensor([[1.0, 1.0 + 1e-12, 1.0 - 1e-12]], dtype=torch.float64)
+    assert below(one, one.flip(1)).tolist() == [0.5]
+    assert below(one, one + 1e-6).tolist() == [1.0]
+    assert below(1e-15 * one, 2e-15 * one).tolist() == [1.0]  # small is not equal
+
+
+def test_a_net_that_only_runs_in_its_own_precision_is_looked_at_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
+    wide, own = Watch(assembly), Watch(assembly)
+    wide.look(1)
+
+    def refusing(net: Any, batched: Any, mapped: bool) -> torch.Tensor:
+        if next(iter(batched[0].values())).dtype == torch.float64:
+            raise RuntimeError("expected m1 and m2 to have the same dtype")
+        return _called(net, batched, mapped)
+
+    monkeypatch.setattr("ganherd.run.watch._called", refusing)
+    own.look(1)
+    assert torch.allclose(own.state["watch.sketch"], wide.state["watch.sketch"], 1e-3, 1e-3)
+    assert not torch.equal(own.state["watch.sketch"], wide.state["watch.sketch"])
 
 
 def test_an_illness_survives_a_resume(tmp_path: Path) -> None:

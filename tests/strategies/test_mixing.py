@@ -52,6 +52,16 @@ def test_generators_of_equal_weight_have_the_distance_of_their_pooled_features()
         assert float(score(uniform(table), table)) == pytest.approx(float(pooled), rel=1e-11)
 
 
+def test_a_mixture_has_the_same_distance_to_the_bit_in_any_company() -> None:
+    """However many generators and mixtures a rank has; with fewer samples than features, roots of zero magnify rounding."""
+    x, real = generators(9, 6, 40), data(40)
+    table = torch.tensor([[k, (k + 1) % 9, (k + 3) % 9, (k + 6) % 9, (k + 8) % 9] for k in range(9)])
+    together = FrechetScore(summarise(x), real)(uniform(table), table)
+    for row, expected in zip(table, together, strict=True):
+        own = torch.arange(len(row))[None]
+        assert FrechetScore(summarise(x[row]), real)(uniform(own), own) == expected
+
+
 def test_any_weights_have_the_distance_of_the_weighted_features() -> None:
     x, real = generators(3, 40, 5), data(5)
     weights = np.array([0.15, 0.6, 0.25])
