@@ -31,7 +31,7 @@ class FakeRun:
     def checkpoints(self) -> Path:
         return RunFolder(self.path).checkpoints
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self, most: int | None = None) -> list[dict[str, Any]]:
         return self.metric_lines
 
     def events(self) -> list[dict[str, Any]]:

@@ -69,12 +69,21 @@ class Compared:
     def metrics(self) -> list[dict[str, object]]:
         return self.folder.metrics(_MOST_RECORDS)
 
-    def recorded(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """(epochs [T], values [T, replicas, members]) of the records that hold it; T is 0 where none does."""
-        lines = [line for line in self.metrics if _is_of_members(line, name)]
+    def recorded(self, name: str, *also: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return epochs [T] and values [T, replicas, members] of the records that hold it; T is 0 if none does.
+
+        Args:
+            also: Names that the records must hold, too.
+        """
+        lines = [line for line in self.metrics if all(_is_of_members(line, own) for own in (name, *also))]
+        seeds, members = self.recipe.herd.seeds, len(lines[0][name]) if lines else 0  # type: ignore[arg-type]
+        if members % seeds or any(len(line[own]) != members for line in lines for own in (name, *also)):  # type: ignore[arg-type]
+            raise UserError(
+                f"{self.folder.metrics_path} holds records of different herds, which ganherd did not write."
+            )
         epochs = np.array([float(str(line["epoch"])) for line in lines])
         values = np.array([[float(value) for value in line[name]] for line in lines])  # type: ignore[attr-defined]
-        return epochs, values.reshape(len(lines), self.recipe.herd.seeds, -1 if len(lines) else 0)
+        return epochs, values.reshape(len(lines), seeds, members // seeds)
 
 
 def _is_of_members(line: Mapping[str, object], name: str) -> bool:

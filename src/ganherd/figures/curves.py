@@ -92,7 +92,7 @@ def spread(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[st
 
 def _known(runs: Sequence[Compared]) -> tuple[list[Compared], dict[str, str]]:
     """Those that recorded costs more than once, which makes a curve; of the others, why they are not drawn."""
-    records = {run.name: len(run.recorded(COSTS[1])[0]) for run in runs}
+    records = {run.name: len(run.recorded(*COSTS)[0]) for run in runs}
     known = [run for run in runs if records[run.name] > 1]
     amount = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
     why = f"its records have no costs on held-out data; train it with --set run.validation={amount}"
@@ -107,8 +107,8 @@ def _known(runs: Sequence[Compared]) -> tuple[list[Compared], dict[str, str]]:
 
 
 def _costs(run: Compared) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    epochs, trained = run.recorded(COSTS[0])
-    return epochs, trained, run.recorded(COSTS[1])[1]
+    epochs, trained = run.recorded(*COSTS)
+    return epochs, trained, run.recorded(*reversed(COSTS))[1]
 
 
 def _band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -48,7 +48,7 @@ class Lines:
     def write(self, line: dict[str, Any]) -> None:
         if self._sums is not None:
             line = profile.with_total(line, self._sums)
-            self._sums = line.get(profile.TOTAL, self._sums)
+            self._sums = line.get("profile", {}).get(profile.TOTAL, self._sums)
         rest = memoryview(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
         with self._one:
             while rest:  # a disk that is nearly full takes a part

@@ -6,7 +6,6 @@ for it next; every routine here but `mutate` ends with such a wait, and none is 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,48 +17,49 @@ from ganherd.run import read_lines
 ROUTINES = ("gather", "evaluate", "update", "train", "mutate", "replace", "mixture")
 
 
-TOTAL = "profile_total"  # key of a record: the sums up to it, so that a reader of a long run needs the last record only
+# Key of a record's profile: the sums up to it. A reader of a long run needs the last record only.
+TOTAL = "total"
 
 
 def of_run(path: Path) -> dict[str, float]:
     """Return what `total` returns for a file of records; of runs without running sums every record is read."""
     last = read_lines.read_last(path, 1)
-    return total(last if not last or "profile" not in last[0] or TOTAL in last[0] else read_lines.read_all(path))
+    own = last[0].get("profile") if last else None
+    return total(read_lines.read_all(path) if isinstance(own, Mapping) and TOTAL not in own else last)
 
 
 def with_total(line: dict[str, Any], before: Mapping[str, float]) -> dict[str, Any]:
     """Return a record with the sums up to it.
 
-    >>> with_total({"step": 2, "profile": {"update": 1.0}}, {"update": 2.0})["profile_total"]["update"]
+    >>> with_total({"step": 2, "profile": {"update": 1.0}}, {"update": 2.0})["profile"]["total"]["update"]
     3.0
     """
-    return {**line, TOTAL: _sum([{"profile": before}, line])} if "profile" in line else line
+    own = line.get("profile")
+    return line if own is None else {**line, "profile": {**own, TOTAL: _sum(before, own)}}
 
 
 def total(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the seconds of each routine over all records, in the order of an iteration; empty if none were measured.
 
-    Running sums in the last record stand for all of them.
+    Running sums in a record stand for all up to it.
 
     >>> total([{"step": 1, "profile": {"update": 2.0, "gather": 0.5}}, {"step": 2, "profile": {"update": 1.0}}])["update"]
     3.0
     """
     sums: dict[str, float] = {}
     for line in metrics:
-        if isinstance(line.get(TOTAL), Mapping):
-            sums = _sum([{"profile": line[TOTAL]}])
-        elif isinstance(line.get("profile"), Mapping):
-            sums = _sum([{"profile": sums}, line])
+        if isinstance(own := line.get("profile"), Mapping):
+            running = own.get(TOTAL)
+            sums = _sum(running) if isinstance(running, Mapping) else _sum(sums, own)
     return sums
 
 
-def _sum(lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    each = [line["profile"] for line in lines]
+def _sum(*each: Mapping[str, Any]) -> dict[str, float]:
     return {name: round(sum(_seconds(one.get(name)) for one in each), 6) for name in ROUTINES}
 
 
 def _seconds(value: Any) -> float:
-    return float(value) if type(value) in (int, float) and 0 <= value < math.inf else 0.0
+    return float(value) if type(value) in (int, float) and 0 <= value < 1e18 else 0.0
 
 
 class Profile:
