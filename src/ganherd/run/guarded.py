@@ -80,12 +80,12 @@ def refuse(assembly: Assembly, engine: str) -> None:
     Raises:
         UserError: if the engine may not train these nets.
     """
-    why = next((blueprint.habits.alone for blueprint in _blueprints(assembly) if blueprint.habits.alone), "")
-    if why and engine != "loop":
-        raise UserError(
-            f"This run was trained with the engine {engine}, but its nets cannot be fused ({why}): "
-            "train the recipe again in a new run."
-        )
+    for net in _blueprints(assembly):
+        if net.habits.alone and engine != "loop":
+            raise UserError(
+                f"This run was trained with the engine {engine}, but its nets cannot be fused "
+                f"({type(net.module).__name__}: {net.habits.alone}): train the recipe again in a new run."
+            )
 
 
 def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) -> Iterator[tuple[Task, Report]]:
