@@ -62,10 +62,7 @@ def _reasons(assembly: Assembly, say: Callable[[str], None]) -> list[str]:
                 f"The {task.role} {task.name} cannot be trained as plain PyTorch trains it: with the engine loop, "
                 f"{loop.why}.{cause}"
             )
-        differs = (
-            f"for all members at once, the {task.role} {task.name} is not what it is in plain PyTorch: {fused.why}"
-        )
-        out.append(differs if fused.why else "")
+        out.append(f"for all members at once it is not what it is in plain PyTorch: {fused.why}" if fused.why else "")
     return out
 
 
