@@ -12,6 +12,7 @@ from ganherd.herd.reference import Snapshot
 
 # relative to the largest number of the tensor, relative to the largest number of all such tensors of the net, and absolute
 TOLERANCE = {torch.float64: (1e-7, 1e-10, 1e-12), torch.float32: (1e-2, 1e-4, 1e-6)}
+_SMALL = 1e-3  # numbers below do not count as a size: gradients may vanish
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def compare(plain: Snapshot, other: Snapshot, net: str, dtype: torch.dtype, when
     for (kind, what, name), value in plain.items():
         size, among = _size(value), largest[kind, what]
         apart = _distance(value, _counterpart(other, (kind, what, name), value))
-        worst = max(worst, apart / max(among, least))
+        worst = max(worst, apart / max(among, _SMALL))
         if apart > own * size + overall * among + least:
             sort = what if kind == net else "output"
             told.setdefault(sort, _sentence(sort, name, when, apart))

@@ -62,10 +62,7 @@ def _reasons(assembly: Assembly, say: Callable[[str], None]) -> list[str]:
                 f"The {task.role} {task.name} cannot be trained as plain PyTorch trains it: with the engine loop, "
                 f"{loop.why}.{cause}"
             )
-        differs = (
-            f"for all members at once, the {task.role} {task.name} is not what it is in plain PyTorch: {fused.why}"
-        )
-        out.append(differs if fused.why else "")
+        out.append(f"for all members at once it is not what it is in plain PyTorch: {fused.why}" if fused.why else "")
     return out
 
 
@@ -80,12 +77,12 @@ def refuse(assembly: Assembly, engine: str) -> None:
     Raises:
         UserError: if the engine may not train these nets.
     """
-    why = next((blueprint.habits.alone for blueprint in _blueprints(assembly) if blueprint.habits.alone), "")
-    if why and engine != "loop":
-        raise UserError(
-            f"This run was trained with the engine {engine}, but its nets cannot be fused ({why}): "
-            "train the recipe again in a new run."
-        )
+    for net in _blueprints(assembly):
+        if net.habits.alone and engine != "loop":
+            raise UserError(
+                f"This run was trained with the engine {engine}, but its nets cannot be fused "
+                f"({type(net.module).__name__}: {net.habits.alone}): train the recipe again in a new run."
+            )
 
 
 def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) -> Iterator[tuple[Task, Report]]:
