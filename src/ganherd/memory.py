@@ -60,13 +60,20 @@ def available_memory() -> int:
 
 def _group_limits() -> list[int]:
     """Return the memory limits of the control groups of this process, e.g. of a container or of a Slurm job."""
-    limits = []
-    with suppress(OSError, ValueError):
-        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
-        root = Path("/sys/fs/cgroup")
-        for group in (root / own, *(root / own).parents):
-            with suppress(OSError, ValueError):  # "max": no limit
-                limits.append(int((group / "memory.max").read_text()))
+    limits: list[int] = []
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, own = line.split(":", 2)
+            if not controllers:  # version 2
+                root, file = Path("/sys/fs/cgroup"), "memory.max"
+            elif "memory" in controllers.split(","):
+                root, file = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+            else:
+                continue
+            steps = Path(own.lstrip("/")).parts
+            for depth in range(len(steps) + 1):
+                with suppress(OSError, ValueError):  # "max": no limit
+                    limits.append(int(root.joinpath(*steps[:depth], file).read_text()))
     return limits
 
 
