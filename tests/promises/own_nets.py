@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from typing import Any
@@ -530,6 +531,25 @@ class HeldInAList(Net):
         return h * self.gains[0]
 
 
+class HookWithAParameter(Net):
+    """A hook that holds a parameter, instead of asking the module for it."""
+
+    def setup(self) -> None:
+        self.gain = nn.Parameter(torch.randn(WIDTH))
+        self.f.register_forward_hook(functools.partial(lambda gain, layer, given, out: out * gain, self.gain))
+
+
+class HookMethod(Net):
+    """A method of the net as a hook."""
+
+    def setup(self) -> None:
+        self.gain = nn.Parameter(torch.randn(WIDTH))
+        self.f.register_forward_hook(self.scaled)
+
+    def scaled(self, layer: nn.Module, given: Any, out: Tensor) -> Tensor:
+        return out * self.gain
+
+
 class Pruned(Net):
     """`nn.utils.prune`, whose masks differ from member to member."""
 
@@ -652,6 +672,28 @@ class RandomConstant(Net):
 
     def mid(self, h: Tensor) -> Tensor:
         return h * self.mask
+
+
+class UnregisteredLayer(Net):
+    """A layer in a plain list, which nothing trains."""
+
+    def setup(self) -> None:
+        self.layers = [nn.Linear(WIDTH, WIDTH)]
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.layers[0].to(h)(h)
+
+
+_calls = 0
+
+
+class GlobalCounter(Net):
+    """A variable of the file that forward counts up."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        global _calls
+        _calls += 1
+        return h if _calls < 10_000 else -h
 
 
 class NoParameters(nn.Module):

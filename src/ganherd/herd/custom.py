@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import traceback
 import types
@@ -76,13 +77,9 @@ def held(module: nn.Module, tensors: Iterable[Tensor]) -> str:
 def _besides(layer: nn.Module) -> dict[str, Any]:
     """Return what a layer holds apart from its parameters, buffers and layers, by name; what its hooks hold, too."""
     found = {name: value for name, value in vars(layer).items() if name not in ("_parameters", "_buffers", "_modules")}
-    for hooks in (*_FORWARD, *_BACKWARD):
-        for hook in getattr(layer, hooks).values():
-            found["a hook"] = [
-                found.get("a hook"),
-                [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()],
-            ]
-    return found
+    hooks = [list(getattr(layer, kind).values()) for kind in (*_FORWARD, *_BACKWARD)]
+    found = {name: value for name, value in found.items() if name not in (*_FORWARD, *_BACKWARD)}
+    return found | {"a hook": hooks}
 
 
 def _called(name: str, layer: nn.Module) -> str:
@@ -135,14 +132,29 @@ def twin(module: nn.Module) -> nn.Module:
     return copied
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[Tensor]:
+    """Yield the tensors that a value holds: in containers, closures, partial functions and plain objects."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+    elif id(value) not in seen:
+        for each in _held_by(value):
+            yield from _tensors(each, seen | {id(value)})
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return value
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, types.FunctionType):
+        return [cell.cell_contents for cell in value.__closure__ or ()]
+    if isinstance(value, types.MethodType):
+        return [value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, (nn.Module, type, types.ModuleType)) or not hasattr(value, "__dict__"):
+        return ()
+    return vars(value).values()
 
 
 def _moved(hook: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any]:

@@ -6,7 +6,6 @@ random number must come from the member's own stream.
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import re
@@ -27,13 +26,9 @@ from torch.utils._pytree import tree_leaves
 from ganherd.errors import UserError
 from ganherd.herd.custom import held, is_own, line_of
 from ganherd.herd.names import refuse_other_numbers
+from ganherd.herd.python_state import different, equal, kept_by
 from ganherd.herd.state import Habits, seeded
 from ganherd.herd.streams import MemberRandomness
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.Size)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_OF_PYTORCH = {*vars(nn.Module()), "_is_full_backward_hook", "_is_hf_initialized"}
 
 
 def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, ...]], dtype: torch.dtype) -> Habits:
@@ -50,7 +45,7 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
         raise UserError(f"{kind} keeps a buffer under a second name, {where}: use the buffer itself.")
     for module in (net, fresh, other):
         module.to(dtype)
-    numbers, before, of_other = _numbers(net), _kept_by(net), _kept_by(other)
+    numbers, before, of_other = _numbers(net), kept_by(net), kept_by(other)
     parameters = [id(parameter) for parameter in net.parameters()]
     _call(net, given(0), 1)
     after = _numbers(net)
@@ -59,20 +54,18 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
         raise UserError(
             f"{kind} replaces a parameter in forward, which no optimiser can know: change its numbers instead."
         )
-    changed = [name for name, _ in net.named_parameters() if not _equal(numbers[name], after[name])]
-    left = _different(before, _kept_by(net))
+    changed = [name for name, _ in net.named_parameters() if not equal(numbers[name], after[name])]
+    left = different(before, kept_by(net))
     for name in sorted(name for name in left if name.endswith(".requires_grad")):
         raise UserError(f"{kind} changes {name} in forward, when members take turns: freeze in its constructor.")
-    _refuse_constants(kind, _different(before, _kept_by(fresh)), _different(before, of_other) - left)
-    # the next member's numbers, of which nothing that the first call left behind may know
-    numbers |= {name: value.detach().clone() for name, value in other.named_parameters()}
+    built = different(before, kept_by(fresh)) | different(numbers, _numbers(fresh))
+    _refuse_constants(kind, built - left, different(before, of_other) - left)
+    # the second member in the module of the first must do what it does in its own
+    theirs = _numbers(other)
     for name, value in (*net.named_parameters(), *net.named_buffers()):
-        value.data = numbers[name].clone()  # as members take turns in a module …
-    with torch.no_grad():
-        for name, value in (*fresh.named_parameters(), *fresh.named_buffers()):
-            value.copy_(numbers[name])  # … and as a module of its own is filled
-    answers = [_call(module, given(1), 2) for module in (net, fresh)]
-    _refuse_memory(kind, left, _different(_kept_by(net), _kept_by(fresh)), _equal(*answers))
+        value.data = theirs[name]
+    (one, kept), (two, also_kept) = ((_call(module, given(1), 2), kept_by(module)) for module in (net, other))
+    _refuse_memory(kind, left, different(kept, also_kept), equal(one, two))
     alone = f"its forward changes its parameter {changed[0]}" if changed else ""
     return Habits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
 
@@ -94,7 +87,7 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
     except Exception as error:
         raise UserError(_mistake(net, given, key, error)) from error
     for name, one, after in zip(("random", "numpy.random"), before, _generators(), strict=True):
-        if not _equal(one, after):
+        if not equal(one, after):
             where = _line_that_draws(net, given)
             raise UserError(
                 f"{kind} draws random numbers with {name} in forward{where}, which no member's stream controls: "
@@ -113,7 +106,7 @@ def _line_that_draws(net: nn.Module, given: tuple[Tensor, ...]) -> str:
         nonlocal before, line
         if not is_own(frame.f_code.co_filename):
             return None
-        if not _equal(before, now := _generators()):
+        if not equal(before, now := _generators()):
             found.append(line)
             before = now
         line = f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"
@@ -222,90 +215,6 @@ def _numbers(net: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in (*net.named_parameters(), *net.named_buffers())}
 
 
-def _kept_by(net: nn.Module) -> dict[str, Any]:
-    """Return all that a net keeps besides parameters and buffers, by name: attributes, what hooks hold, variables of its file."""
-    found: dict[str, Any] = {}
-    names = {id(tensor): name for name, tensor in (*net.named_parameters(), *net.named_buffers())}
-    for prefix, layer in net.named_modules():
-        own = {name: value for name, value in vars(layer).items() if name not in _OF_PYTORCH}
-        for hooks in _HOOKS:
-            own |= {f"hook {number}": hook for number, hook in enumerate(getattr(layer, hooks).values())}
-        own |= {f"{name}.requires_grad": p.requires_grad for name, p in layer._parameters.items() if p is not None}
-        found |= {f"{prefix}.{name}".lstrip("."): _value(value, set(), names) for name, value in own.items()}
-        found |= {
-            f"{prefix}.{name}".lstrip("."): _value(value, set(), names)
-            for name, value in _variables(type(layer)).items()
-        }
-    return found
-
-
-def _variables(kind: type) -> dict[str, Any]:
-    """Return what a class and the functions of its file may change: class attributes, and variables that its methods name."""
-    found: dict[str, Any] = {}
-    for base in kind.__mro__:
-        if base.__module__.startswith(("torch", "builtins", "ganherd.")):
-            continue
-        for name, value in vars(base).items():
-            if isinstance(value, types.FunctionType):
-                named = {other: value.__globals__.get(other) for other in value.__code__.co_names}
-                found |= {other: one for other, one in named.items() if isinstance(one, (int, float, list, dict))}
-            elif not name.startswith("__") and isinstance(value, (int, float, list, dict, Tensor)):
-                found[name] = value
-    return found
-
-
-def _value(value: Any, seen: set[int], names: dict[int, str]) -> Any:
-    """Return a value that can be compared with the one of another call, or of another module that was built alike."""
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, Tensor):
-        return names.get(id(value), value.detach().clone())
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy()) if value.dtype.kind in "biufc" else repr(value)
-    if id(value) in seen:
-        return "…"
-    seen = {*seen, id(value)}
-    if isinstance(value, np.random.Generator):
-        return _value(value.bit_generator.state, seen, names)
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [type(value).__name__, *(_value(each, seen, names) for each in value)]
-    if isinstance(value, dict):
-        return [type(value).__name__, *((str(key), _value(each, seen, names)) for key, each in value.items())]
-    if isinstance(value, types.FunctionType):
-        return [value.__qualname__, *(_value(cell.cell_contents, seen, names) for cell in value.__closure__ or ())]
-    if isinstance(value, (nn.Module, type, types.ModuleType, types.MethodType, types.BuiltinFunctionType)):
-        return getattr(value, "__name__", "")
-    if hasattr(value, "__dict__"):
-        return [type(value).__name__, _value(vars(value), seen, names)]
-    return _ADDRESS.sub("", repr(value))
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, (Tensor, np.ndarray)) or isinstance(other, (Tensor, np.ndarray)):
-        if type(one) is not type(other) or one.shape != other.shape or one.dtype != other.dtype:
-            return False
-        one, other = torch.as_tensor(one), torch.as_tensor(other)
-        near = 1e-9 if one.dtype == torch.float64 else 1e-5 if one.is_floating_point() else 0.0
-        return torch.allclose(one, other, rtol=near, atol=near, equal_nan=True)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9) or (one != one and other != other)
-    return type(one) is type(other) and bool(one == other)
-
-
-def _different(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
-    missing = object()
-    names = one.keys() | other.keys()
-    return {name for name in names if not _equal(one.get(name, missing), other.get(name, missing))}
-
-
 # -- refusals -----------------------------------------------------------------------------------------------------------
 
 
@@ -334,8 +243,8 @@ def _refuse_constants(kind: str, each_time: set[str], each_member: set[str]) -> 
         )
     if each_member:
         raise UserError(
-            f"{kind} has a {min(each_member)} that differs from member to member, and members share all but parameters and "
-            "buffers: make it a buffer, with register_buffer."
+            f"{kind} keeps {min(each_member)} apart from its parameters and buffers, and it differs from member to member: make it "
+            "a buffer, with register_buffer, or a part of the module."
         )
 
 
