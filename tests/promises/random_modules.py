@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,6 @@ from torch.nn import functional as F
 
 SHAPE, LATENT, CLASSES = (2, 4, 4), 5, 3
 
-# Ingredients that no random module gets yet, because an engine that runs a module's graph does not know them.
-NOT_YET = {"flow by grad mode"}
 # What only one member at a time can do, so that a module with it is not fused.
 ALONE = {
     "full backward hook", "gradient hook", "own autograd function", "buffer data", "max_norm", "spectral norm",
@@ -695,14 +693,14 @@ class RandomModule:
         return module
 
 
-def write(seed: int, without: Collection[str] = ()) -> RandomModule:
-    """Write the module of this seed, with none of those ingredients."""
+def write(seed: int) -> RandomModule:
+    """Write the module of this seed."""
     chance = random.Random(seed)
     is_generator, labelled = chance.random() < 0.5, chance.random() < 0.3
     d = Draft(chance, (LATENT,) if is_generator else SHAPE, labelled)
     for _ in range(chance.randint(3, 8)):
         place = IMAGES if d.is_image else ROWS
-        name = chance.choice([name for name in place if name not in without])
+        name = chance.choice(list(place))
         place[name](d)
         d.used.append(name)
         if math.prod(d.shape) > 128:

@@ -16,7 +16,7 @@ from ganherd.herd import guard
 from ganherd.herd.state import takes_label
 from ganherd.herd.trial import Extent, Task
 from ganherd.herd.tryout import try_out
-from promises.random_modules import ALONE, CLASSES, LATENT, NOT_YET, SHAPE, RandomModule, write
+from promises.random_modules import ALONE, CLASSES, LATENT, SHAPE, RandomModule, write
 
 IN_CI = 50
 IN_LONG = int(os.environ.get("GANHERD_RANDOM_MODULES", "3000"))
@@ -67,7 +67,7 @@ def refusal(module: RandomModule, seed: int) -> str:
 
 @pytest.mark.parametrize("seed", range(IN_CI))
 def test_a_random_module_trains_as_in_plain_pytorch(seed: int) -> None:
-    refusal(write(seed, without=NOT_YET), seed)
+    refusal(write(seed), seed)
 
 
 def test_a_seed_always_gives_the_same_module() -> None:
@@ -77,7 +77,7 @@ def test_a_seed_always_gives_the_same_module() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(0)
 def test_thousands_of_random_modules_train_as_in_plain_pytorch_and_few_cannot_be_fused() -> None:
-    modules = {seed: write(seed, without=NOT_YET) for seed in range(IN_CI, IN_CI + IN_LONG)}
+    modules = {seed: write(seed) for seed in range(IN_CI, IN_CI + IN_LONG)}
     refused = {seed: refusal(module, seed) for seed, module in modules.items()}
     could = [refused[seed] for seed, module in modules.items() if not ALONE & set(module.used)]
     assert sum(map(bool, could)) <= FEW_REFUSALS * len(could), Counter(could)

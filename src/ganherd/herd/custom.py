@@ -107,7 +107,12 @@ def line_of(error: BaseException) -> str:
 
 def is_own(filename: str) -> bool:
     """Return whether a file is the user's: neither PyTorch nor ganherd."""
-    return not filename.startswith(("<", *_LIBRARIES)) and f"{os.sep}ganherd{os.sep}" not in filename
+    return not filename.startswith("<") and not is_library(filename)
+
+
+def is_library(filename: str) -> bool:
+    """Return whether code is PyTorch's or ganherd's; that of a notebook or of `exec` is neither, and has no file."""
+    return filename.startswith(_LIBRARIES) or f"{os.sep}ganherd{os.sep}" in filename
 
 
 def twin(module: nn.Module) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import TorchFunctionMode
 
-from ganherd.herd.custom import line_of, twin, why_not_traced
+from ganherd.herd.custom import is_library, line_of, twin, why_not_traced
 from ganherd.herd.names import kept
 from ganherd.herd.streams import DRAWS
 from ganherd.nets.spectral import Spectral
@@ -125,16 +126,24 @@ class _Calls(TorchFunctionMode):
 
 
 @contextmanager
-def _without_functions() -> Iterator[None]:
-    """While it is on, a call of an own `autograd.Function` ends the trace, which would see its forward and not its backward."""
+def _unseen_calls_refused() -> Iterator[None]:
+    """End the trace at calls that leave no node in it: of an own `autograd.Function`, and of `torch.is_grad_enabled`."""
+    is_grad_enabled = torch.is_grad_enabled
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         raise NoGraph(f"it calls {cls.__name__}, an autograd.Function")
 
+    def asked() -> bool:
+        if not is_library(sys._getframe(1).f_code.co_filename):
+            raise NoGraph("it asks whether gradients are enabled, which changes from call to call")
+        return is_grad_enabled()
+
     _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
+    torch.is_grad_enabled = asked
     try:
         yield
     finally:
+        torch.is_grad_enabled = is_grad_enabled
         del _SingleLevelFunction.apply  # type: ignore[attr-defined]
 
 
@@ -150,7 +159,7 @@ def trace(module: nn.Module) -> Traced:
     try:
         copied = twin(module)  # a copy: what a module keeps while it is traced is not a tensor
         before = _attributes(copied)
-        with torch.inference_mode(False), torch.enable_grad(), _without_functions(), _Calls(copied):
+        with torch.inference_mode(False), torch.enable_grad(), _unseen_calls_refused(), _Calls(copied):
             graph = _Tracer().trace(copied)
     except NoGraph as why_not:
         where = line_of(why_not)
