@@ -112,7 +112,7 @@ def is_own(filename: str) -> bool:
 
 def is_library(filename: str) -> bool:
     """Return whether code is PyTorch's or ganherd's; that of a notebook or of `exec` is neither, and has no file."""
-    return filename.startswith(_LIBRARIES) or f"{os.sep}ganherd{os.sep}" in filename
+    return filename.startswith(_LIBRARIES)
 
 
 def twin(module: nn.Module) -> nn.Module:
