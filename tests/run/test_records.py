@@ -192,7 +192,10 @@ def some_checkpoints(folder: Path, last_good: dict[int, int]) -> None:
     for step, good in last_good.items():
         path = checkpoint.path_of(folder, step)
         path.mkdir(parents=True)
-        facts = {"step": step, "names": [], "files": {"herd-000-000.safetensors": ""}, "last_good": good}
+        facts = {
+            "step": step, "names": [], "files": {"herd-000-000.safetensors": ""}, "last_good": good, "best": None,
+            "sums": [], "repairs": [0], "recorded": 0, "bytes": {}, "seconds": 0.0,
+        }  # fmt: skip
         (path / "state.json").write_text(json.dumps({**facts, "check": checkpoint._check(facts)}))
 
 
