@@ -18,8 +18,11 @@ _FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # sea
 
 @contextmanager
 def importable_from(folders: Iterable[str]) -> Iterator[None]:
-    """Search these folders, too, for modules that are imported inside of this block."""
-    before = _FOLDERS.set(tuple(folders))
+    """Search these folders, too, for modules that are imported inside of this block.
+
+    Those of a block around it come first: a run folder that is opened inside cannot replace the user's own modules.
+    """
+    before = _FOLDERS.set((*_FOLDERS.get(), *folders))
     try:
         yield
     finally:

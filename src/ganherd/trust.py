@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd import files, recipe_file
 from ganherd.errors import UserError
 from ganherd.nets.catalog import is_foreign
+from ganherd.own_code import importable_from
 from ganherd.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -86,6 +88,21 @@ def check_recipe(recipe: Recipe, source: Any, trust_code: bool) -> None:
             raise UserError(f"strategy.cellular.mixing.network: {error}") from error
     if recipe.herd.first is not None and recipe.herd.start_from is None:
         check_recipe(recipe_file.load(recipe.herd.first.recipe), recipe.herd.first.recipe, trust_code)
+
+
+@contextmanager
+def vouched(recipe: Recipe) -> Iterator[None]:
+    """Import what the user's own recipe names, from its own folders, before a run folder of that recipe is opened.
+
+    Trust that comes from the recipe is for these modules. A run folder that claims to be of the recipe may list other folders
+    in `code`; a module is imported once, so those of the user stay.
+    """
+    from ganherd.nets import load_own
+
+    with importable_from(recipe.code):
+        for name in modules_of(recipe):
+            load_own(name, "module", trust_code=True)
+        yield
 
 
 def covers(recipe: Recipe, facts: Facts) -> bool:

@@ -207,6 +207,26 @@ def test_a_part_that_a_stranger_began_names_no_code(cli: Cli, data: Path, victim
     assert "names code that this recipe does not (evil:Net)" in told
 
 
+@pytest.mark.parametrize("where", ["part", "whole"])
+def test_folders_of_code_in_a_run_do_not_replace_the_users_modules(
+    cli: Cli, data: Path, victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    own = "from ganherd.nets.small import SmallGenerator as G\n"
+    Path("vouched_nets.py").write_text(own)
+    (tmp_path / "stranger").mkdir()
+    (tmp_path / "stranger" / "vouched_nets.py").write_text((tmp_path / "here" / "evil.py").read_text() + own)
+    Path("own.yaml").write_text(yaml.safe_dump(small_recipe(data, nets={"generator": "vouched_nets:G"})))
+    train = ("train", "own.yaml", "--run", "whole", "--members", "0-1", "--quiet")
+    assert cli(*train).code == 0
+    part = Path("whole/parts/000-001")
+    change(part if where == "part" else Path("whole"), "code", [str(tmp_path / "stranger")])
+    change_json(part / "run.json", state="running")
+    change_json(Path("whole/run.json"), state="running")
+    monkeypatch.delitem(sys.modules, "vouched_nets")  # as in a new process
+    cli(*train)  # the fixture checks that nothing of the stranger's was executed
+    assert Path(sys.modules["vouched_nets"].__file__ or "").parent == Path.cwd()
+
+
 @pytest.mark.parametrize("where", ["recipe", "mixture"])
 def test_runs_of_a_comparison_are_those_of_its_recipes(cli: Cli, data: Path, victim: Path, where: str) -> None:
     for name in ("a", "b"):

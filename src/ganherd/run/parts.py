@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ganherd import recipe_file, report
+from ganherd import recipe_file, report, trust
 from ganherd.errors import Interrupted, UserError
 from ganherd.herd import streams
 from ganherd.herd.state import take_
@@ -35,7 +35,12 @@ _NAME = re.compile(r"(\d{3,})-(\d{3,})")
 
 
 def train_part(recipe: Recipe, path: Path, members: str, quiet: bool = False, trust_code: bool = True) -> start.Run:
-    """Begins these members' part of the run, or goes on with it; joins all parts where it is the last to finish."""
+    """Train these members' part of the run from where it stands, and join all parts if it is the last to finish."""
+    with trust.vouched(recipe) if trust_code else nullcontext():
+        return _train_part(recipe, path, members, quiet, trust_code)
+
+
+def _train_part(recipe: Recipe, path: Path, members: str, quiet: bool, trust_code: bool) -> start.Run:
     made = cut(recipe)
     part = wanted(members, len(made.seats))
     whole = RunFolder(path)

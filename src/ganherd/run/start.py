@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ganherd import files, printed, recipe_file
+from ganherd import files, printed, recipe_file, trust
 from ganherd.comm.base import Communicator
 from ganherd.comm.local import Local
 from ganherd.errors import Interrupted, UserError
@@ -92,7 +92,8 @@ def _two_phases(recipe: Recipe, path: str | Path | None, name: str, quiet: bool,
         else:
             refuse_changes(folder.recipe, first, folder)
             if folder.info.get("state") != "finished" or folder.recipe.train.budget != first.train.budget:
-                resume(folder.path, [f"train.budget={first.train.budget}"], quiet, trust_code)
+                with trust.vouched(first):
+                    resume(folder.path, [f"train.budget={first.train.budget}"], quiet, trust_code)
     except Interrupted:
         raise Interrupted(
             f"stopped in the first phase, and nothing is lost: the same command with --run {where} goes on from there."
