@@ -250,8 +250,9 @@ def test_a_run_ends_also_with_a_member_that_nobody_repaired(tmp_path: Path, monk
 
     def advance(self: Engine, *words: object) -> int:
         step = plain(self, *words)  # type: ignore[arg-type]
-        for part in ("g.params", "g.ema"):
-            self.herd.state[part][1] = float("nan")
+        if "g.ema" in self.herd.state:  # not the small herd that is compared with plain PyTorch before
+            for part in ("g.params", "g.ema"):
+                self.herd.state[part][1] = float("nan")
         return step
 
     monkeypatch.setattr(Engine, "advance", advance)

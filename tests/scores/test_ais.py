@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -263,21 +264,44 @@ def test_a_members_generator_is_its_decoder_in_unit_pixels(prior: str) -> None:
         decoder_of(mixture, 2)
 
 
-def test_the_score_of_a_mixture(digits: object) -> None:
+@pytest.fixture
+def log_ps(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """What AIS finds for each member in turn, [P] each; not for the simulated images of the gap."""
+    from ganherd.scores.ais_mixture import SIMULATED
+
+    seen: list[np.ndarray] = []
+    plain = ais.log_likelihood
+
+    def noted(*words: Any) -> Any:
+        found = plain(*words)
+        if len(found.log_p) != SIMULATED:
+            seen.append(found.log_p)
+        return found
+
+    monkeypatch.setattr(ais, "log_likelihood", noted)
+    return seen
+
+
+def mixed(log_ps: list[np.ndarray], weights: Sequence[float]) -> float:
+    """Return the mean over images of log Σ w p(x | member)."""
+    return float(np.log(np.tensordot(weights, np.exp(np.stack(log_ps)), 1)).mean())
+
+
+def test_the_score_of_a_mixture(digits: object, log_ps: list[np.ndarray]) -> None:
     from ganherd.scores.ais_mixture import measure
     from ganherd.scores.material import Annealing, Material
 
     mixture = _mixture("uniform")
     asked = Annealing(points=3, variance=0.05, temperatures=60, chains=4)
     found = measure(Material(mixture, digits, 10, annealing=asked))  # type: ignore[arg-type]
-    each = np.array([found["per_member"]["0"], found["per_member"]["1"]])
-    assert min(each) - 2 < found["value"] < max(each) + 1e-6
+    assert found["value"] == pytest.approx(mixed(log_ps, mixture.weights), rel=1e-9)
+    assert found["per_member"] == {str(m): pytest.approx(log_p.mean()) for m, log_p in enumerate(log_ps)}
     assert found["samples"] == 3 and found["kde"] < found["value"] + 1 and found["gap"] > -1
     assert "σ² 0.05" in found["network"] and "60 temperatures, 4 chains" in found["network"]
     assert (found["variance"], found["temperatures"], found["chains"]) == (0.05, 60, 4)
 
 
-def test_the_score_of_classes_and_neighbourhoods(digits: Any) -> None:
+def test_the_score_of_classes_and_neighbourhoods(digits: Any, log_ps: list[np.ndarray]) -> None:
     from ganherd.scores.ais_mixture import measure
     from ganherd.scores.material import Annealing, Material, Neighbourhood
 
@@ -285,8 +309,7 @@ def test_the_score_of_classes_and_neighbourhoods(digits: Any) -> None:
     cells = [Neighbourhood([0]), Neighbourhood([0, 1], [1.0, 3.0])]
     found = measure(Material(_mixture("normal"), digits, 10, per="neighbourhood", neighbourhoods=cells, **few))
     assert found["per_neighbourhood"]["0"] == pytest.approx(found["per_member"]["0"])
-    both = sorted(found["per_member"].values())
-    assert both[0] - 2 < found["per_neighbourhood"]["1"] < both[1] + 1e-6
+    assert found["per_neighbourhood"]["1"] == pytest.approx(mixed(log_ps, [0.25, 0.75]), rel=1e-9)
     assert found["per_neighbourhood_samples"] == {"0": 4, "1": 4} and "4 images are few" in found["warning"]
     by_class = measure(Material(_mixture("normal"), digits, 10, per="class", **few))
     counts = by_class["per_class_samples"]

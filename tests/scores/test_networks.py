@@ -48,7 +48,7 @@ def test_the_resize_is_tensorflows(height: int, width: int, side: int) -> None:
 def test_only_the_known_torchscript_is_loaded(tmp_path: Path, rgb: Any) -> None:
     script = tmp_path / "evil.pt"
     torch.jit.script(nn.Linear(2, 2)).save(str(script))
-    with pytest.raises(UserError, match="is not the Inception network") as caught:
+    with pytest.raises(UserError, match="is TorchScript that ganherd does not know") as caught:
         networks.find(str(script), rgb)
     assert hashlib.sha256(script.read_bytes()).hexdigest()[:12] in str(caught.value)
     with pytest.raises(UserError, match="cannot be read"):
