@@ -8,6 +8,7 @@ the path only guards against a mix-up of files.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,15 +72,17 @@ def check_network(network: str, trust_code: bool) -> None:
         read_script(*script, trust_code)
 
 
-def check_recipe(recipe: Recipe, source: Any, trust_code: bool) -> None:
+def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = False) -> None:
     """Refuse a recipe for a new run if it names code that the user has not vouched for.
 
     Args:
         source: Where the recipe was read from. A file in a run folder was not written by the user.
+        strange: A recipe that the user did not write names this one as its first phase.
     """
     if trust_code:
         return
-    if _is_of_a_run(source) and (name := next(modules_of(recipe), None)):
+    strange = strange or _is_of_a_run(source)
+    if strange and (name := next(modules_of(recipe), None)):
         raise UserError(f"{source} belongs to a run and names {name}, which is code that is not ganherd's: {HOW}")
     if recipe.strategy.name == "cellular":
         try:
@@ -87,7 +90,7 @@ def check_recipe(recipe: Recipe, source: Any, trust_code: bool) -> None:
         except UserError as error:
             raise UserError(f"strategy.cellular.mixing.network: {error}") from error
     if recipe.herd.first is not None and recipe.herd.start_from is None:
-        check_recipe(recipe_file.load(recipe.herd.first.recipe), recipe.herd.first.recipe, trust_code)
+        check_recipe(recipe_file.load(recipe.herd.first.recipe), recipe.herd.first.recipe, trust_code, strange)
 
 
 @contextmanager
@@ -112,7 +115,11 @@ def covers(recipe: Recipe, facts: Facts) -> bool:
 
 
 def _is_of_a_run(source: Any) -> bool:
-    return isinstance(source, (str, Path)) and (Path(source).parent / "run.json").exists() and Path(source).is_file()
+    """Return whether a recipe is a file in a run folder, at any depth; a broken link for a run.json makes one, too."""
+    if not isinstance(source, (str, Path)) or not Path(source).is_file():
+        return False
+    places = (Path(os.path.abspath(source)), Path(source).resolve())
+    return any(os.path.lexists(folder / "run.json") for place in places for folder in place.parents)
 
 
 def modules_of(recipe: Recipe) -> Iterator[str]:

@@ -170,6 +170,28 @@ def test_a_recipe_in_a_run_folder_is_not_the_users_own(
         ganherd.train(hostile / "recipe.yaml", run="new", quiet=True)
 
 
+@pytest.mark.parametrize("depth", ["recipe.yaml", "samples/deep/first.yaml"])
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_first_phase_that_a_run_folder_names_is_not_the_users_own(
+    cli: Cli, hostile: Path, victim: Path, data: Path, depth: str, more: tuple[str, ...]
+) -> None:
+    deep = hostile / "samples" / "deep"
+    deep.mkdir(parents=True)
+    shutil.copy(victim.parent / "here" / "evil.py", deep)
+    first = small_recipe(data, data={"partition": "all"}, herd={"members": 1}, nets={"generator": "evil:G"})
+    (deep / "first.yaml").write_text(yaml.safe_dump(first))
+    outer = small_recipe(data, herd={"first": {"recipe": str(deep / "first.yaml"), "share": 0.5}})
+    (hostile / "recipe.yaml").write_text(yaml.safe_dump(outer | {"code": [str(deep)]}))
+    assert "names evil:G, which is code" in cli("train", hostile / depth, "--run", "new", "--quiet", *more).sentence
+
+
+def test_a_broken_link_for_a_run_makes_a_run_folder(cli: Cli, data: Path, victim: Path) -> None:
+    Path("stranger").mkdir()
+    Path("stranger/run.json").symlink_to("nowhere")
+    Path("stranger/recipe.yaml").write_text(yaml.safe_dump(small_recipe(data, nets={"generator": "evil:G"})))
+    assert "names evil:G, which is code" in cli("train", "stranger/recipe.yaml", "--run", "new", "--quiet").sentence
+
+
 def test_growing_a_run_does_not_vouch_for_it(cli: Cli, hostile: Path, victim: Path, data: Path) -> None:
     change(hostile, "nets.generator", {"name": "evil:Net", "settings": {}})
     assert "belongs to a run and names evil:Net" in cli("train", "--grow", hostile, "--quiet").sentence

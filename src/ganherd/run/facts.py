@@ -65,7 +65,7 @@ class RunFacts(_Facts):
     step: Count | None = None
     seconds: Seconds | None = None
     meetings: dict[Text, Count] | None = None
-    ranks: RanksFacts | None = None
+    ranks: RanksFacts | Annotated[dict[str, Any], Field(max_length=0)] | None = None  # empty: one process again
     origins: list[OriginFacts] | None = None
     part: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     parts: bool | None = None
