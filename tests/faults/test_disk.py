@@ -16,6 +16,7 @@ import ganherd
 import little
 from ganherd.run import checkpoint, finish, loop, record
 from ganherd.run.folder import RunFolder
+from small import small_data, small_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -198,3 +199,20 @@ def test_a_run_folder_that_may_only_be_read(disk: Path, whole: Path, capsys: pyt
     assert len(said.splitlines()) == 1 and "Read-only file system" in said
     assert little.command("status", disk / "run") == 0
     assert little.everything(disk / "run") == before
+
+
+def test_scores_that_cannot_be_kept_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ganherd.scores.of_run import keep
+
+    recipe = small_recipe(small_data(tmp_path / "small.npz"), run={"scores": False})
+    run = ganherd.train(recipe, run=tmp_path / "run", quiet=True)
+
+    def full(*paths: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    keep(run.path, {"fid": {"value": 1.0}})
+    assert "scores.json cannot be written (No space left on device)" in capsys.readouterr().err
+    assert not run.folder.scores_path.exists()

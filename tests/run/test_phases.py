@@ -207,3 +207,22 @@ def test_a_first_recipe_that_is_not_there_is_named(recipe: dict[str, Any]) -> No
     with pytest.raises(UserError, match=r"onne.yaml"):
         ganherd.train(recipe, run="run", quiet=True)
     assert not Path("run").exists()
+
+
+def test_own_nets_of_the_first_phase_are_found_next_to_its_recipe(
+    recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path("elsewhere")
+    place.mkdir()
+    nets = "from ganherd.nets.small import SmallDiscriminator as D, SmallGenerator as G\n"
+    (place / "nets_of_phase_one.py").write_text(nets)
+    own = {"generator": "nets_of_phase_one:G", "discriminator": "nets_of_phase_one:D"}
+    first = small_recipe("any.npz", data={"partition": "all"}, herd={"members": 1}, nets=own)
+    (place / "first.yaml").write_text(yaml.safe_dump(first))
+    recipe["herd"]["first"]["recipe"] = str(place / "first.yaml")
+    del recipe["nets"]
+    run = ganherd.train(recipe, run="run", quiet=True)
+    assert run.folder.recipe.nets.generator.name == "nets_of_phase_one:G"
+    assert run.folder.recipe.code == [str(place.absolute())]
+    monkeypatch.delitem(sys.modules, "nets_of_phase_one")
+    assert len(ganherd.load(run.path, trust_code=True).sample(3).x) == 3

@@ -7,6 +7,7 @@ from typing import Any
 
 from ganherd import recipe_file
 from ganherd.errors import UserError
+from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import First, Recipe
 from ganherd.recipe_base import portion
 from ganherd.recipe_nets import Nets
@@ -46,11 +47,19 @@ def before(recipe: Recipe) -> Recipe:
 
 
 def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
-    """The recipe of the herd itself, with the rest of the budget; None: from nothing, to look at it alone."""
+    """The recipe of the herd itself, with the rest of the budget; None: from nothing, to look at it alone.
+
+    If it leaves the nets to a first phase that has a user's own, it names these itself: the user's recipe vouches for them.
+    """
     assert recipe.herd.first is not None
     budget = portion(recipe.train.budget, 1 - recipe.herd.first.share)
     start = None if start_from is None else str(start_from)
-    return _changed(recipe, {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}})
+    changes: dict[str, Any] = {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}}
+    own = recipe_file.load(recipe.herd.first.recipe)
+    if recipe.nets == Nets() and any(is_foreign(net.name) for net in own.nets.all):
+        changes["nets"] = as_taken(recipe, own.nets).model_dump()
+        recipe = recipe.model_copy(update={"code": list(dict.fromkeys([*recipe.code, *own.code]))})
+    return _changed(recipe, changes)
 
 
 def foreseen(recipe: Recipe, first: Recipe) -> Assembly:

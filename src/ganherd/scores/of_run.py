@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd import files
+from ganherd import files, printed
 from ganherd.scores.clock import Progress
 from ganherd.scores.material import Annealing, LeftOut
 
@@ -77,8 +76,10 @@ def keep(run: str | Path, found: dict[str, Any], names: Sequence[str] = ()) -> N
     before = before if isinstance(before, dict) else {}
     skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get("skipped", {})
     out = {**kept, **{n: e for n, e in found.items() if n != "skipped"}} | ({"skipped": skipped} if skipped else {})
-    with suppress(OSError):  # a run on a read-only disk can be scored too
+    try:
         write_aside(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
+    except OSError as error:  # a run on a read-only disk can be scored too
+        printed.say(f"note: {path} cannot be written ({error.strerror}), so these scores are not kept")
 
 
 def default_samples(data: Dataset, network: str | None) -> int:
