@@ -185,7 +185,13 @@ def _train(
         from ganherd.run.restarts import begun
 
         if again := comm.broadcast(str(begun(run, os.environ) or "").encode() if comm.rank == 0 else None):
-            resume, overrides = Path(again.decode()), []
+            path = Path(again.decode())
+            if resume is None:  # the same command as before: the user's recipe vouches for the same code
+                from ganherd.run.folder import RunFolder
+                from ganherd.trust import vouches_for
+
+                trust_code |= together(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
+            resume, overrides = path, []
     from ganherd.run import start
 
     if resume:
