@@ -60,7 +60,7 @@ def _sums(x: Array) -> Array:
     """Return a number for each row, uint64 [n]: equal for equal rows, and hardly ever for others."""
     width = x.dtype.itemsize * int(np.prod(x.shape[1:]))
     weights = np.random.default_rng(0).integers(0, 1 << 63, -(-width // 8), dtype=np.uint64) * 2 + 1
-    sums = [np.empty(0, np.uint64)]
+    sums: list[Array] = [np.empty(0, np.uint64)]
     for i in range(0, len(x), ROWS):  # prepared images are read block by block
         rows = np.ascontiguousarray(x[i : i + ROWS])
         raw = rows.reshape(len(rows), -1).view(np.uint8)
