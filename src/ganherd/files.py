@@ -56,11 +56,16 @@ def unshare(path: Path) -> None:
 
 
 def sweep(folder: Path, seconds: float = 3600.0) -> None:
-    """Remove what processes left that were killed while they wrote: files under new names that are older than this."""
-    for path in folder.glob(f"{NEW}*"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > seconds:
-                path.unlink()
+    """Remove what processes left that were killed while they wrote, here and in the folders below.
+
+    Args:
+        seconds: Files under new names that are older than this are removed; others may still be being written.
+    """
+    for top, _, names in os.walk(folder):
+        for path in (Path(top, name) for name in names if name.startswith(NEW)):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > seconds:
+                    path.unlink()
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:

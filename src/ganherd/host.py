@@ -32,14 +32,6 @@ def memory() -> int:
         return 0
 
 
-def free_memory() -> int:
-    """Bytes that nobody uses now; 4 GiB where that cannot be found out."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return 4 << 30
-
-
 def give_back() -> None:
     """What this process has freed goes back to the machine; C libraries keep it else, and each of many ranks does."""
     with suppress(OSError, AttributeError):  # GNU's alone has this

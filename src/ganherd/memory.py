@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from ganherd.errors import UserError
-from ganherd.host import free_memory
 
 SMALLER = "Train fewer members, lower train.batch, or use smaller nets"
+RESUMED = "Members, batch and nets of a run that has begun stay as they are: free memory, or resume it with more ranks"
+_IS_RESUMED: ContextVar[bool] = ContextVar("is_resumed", default=False)
+_MEMINFO = Path("/proc/meminfo")
 _PHRASES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
 
 
@@ -37,25 +41,45 @@ def reason(error: BaseException) -> str:
     return str(error).partition("\n")[0].partition(". ")[0].rstrip(".") or "out of memory"
 
 
+def advice(new_run: str = SMALLER) -> str:
+    """Return what to change about a run that needs too much memory: `new_run`, unless it is being resumed."""
+    return RESUMED if _IS_RESUMED.get() else new_run
+
+
 @contextmanager
-def refused_if_too_large() -> Iterator[None]:
+def refused_if_too_large(is_resumed: bool = False) -> Iterator[None]:
     """Turn memory that runs out before the first step into a sentence that says what to change."""
+    before = _IS_RESUMED.set(is_resumed or _IS_RESUMED.get())
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise UserError(f"this run does not fit into memory ({reason(error)}). {SMALLER}.") from error
+        raise UserError(f"this run does not fit into memory ({reason(error)}). {advice()}.") from error
+    finally:
+        _IS_RESUMED.reset(before)
 
 
-def available_memory() -> int:
-    """Return the bytes that this process can still use: free, reclaimable or swap, within the limit of its control group."""
-    available = free_memory()
+def available_memory(with_swap: bool = False) -> int:
+    """Return the bytes that this process can still use, free or reclaimable, within the limit of its control group.
+
+    Args:
+        with_swap: Add what can be swapped out, which is far too slow to train in.
+    """
+    available = _unused_memory()
     with suppress(OSError, ValueError, KeyError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = _MEMINFO.read_text().splitlines()
         facts = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
-        available = facts["MemAvailable"] + facts["SwapFree"]
+        available = facts["MemAvailable"] + (facts["SwapFree"] if with_swap else 0)
     return min([available, *_group_limits()])
+
+
+def _unused_memory() -> int:
+    """Return the bytes that hold nothing at all, not even a cache of files; 4 GiB if the system does not tell."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 4 << 30
 
 
 def _group_limits() -> list[int]:
@@ -83,6 +107,6 @@ def require_memory(num_bytes: int, what: str) -> None:
     Raises:
         UserError: Less memory is available.
     """
-    if num_bytes > (available := available_memory()):
+    if num_bytes > (available := available_memory(with_swap=True)):
         need, there = (f"{number / 2**30:,.1f} GiB" for number in (num_bytes, available))
-        raise UserError(f"{what} need {need} of memory, and {there} are available. {SMALLER}.")
+        raise UserError(f"{what} need {need} of memory, and {there} are available. {advice()}.")

@@ -145,6 +145,8 @@ def _copy(data: Any) -> Any:
 def _read_file(source: str | Path) -> str:
     path = Path(source)
     try:
+        if source == "":
+            raise UserError("the name of the recipe is empty; name a recipe file, or a recipe of `ganherd recipes`")
         if path.is_dir():
             inside = path / "recipe.yaml"
             hint = f"; did you mean {inside}?" if inside.is_file() else "; name a recipe file in it"

@@ -14,10 +14,13 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE: the exit code of a program whose reader has 
 
 
 class SafeStream:
-    """A text stream that drops what cannot be written. Everything else is the wrapped stream's own."""
+    """A text stream that drops what cannot be written. Everything else is the wrapped stream's own.
+
+    It takes the place of another `SafeStream`, so that only the innermost one decides what happens to text that is lost.
+    """
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream
+        self._stream: Any = stream._stream if isinstance(stream, SafeStream) else stream
 
     def write(self, text: str) -> int:
         try:

@@ -114,6 +114,12 @@ def covers(recipe: Recipe, facts: Facts) -> bool:
     return {net.name for net in nets if is_foreign(net.name)} <= {net.name for net in recipe.nets.all}
 
 
+def vouches_for(recipe: Recipe, run: Recipe) -> bool:
+    """Whether the user's own recipe names all code that the recipe in a run folder names, and where it lies."""
+    networks = {one.strategy.cellular.mixing.network for one in (recipe, run)}
+    return set(modules_of(run)) <= set(modules_of(recipe)) and run.code == recipe.code and len(networks) == 1
+
+
 def _is_of_a_run(source: Any) -> bool:
     """Return whether a recipe is a file in a run folder, at any depth; a broken link for a run.json makes one, too."""
     if not isinstance(source, (str, Path)) or not Path(source).is_file():

@@ -52,6 +52,8 @@ def test_recipes(train, cli) -> None:
     assert "graph" in train("--set", "engine.name=graph")
     assert "generator dcgan is made for images of" in train(nets={"generator": "dcgan"})
     assert "toy or mlp" in train("--set", "data.source=ring8", "--set", "nets.generator=wcgan")
+    for words in (["train", ""], ["train", "", "--dry-run"], ["launch", "slurm", ""]):
+        assert "the name of the recipe is empty" in cli(*words).sentence
     Path("new").mkdir()
     assert "new is a folder, not a recipe" in cli("train", "new").sentence
     Path("binary.yaml").write_bytes(b"\xff\xfe\x00")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ganherd.data import duplicates
 from ganherd.data.inspect import describe, text
 from ganherd.data.prepare import prepare
 from ganherd.data.source import Dataset, load
@@ -30,6 +31,29 @@ def test_copies_on_both_sides_of_the_split_are_said_at_load_and_by_inspect(tmp_p
     assert any("160 images of 200 are exact copies of others" in note for note in made.notes)
     assert any("held-out images are trained on too" in note for note in made.notes)
     assert text(facts).count("are exact copies") == 1
+
+
+def test_copies_are_said_at_load_if_the_source_has_its_own_test_part(tmp_path: Path) -> None:
+    made = data(tmp_path, x_train=IMAGES[:30], x_test=IMAGES[25:])
+    assert any("5 images of 45 are exact copies of others" in note for note in made.notes)
+    assert any("5 of the 15 held-out images are trained on too" in note for note in made.notes)
+    assert data(tmp_path, x_train=IMAGES[:30], x_test=IMAGES[30:]).notes == ()
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 1, 1), (1, 3, 3), (1, 4, 4), (3, 5, 5)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("held", [0, 30])
+def test_copies_are_counted_as_by_comparing_whole_rows(shape: tuple[int, ...], dtype: type, held: int) -> None:
+    distinct = RNG.integers(0, 3, (40, *shape)).astype(dtype)
+    x, x_test = distinct[RNG.integers(0, 40, 50)], distinct[RNG.integers(0, 40, held)]
+    train, test = ([row.tobytes() for row in rows] for rows in (x, x_test))
+    copies, across = len(train + test) - len({*train, *test}), sum(row in train for row in test)
+    assert duplicates.find(x, x_test) == duplicates.Duplicates(50 + held, copies, across, held)
+
+
+def test_rows_that_agree_in_a_sum_only_are_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "_sums", lambda x: np.zeros(len(x), np.uint64))
+    assert duplicates.find(IMAGES[:30], IMAGES[28:]) == duplicates.Duplicates(42, 2, 2, 12)
 
 
 def test_data_without_copies_has_no_note(tmp_path: Path) -> None:

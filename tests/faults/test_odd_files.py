@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from commands import Answer, cli, data, own_cache, run
+from ganherd.errors import UserError
 from ganherd.run import read_lines
 from promises.test_data_is_not_code import COMMANDS, only_checkpoint
 from small import small_recipe
@@ -250,3 +251,16 @@ def test_long_records_are_thinned_evenly(tmp_path: Path) -> None:
     assert [line["step"] for line in read_lines.read_last(path, 3)] == [997, 998, 999]
     path.write_text(path.read_text() + '{"step": 10')  # still being written
     assert [line["step"] for line in read_lines.read_last(path, 2)] == [998, 999]
+
+
+@pytest.mark.parametrize("reader", ["read_all", "read_some", "read_last"])
+def test_records_that_cannot_be_read_are_refused_in_the_same_sentence(tmp_path: Path, reader: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.mkdir()
+    calls = {
+        "read_all": lambda: list(read_lines.read_all(path)),
+        "read_some": lambda: read_lines.read_some(path, 3),
+        "read_last": lambda: read_lines.read_last(path, 3),
+    }
+    with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read: "):
+        calls[reader]()

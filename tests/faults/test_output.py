@@ -163,3 +163,13 @@ def test_a_program_that_trains_keeps_its_own_streams(tmp_path: Path, monkeypatch
         monkeypatch.undo()
         monkeypatch.setattr(full, "close", lambda: None, raising=False)
     assert_finished(tmp_path / "run")
+
+
+def test_a_net_that_prints_does_not_end_a_training_whose_output_is_on_a_full_disk(tmp_path: Path, recipe: Path) -> None:
+    with FULL.open("w") as full:
+        words = ("train", recipe, "--run", tmp_path / "run", "-q")
+        process = start(*words, before=NOISY, stdout=full, stderr=subprocess.PIPE)
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+    assert said.endswith("ganherd: the result cannot be written to standard output: No space left on device.\n")
+    assert_finished(tmp_path / "run")

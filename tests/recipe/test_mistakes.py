@@ -288,7 +288,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "there is no recipe file 'nowhere/x.yaml'" in refused("nowhere/x.yaml")
     assert "`ganherd recipes` lists them" in refused("zzz")
     assert "there is no recipe file" in refused("a\0b")
-    assert "is a folder, not a recipe" in refused("")
+    assert refused("").startswith("the name of the recipe is empty; name a recipe file")
     with pytest.raises(UserError, match="there is no recipe 'digits-wcgn'; did you mean 'digits-wcgan'"):
         text("digits-wcgn")
     with pytest.raises(UserError, match="there is no recipe"):

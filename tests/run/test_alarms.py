@@ -335,6 +335,26 @@ def test_a_net_that_only_runs_in_its_own_precision_is_looked_at_in_it(
     assert not torch.equal(own.state["watch.sketch"], wide.state["watch.sketch"])
 
 
+def test_memory_that_runs_out_never_changes_how_members_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
+    expected, watch = Watch(assembly), Watch(assembly)
+    expected.look(0)
+
+    def out(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ganherd.run.watch._called", out)
+        with pytest.raises(torch.OutOfMemoryError):
+            watch.look(0)
+    watch.look(0)
+    assert watch._ways.values() and list(watch._ways.values()) == list(expected._ways.values())
+    for name, value in expected.state.items():
+        assert torch.equal(watch.state[name], value), name
+
+
 def test_an_illness_survives_a_resume(tmp_path: Path) -> None:
     """Told once, though the run was stopped and went on between its beginning and its end."""
     settings = little.recipe(tmp_path, "12steps", watch={"every": 1})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import torch
 
 import little
 from ganherd import memory, recipe_file
+from ganherd.data import stream_feed
 from ganherd.errors import UserError
 from ganherd.herd import autotune, engine
+from ganherd.recipe import Engine
 from ganherd.run import disk, loop
 from ganherd.run.assemble import assemble
 from ganherd.run.folder import RunFolder
+from ganherd.scores import store
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -128,6 +133,33 @@ def test_memory_that_runs_out_while_training_is_75_and_the_resume_is_exact(
     little.assert_same(run, tmp_path / "whole")
 
 
+def test_memory_that_runs_out_before_anything_is_saved_does_not_ask_a_scheduler_to_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise a job that is requeued on 75 would do the same for ever."""
+    recipe, run, tick = little.write_recipe(tmp_path, budget="24steps"), tmp_path / "run", loop.Trainer.tick
+    ends_at = 3
+
+    def out(self: loop.Trainer, step: int) -> None:
+        tick(self, step)
+        if step == ends_at:
+            raise OUT["a GPU"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "tick", out)
+        assert little.command("train", recipe, "--run", run, "-q") == 1
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith("ganherd: memory ran out") and "free memory or use more ranks" in said
+        assert said.endswith(f"resume it with: ganherd train --resume {run}")
+        assert RunFolder(run).info["state"] == "interrupted" and little.steps(run) == [0]
+        ends_at = 17
+        assert little.command("train", "--resume", run, "-q") == 75  # it came further
+        ends_at = 16
+        assert little.command("train", "--resume", run, "-q") == 1
+    little.resume(run)
+    assert RunFolder(run).info["state"] == "finished"
+
+
 @pytest.mark.parametrize("what", OUT)
 def test_a_member_that_does_not_fit_is_refused_before_anything_is_written(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -140,6 +172,26 @@ def test_a_member_that_does_not_fit_is_refused_before_anything_is_written(
 
     monkeypatch.setattr(autotune, "Step", Full)
     assert little.command("train", little.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "one member does not fit into the memory of cpu" in said and "Lower train.batch" in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_a_member_of_a_net_that_cannot_be_fused_is_refused_before_anything_is_written_if_it_does_not_fit(
+    chunk: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class OneByOne:
+        def __init__(self, g: Any, d: Any, rules: Any, mapped: bool, *_: Any) -> None:
+            self._error = RuntimeError("data-dependent control flow") if mapped else OUT["a GPU"]
+
+        def __call__(self, *_: Any, **__: Any) -> None:
+            raise self._error
+
+    monkeypatch.setattr(autotune, "Step", OneByOne)
+    recipe = little.write_recipe(tmp_path)
+    sets = ["--set", f"engine.chunk={chunk}"] if chunk else []
+    assert little.command("train", recipe, "--run", tmp_path / "run", "-q", "--set", "engine.name=auto", *sets) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "one member does not fit into the memory of cpu" in said and "Lower train.batch" in said
     assert not (tmp_path / "run").exists()
@@ -159,11 +211,66 @@ def test_members_train_one_by_one_if_measuring_their_memory_runs_out(
 def test_a_herd_whose_state_exceeds_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(memory, "available_memory", lambda with_swap: 1000)
     assert little.command("train", little.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "weights and optimiser state of 3 nets need" in said and "Train fewer members" in said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_that_does_not_fit_says_what_can_still_be_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    words = ("train", "--resume", tmp_path / "run", "--budget", "6steps", "-q")
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "available_memory", lambda with_swap: 1000)
+        assert little.command(*words) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("ganherd.run.start.set_precision", little_memory)
+        assert little.command(*words) == 2
+    for said in capsys.readouterr().err.splitlines():
+        assert "free memory, or resume it with more ranks" in said and "Train fewer members" not in said
+    assert little.command(*words) == 0
+
+
+def little_memory(*_: Any) -> None:
+    raise OUT["a GPU"]
+
+
+def test_engines_and_data_keep_within_the_memory_of_the_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herd = assemble(recipe_file.load(little.recipe(tmp_path))).herd
+    monkeypatch.setattr(memory, "_group_limits", lambda: [1 << 20])
+    assert autotune._limit(herd, Engine()) == stream_feed._half_of_free(torch.device("cpu")) == 1 << 19
+
+
+def test_memory_that_holds_a_cache_of_files_is_available_and_swap_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = tmp_path / "meminfo"
+    facts.write_text("MemTotal: 64 kB\nMemFree: 8 kB\nMemAvailable: 32 kB\nSwapFree: 16 kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", facts)
+    assert (memory.available_memory(), memory.available_memory(with_swap=True)) == (32 << 10, 48 << 10)
+
+
+def test_the_cache_of_engines_is_written_whatever_another_host_left_there(tmp_path: Path) -> None:
+    path = tmp_path / "engines.json"
+    path.with_suffix(f".{os.getpid()}").mkdir()  # processes of two hosts may have the same number
+    autotune._write(path, {"herd": ["fused", 2, 1]})
+    assert autotune._read(path) == {"herd": ["fused", 2, 1]}
+
+
+def test_what_is_cached_for_scores_can_be_read_by_all_users_of_the_cache(tmp_path: Path) -> None:
+    path, before = tmp_path / "a.safetensors", os.umask(0o022)
+    try:
+        store.write(path, "key", {"x": torch.ones(3)}, {})
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o644}
+    cached = store.read(path, "key")
+    assert cached is not None and cached[0]["x"].tolist() == [1, 1, 1]
 
 
 def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ import ganherd
 import little
 from commands import Answer, cli, own_cache
 from ganherd import recipe_file
+from ganherd.comm.local import Local
+from ganherd.commands import train
 from ganherd.errors import UserError
 from ganherd.run.folder import RunFolder
 from small import small_data, small_recipe
@@ -234,3 +236,47 @@ def test_a_module_in_a_run_folder_is_not_taken_for_one_beside_a_recipe(project: 
     sys.modules.pop("nets_of_paths")
     assert run.folder.recipe.code == []
     assert np.isfinite(ganherd.load(run.path, trust_code=True).sample(2).x).all()
+
+
+# -- a launcher that starts the command again ---------------------------------------------------------------------------
+
+
+def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | None = None) -> Any:
+    """The same command as a rank that torchrun has started for the second time, in a process that has imported nothing."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    sys.modules.pop("nets_of_paths", None)
+    return train._train(Local(), None if resume else str(recipe), Path("run"), resume, [], False, True)
+
+
+def test_a_restart_by_the_launcher_trusts_the_code_that_the_recipe_names(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little.be_brief(monkeypatch)
+    recipe = written(project / "recipes" / "mine.yaml", nets=OWN)
+    (project / "nets_of_paths.py").write_text(NETS)
+    run = train._train(Local(), str(recipe), Path("run"), None, [], False, True)
+    assert started_again(monkeypatch, recipe).path == run.path
+    with pytest.raises(UserError, match="give --trust-code"):  # without a recipe of the user's that vouches for it
+        started_again(monkeypatch, recipe, resume=run.path)
+
+
+@pytest.mark.parametrize("what", ["module", "folder"])
+def test_a_restart_by_the_launcher_trusts_no_other_code(
+    what: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little.be_brief(monkeypatch)
+    recipe = written(project / "recipes" / "mine.yaml", nets=OWN)
+    (project / "nets_of_paths.py").write_text(NETS)
+    run = train._train(Local(), str(recipe), Path("run"), None, [], False, True)
+    (project / "other").mkdir()
+    stranger = "raise RuntimeError('a stranger')\n"
+    if what == "module":
+        (project / "strange_nets.py").write_text(stranger)
+        changed = run.folder.recipe_path.read_text().replace("nets_of_paths:MyG", "strange_nets:MyG")
+    else:
+        (project / "other" / "nets_of_paths.py").write_text(stranger)
+        changed = run.folder.recipe_path.read_text().replace(f"[{project}]", f"[{project / 'other'}]")
+    assert changed != run.folder.recipe_path.read_text()
+    run.folder.recipe_path.write_text(changed)
+    with pytest.raises(UserError, match="give --trust-code"):
+        started_again(monkeypatch, recipe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,23 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_text() == "new"
     files.sweep(tmp_path, seconds=-1)  # what the killed process left
     assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_resume_removes_what_a_killed_process_left_in_any_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    little.be_brief(monkeypatch)
+    run = RunFolder(tmp_path / "run")
+    little.train(run.path, little.recipe(tmp_path, "3steps"))
+    left = [folder / f"{files.NEW}0123456789abcdef.png" for folder in (run.path, run.samples, run.mixture)]
+    fresh = run.mixture / f"{files.NEW}fedcba9876543210.png"  # may still be being written
+    for path in (*left, fresh):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    for path in left:
+        os.utime(path, (0, 0))
+    little.resume(run.path, "4steps")
+    assert [path for path in left if path.exists()] == [] and fresh.exists()
 
 
 # -- budgets ----------------------------------------------------------------------------------------------------------

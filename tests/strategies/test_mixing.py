@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ganherd.errors import UserError
 from ganherd.herd import streams
@@ -96,6 +98,24 @@ def test_more_features_than_samples_and_chunks_change_nothing(monkeypatch: pytes
     assert together.tolist() == pytest.approx(pooled, rel=1e-6)  # roots of eigenvalues that are 0 but for rounding
     monkeypatch.setattr("ganherd.strategies.mixing._AT_ONCE", 1)
     assert score(uniform(table), table).tolist() == pytest.approx(together.tolist(), rel=1e-12)
+
+
+def test_a_distance_holds_one_copy_of_the_moments_that_it_weighs() -> None:
+    """With 2,048 features a second copy would take gigabytes."""
+
+    class Large(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out, given = func(*args, **(kwargs or {})), {one.data_ptr() for one in args if isinstance(one, Tensor)}
+            self.count += isinstance(out, Tensor) and out.numel() >= 9 * 5 * 16 and out.data_ptr() not in given
+            return out
+
+    score = FrechetScore(summarise(generators(9, 30, 4)), data(4))
+    table = torch.tensor([[k, (k + 1) % 9, (k + 3) % 9, (k + 6) % 9, (k + 8) % 9] for k in range(9)])
+    with Large() as large:
+        score(uniform(table), table)
+    assert large.count == 1
 
 
 def test_variation_is_that_of_the_pooled_classes() -> None:

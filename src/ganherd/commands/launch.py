@@ -60,7 +60,7 @@ def launch_slurm(
         RunFolder.open(resume)
         where, new = resume, words
     else:
-        name = recipe or recipe_file.DEFAULT
+        name = recipe_file.DEFAULT if recipe is None else recipe
         loaded = recipe_file.load(name, overrides)
         if array:
             from ganherd.commands.train import refuse_meeting

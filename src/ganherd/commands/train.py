@@ -124,7 +124,7 @@ def _grown(grow: Path, recipe: str | None, resume: Path | None, overrides: list[
     if resume is not None:
         raise UserError("--grow begins a new run: leave --resume out.")
     overrides.append(f"herd.grow_from={grow}")
-    return recipe or str(RunFolder.open(grow).recipe_path)
+    return str(RunFolder.open(grow).recipe_path) if recipe is None else recipe
 
 
 def _check_retrain(resume: Path | None, more: Any, ranks: Any) -> None:
@@ -185,7 +185,13 @@ def _train(
         from ganherd.run.restarts import begun
 
         if again := comm.broadcast(str(begun(run, os.environ) or "").encode() if comm.rank == 0 else None):
-            resume, overrides = Path(again.decode()), []
+            path = Path(again.decode())
+            if resume is None:  # the same command as before: the user's recipe vouches for the same code
+                from ganherd.run.folder import RunFolder
+                from ganherd.trust import vouches_for
+
+                trust_code |= together(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
+            resume, overrides = path, []
     from ganherd.run import start
 
     if resume:
@@ -225,7 +231,7 @@ def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_c
     if resume is None:
         from ganherd import trust
 
-        loaded = recipe_file.load(recipe or recipe_file.DEFAULT, overrides)
+        loaded = recipe_file.load(recipe_file.DEFAULT if recipe is None else recipe, overrides)
         trust.check_recipe(loaded, recipe, trust_code)
         return loaded
     folder = RunFolder.open(resume)

@@ -1,9 +1,11 @@
-"""Rows that occur more than once, within the training part or on both sides of the split, found by a hash of each."""
+"""Rows that occur more than once, within the training part or on both sides of the split, found by a hash."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from ganherd.data.arrays import ROWS, Array
 from ganherd.errors import counted
@@ -44,12 +46,31 @@ def find(x: Array, x_test: Array) -> Duplicates:
     >>> find(np.array([[1, 2], [1, 2], [3, 4]]), np.array([[3, 4], [5, 6]]))
     Duplicates(rows=5, copies=2, across=1, held_out=2)
     """
-    train, held = set(_hashes(x)), list(_hashes(x_test))
-    rows = len(x) + len(held)
-    across = sum(one in train for one in held)
-    return Duplicates(rows, rows - len(train | set(held)), across, len(held))
+    sums, sums_test = _sums(x), _sums(x_test)
+    _, same, count = np.unique(np.concatenate([sums, sums_test]), return_inverse=True, return_counts=True)
+    repeated = count[same.reshape(-1)] > 1  # only these can be copies, and only these are hashed
+    train = list(_hashes(x, np.flatnonzero(repeated[: len(x)])))
+    held = list(_hashes(x_test, np.flatnonzero(repeated[len(x) :])))
+    known = set(train)
+    copies = len(train) + len(held) - len(known | set(held))
+    return Duplicates(len(x) + len(x_test), copies, sum(one in known for one in held), len(x_test))
 
 
-def _hashes(x: Array) -> Iterator[int]:
+def _sums(x: Array) -> Array:
+    """Return a number for each row, uint64 [n]: equal for equal rows, and hardly ever for others."""
+    width = x.dtype.itemsize * int(np.prod(x.shape[1:]))
+    weights = np.random.default_rng(0).integers(0, 1 << 63, -(-width // 8), dtype=np.uint64) * 2 + 1
+    sums: list[Array] = [np.empty(0, np.uint64)]
     for i in range(0, len(x), ROWS):  # prepared images are read block by block
-        yield from (hash(row.tobytes()) for row in x[i : i + ROWS])
+        rows = np.ascontiguousarray(x[i : i + ROWS])
+        raw = rows.reshape(len(rows), -1).view(np.uint8)
+        words = raw[:, : width // 8 * 8].view(np.uint64)
+        rest = np.zeros((len(rows), len(weights) - words.shape[1]), np.uint64)
+        rest.view(np.uint8)[:, : width % 8] = raw[:, width // 8 * 8 :]
+        sums.append(words @ weights[: words.shape[1]] + rest @ weights[words.shape[1] :])
+    return np.concatenate(sums)
+
+
+def _hashes(x: Array, rows: Array) -> Iterator[int]:
+    for i in range(0, len(rows), ROWS):
+        yield from (hash(row.tobytes()) for row in x[rows[i : i + ROWS]])

@@ -99,8 +99,8 @@ def load(settings: recipe.Data) -> Dataset:
         if settings.holdout and not held.any():
             notes.append("too few rows to hold any out")
         data = replace(data, x=data.x[~held], y=data.y[~held], x_test=data.x[held], y_test=data.y[held])
-        if data.x.ndim == 4:
-            notes += duplicates.find(data.x, data.x[:0] if data.x_test is None else data.x_test).notes("images")
+    if data.x.ndim == 4:
+        notes += duplicates.find(data.x, data.x[:0] if data.x_test is None else data.x_test).notes("images")
     if settings.points is not None and settings.source not in TOYS:
         data = _keep(data, settings.points, name)
     assert data.x_test is not None and data.y_test is not None

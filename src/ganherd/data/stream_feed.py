@@ -17,7 +17,7 @@ from torch import Tensor
 from ganherd.data.arrays import Array
 from ganherd.data.feed import Feed
 from ganherd.data.shards import Rows
-from ganherd.host import free_memory
+from ganherd.memory import available_memory
 
 AHEAD = 2  # batches of each block of members that are read before they are asked for
 MOST = 1 << 30  # bytes of them, all together; one batch of a block is always read ahead
@@ -214,4 +214,4 @@ def _on(array: np.ndarray, device: torch.device) -> Tensor:
 def _half_of_free(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // 2
-    return free_memory() // 2
+    return available_memory() // 2

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import torch
 
+from ganherd import files
 from ganherd.errors import UserError
 from ganherd.herd.custom import line_of
 from ganherd.herd.engine import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
 from ganherd.herd.state import bases
 from ganherd.herd.step import SUMS, Step
 from ganherd.homes import cache_home
-from ganherd.host import free_memory
-from ganherd.memory import is_out_of_memory, reason
+from ganherd.memory import advice, available_memory, is_out_of_memory, reason
 from ganherd.recipe import Engine as Settings
 from ganherd.recipe import parse_bytes
 
@@ -38,6 +38,7 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
         if settings.name == "auto":
             say(f"the nets cannot be fused ({why}), so the members are trained one after another.")
         settings = settings.model_copy(update={"name": "loop"})
+        _try_step(herd, mapped=False)
     if settings.name == "graph" and not herd.feed.resident:
         raise UserError(
             "engine.name is graph, but the data does not fit on the device and is streamed: take fused or auto."
@@ -87,25 +88,33 @@ def _best(rates: dict[Plan, float]) -> Plan:
 
 def cannot_be_fused(herd: Herd) -> str:
     """Why not: a net may do what only one member at a time can, as a choice that depends on its input. Empty if it can."""
-    for block, breed in one_of_each(herd):
-        state = copied(herd, block, breed)
-        own = bases(state)
-        sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
-        batches = partial(herd.feed.batch_at, block, own)
-        try:
-            Step(breed.g, herd.d, herd.rules, mapped=True)(state, batches, on_device(own, herd.device), sums, 0)
-        except UserError:
-            raise
-        except Exception as error:  # a user's module under vmap may raise anything
-            if is_out_of_memory(error):
-                raise UserError(
-                    f"one member does not fit into the memory of {herd.device} while it trains ({reason(error)}). "
-                    "Lower train.batch, use smaller nets, or free memory there."
-                ) from error
-            where = line_of(error)
-            why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
-            return f"{why}; {where}" if where else why
+    try:
+        _try_step(herd, mapped=True)
+    except UserError:
+        raise
+    except Exception as error:  # a user's module under vmap may raise anything
+        where = line_of(error)
+        why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+        return f"{why}; {where}" if where else why
     return ""
+
+
+def _try_step(herd: Herd, mapped: bool) -> None:
+    """Train one member of each breed for one step, on copies; refuse a member that does not fit into the memory."""
+    for block, breed in one_of_each(herd):
+        try:
+            state = copied(herd, block, breed)
+            own = bases(state)
+            sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
+            batches = partial(herd.feed.batch_at, block, own)
+            Step(breed.g, herd.d, herd.rules, mapped)(state, batches, on_device(own, herd.device), sums, 0)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            smaller = advice("Lower train.batch, use smaller nets, or free memory there")
+            raise UserError(
+                f"one member does not fit into the memory of {herd.device} while it trains ({reason(error)}). {smaller}."
+            ) from error
 
 
 def _chunk(herd: Herd, settings: Settings) -> int:
@@ -127,7 +136,7 @@ def _limit(herd: Herd, settings: Settings) -> int:
     if herd.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(herd.device)
         return int(0.8 * free)
-    return free_memory() // 2
+    return available_memory() // 2
 
 
 def _identity(herd: Herd, plans: list[Plan]) -> str:
@@ -155,8 +164,6 @@ def _read(path: Path) -> dict[str, list[object]]:
 def _write(path: Path, known: dict[str, list[object]]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(known))
-        aside.replace(path)
+        files.write(path, json.dumps(known).encode(), sync=False)
     except OSError:
         pass  # a cache that cannot be written costs only the next measurement

@@ -41,7 +41,7 @@ def train_on(
     names = [assembly.name_of(member) for member in range(assembly.size)]
     progress = Progress(names, quiet or not ranks.is_first)
     again = f"resume it with: {rescue.again() if rescue.path else folder.again}"
-    trained, stop, trainer = False, StopRequest(), None
+    trained, stop, trainer, saved_before = False, StopRequest(), None, 0
     with ExitStack() as closing:
         closing.callback(progress.close)
         try:
@@ -51,6 +51,7 @@ def train_on(
             trainer = Trainer(assembly, plan, folder, budget, progress, resumed, tracking.record, paced, strategy)
             closing.callback(trainer.close)
             trainer.rescue = rescue
+            saved_before = trainer.saved or 0
             over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
             if not ranks.is_alone:
                 trainer.heart = closing.enter_context(beating(ranks, folder.path, trainer))
@@ -102,7 +103,9 @@ def train_on(
                 raise
             _leave(folder, "interrupted")
             at = f" at step {trainer.step:,}" if trainer else ""
-            raise Interrupted(
+            # without a new checkpoint the same would happen again, and a scheduler that restarts on 75 would never end
+            is_further = trainer is not None and (trainer.saved or 0) > saved_before
+            raise (Interrupted if is_further else RunFailed)(
                 f"memory ran out{at} ({reason(error)}); the last checkpoint is whole. A new run needs less memory with fewer "
                 f"members, a smaller train.batch or a smaller engine.chunk. To continue this one, free memory or use more "
                 f"ranks; {again}"

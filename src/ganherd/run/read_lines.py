@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ def read_last(path: Path, count: int) -> list[Line]:
     """Return the last `count` lines, of which only as much of the file is read as they take."""
     if not path.exists():
         return []
-    with files.open_binary(path, _ANY) as handle:
+    with _opened(path) as handle:
         end = handle.seek(0, os.SEEK_END)
         text = b""
         while end > 0 and text.count(b"\n") <= count:
@@ -60,16 +62,22 @@ def read_last(path: Path, count: int) -> list[Line]:
 def _raw(path: Path) -> Iterator[bytes]:
     if not path.exists():
         return
-    try:
-        handle = files.open_binary(path, _ANY)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    with handle:
+    with _opened(path) as handle:
         while line := handle.readline(MOST_LINE):
             if line.endswith(b"\n"):
                 yield line
             elif len(line) == MOST_LINE:
                 raise _too_long(path)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
+    """Open a file for the block, and report a file that cannot be opened or read in one sentence."""
+    try:
+        with files.open_binary(path, _ANY) as handle:
+            yield handle
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _parsed(path: Path, line: bytes) -> Line:

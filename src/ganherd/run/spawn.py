@@ -118,11 +118,24 @@ def _watch(processes: Sequence[BaseProcess]) -> int:
         time.sleep(0.05)
     if not failed:  # all have ended since the last look
         _explain(processes)
-    codes = [failed, *(process.exitcode or 0 for process in processes)]
-    found = next((code for code in codes if code), 0)
-    if found < 0 and 75 in codes:  # one was killed, and the others say how to go on
+    return _code_of_all([failed, *(process.exitcode or 0 for process in processes)])
+
+
+def _code_of_all(codes: Sequence[int]) -> int:
+    """Return the exit code of the command from those of its ranks, the first that failed first.
+
+    The others notice that a rank is gone and end with 75, in any order. If that one failed by itself, its code counts; if it was
+    killed, the others say how to go on.
+
+    >>> [_code_of_all(codes) for codes in ([0, 0], [75, 75, 1], [-9, 75, -9], [-9, 0, -15])]
+    [0, 1, 75, 137]
+    """
+    own = [code for code in codes if code > 0 and code != 75]
+    if own:
+        return own[0]
+    if 75 in codes:
         return 75
-    return found if found >= 0 else 128 - found  # as a shell says that a signal ended it
+    return next((128 - code for code in codes if code), 0)  # as a shell says that a signal ended it
 
 
 def _explain(processes: Sequence[BaseProcess]) -> None:

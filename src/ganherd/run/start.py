@@ -165,7 +165,6 @@ def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: Exit
 
 
 @safe_streams("stderr", "stdout")
-@refused_if_too_large()
 def resume(
     path: str | Path,
     overrides: Sequence[str] = (),
@@ -186,6 +185,7 @@ def resume(
     return rescue.through(lambda: go_on(Path(path)), go_on)
 
 
+@refused_if_too_large(is_resumed=True)
 def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, trust_code: bool) -> Run:
     """The same, with copies in memory where ranks were lost."""
     job = rescue.job

@@ -30,6 +30,7 @@ from ganherd.herd.breeds import Breed
 from ganherd.herd.play import logits_of, member_call
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.herd.streams import Streams
+from ganherd.memory import is_out_of_memory
 from ganherd.run.assemble import Assembly
 from ganherd.run.preview import at_once
 from ganherd.scores.neighbours import BY_CHANCE, NEXT
@@ -109,7 +110,7 @@ class Watch:
             pixels = int(np.prod(self._assembly.dataset.shape))
             projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(self._herd.device)
             mixing = _gaussian(IMAGES * min(pixels, _FEATURES), _SKETCH).to(self._herd.device)
-            cuts = self._herd.blocks(at_once(self._herd))
+            cuts = self._herd.blocks(max(1, at_once(self._herd) // 2))  # float64 takes twice the memory
             self._blocks = [_Fixed(self._assembly, cut, breed, projection, mixing) for cut, breed in cuts]
         parts = [self._seen_of(block) for block in self._blocks]
         seen = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
@@ -153,8 +154,8 @@ class Watch:
             batched = tree_map(lambda v: v.to(dtype) if v.is_floating_point() else v, (rows, buffers, keys, given))  # noqa: B023
             try:
                 return _called(net, batched, mapped).double()
-            except RuntimeError:
-                if len(ways) == 1:
+            except RuntimeError as error:
+                if len(ways) == 1 or is_out_of_memory(error):
                     raise
                 del ways[0]
 

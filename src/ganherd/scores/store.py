@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from ganherd import files
 from ganherd.homes import cache_home
 
 
@@ -47,21 +46,10 @@ def write(path: Path, key: str, tensors: dict[str, Tensor], facts: dict[str, Any
     facts = {**facts, "key": key, "sha256": hashlib.sha256(raw).hexdigest()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, raw)
-        _replace(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
+        files.write(path, raw, sync=False)
+        files.write(path.with_suffix(".json"), json.dumps(facts, indent=1).encode(), sync=False)
     except OSError:
         return  # no cache on a read-only or full disk: it is computed again next time
-
-
-def _replace(path: Path, raw: bytes) -> None:
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(raw)
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
 
 
 def digest_of(path: Path) -> str:

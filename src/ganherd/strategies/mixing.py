@@ -122,7 +122,7 @@ class FrechetScore:
     def _distance(self, weights: Tensor, table: Tensor) -> Tensor:
         row = weights.unsqueeze(2)  # [M, s, 1]
         mean, turned = ((row * of[table]).sum(1) for of in (self.mean, self.turned))  # [M, F]
-        second = (row.unsqueeze(3) * self.second[table]).sum(1)  # [M, F, F]
+        second = self.second[table].mul_(row.unsqueeze(3)).sum(1)  # [M, F, F]; in place: the copy is all that fits
         # what n samples, weighted so, hide of the true spread
         unbiased = 1 / (1 - (weights.square() / self.samples[table]).sum(1))  # [M]
         cov = (second - turned.unsqueeze(2) * turned.unsqueeze(1)) * unbiased[:, None, None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
@@ -14,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from ganherd import files
 from ganherd.homes import cache_home
 from ganherd.host import in_threads
 
@@ -66,9 +66,8 @@ class Shapes:
         self._read()  # what others found meanwhile is kept, up to a race that costs a measurement
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            aside = self._path.with_suffix(f".{os.getpid()}")
-            aside.write_text(json.dumps({key: astuple(shape) for key, shape in self._known.items()}))
-            aside.replace(self._path)
+            known = {key: astuple(shape) for key, shape in self._known.items()}
+            files.write(self._path, json.dumps(known).encode(), sync=False)
         except OSError:
             pass  # a cache that cannot be written costs only the next measurement
 
