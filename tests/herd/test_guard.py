@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ganherd.errors import UserError
 from ganherd.herd import guard
 from ganherd.herd.agreement import compare
-from ganherd.herd.state import new_state
+from ganherd.herd.play import member_call
+from ganherd.herd.state import Blueprint, Habits, new_state
 from ganherd.herd.trial import SMALL, Task
 
 SHAPE, LATENT, CLASSES = (1, 4, 4), 3, 3
@@ -325,3 +326,16 @@ def test_tensors_are_compared_by_their_own_size() -> None:
     assert differs([math.nan], [0.0]) and differs([math.inf], [-math.inf])
     assert not compare(one([0.0]), {("d", "gradient", "large"): torch.tensor([1.0])}, "d", torch.float64).why
     assert compare({("d", "value", "w"): torch.ones(1)}, {}, "d", torch.float64).why  # a tensor that is not there
+
+
+def test_attributes_that_a_forward_pass_sets_are_put_back_if_it_fails() -> None:
+    def fails(self: Net, h: Tensor) -> Tensor:
+        self.seen = h
+        raise ValueError("no")
+
+    blueprint = Blueprint(net(middle=fails)())
+    blueprint.adopt(Habits((("", "seen"),), ""))
+    params = {name: value.detach() for name, value in blueprint.module.named_parameters()}
+    with pytest.raises(ValueError, match="no"):
+        member_call(blueprint, params, {}, torch.tensor(0), torch.zeros(2, *SHAPE))
+    assert not hasattr(blueprint.module, "seen")
