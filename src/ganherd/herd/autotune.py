@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ganherd.errors import UserError
-from ganherd.herd.custom import line_of
+from ganherd.herd.custom import in_short
 from ganherd.herd.engine import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
 from ganherd.herd.state import bases
 from ganherd.herd.step import SUMS, Step
@@ -102,9 +102,7 @@ def cannot_be_fused(herd: Herd) -> str:
                     f"one member does not fit into the memory of {herd.device} while it trains ({reason(error)}). "
                     "Lower train.batch, use smaller nets, or free memory there."
                 ) from error
-            where = line_of(error)
-            why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
-            return f"{why}; {where}" if where else why
+            return in_short(error)
     return ""
 
 
