@@ -85,10 +85,10 @@ def batch_sizes(batch: int) -> tuple[int, ...]:
     return (batch,) if batch <= MOST else (FEW, batch)
 
 
-def first_that_runs(call: Callable[[int], T], batches: Sequence[int]) -> T:
+def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: type[Exception] = Exception) -> T:
     """Return what a function returns for the first of these batch sizes that it does not fail with, else raise the last error."""
     for batch in batches[:-1]:
-        with suppress(Exception):
+        with suppress(failure):
             return call(batch)
     return call(batches[-1])
 
