@@ -262,8 +262,8 @@ def function(shape):
     ("role", "name", "said"),
     [
         ("generator", "Small", "makes images of shape (1, 4, 8), but the data has (1, 8, 8)"),
-        ("discriminator", "Two", "answers (2, 2) for two images; it must give one logit for each"),
-        ("discriminator", "Pair", "answers 2 tensors, the second (2, 1, 8, 8) for two images"),
+        ("discriminator", "Two", "answers (8, 2) for 8 images; it must give one logit for each"),
+        ("discriminator", "Pair", "answers 2 tensors, the second (8, 1, 8, 8) for 8 images"),
         ("generator", "Raises", "could not be built: RuntimeError: no luck"),
         ("generator", "Fails", "do not run on data of shape (1, 8, 8) with latent 8: KeyError"),
         ("generator", "Wants", "missing a required argument: 'depth'"),

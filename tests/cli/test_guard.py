@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from ganherd import recipe_file
+from ganherd.errors import UserError
 from ganherd.herd import guard
 from ganherd.herd.agreement import Agreement
 from ganherd.herd.guard import Report
@@ -56,12 +59,14 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., l
 
 
 @pytest.fixture
-def recipe(cli, data) -> Path:
+def recipe(cli, data) -> Iterator[Path]:
     Path("guarded_nets.py").write_text(NETS)
     nets = {"discriminator": {"name": "guarded_nets:D", "settings": {}}}
     path = Path("mine.yaml")
     path.write_text(yaml.safe_dump(small_recipe(data, nets=nets, engine={"name": "auto"}, train={"budget": "2steps"})))
-    return path
+    sys.modules.pop("guarded_nets", None)
+    yield path
+    sys.modules.pop("guarded_nets", None)
 
 
 def assembled(path: Path) -> Assembly:
@@ -119,6 +124,68 @@ def test_explain_shows_engines_that_fail_as_json(cli, recipe, compared, monkeypa
     monkeypatch.setattr(guard, "check", lambda task, extent=None: failed)
     _, d = json.loads(cli("train", recipe, "--explain", "--json").out)["nets"]
     assert d["guard"]["engines"]["loop"] == {"difference": None, "why": "it fails: ValueError"}
+
+
+def test_an_engine_that_fails_is_not_called_different(cli, recipe, compared) -> None:
+    compared(fused="it fails: vmap: no rule; guarded_nets.py, line 9")
+    answer = cli("train", recipe, "--run", "new", "--set", "run.scores=false")
+    why = "D: it cannot run for all members at once: vmap: no rule; guarded_nets.py, line 9"
+    assert answer.code == 0 and f"the nets cannot be fused ({why})" in answer.err, answer
+
+
+def test_explain_finds_nets_next_to_the_recipe(cli, recipe, compared, monkeypatch) -> None:
+    Path("elsewhere").mkdir()
+    Path("elsewhere/guarded_nets.py").write_text("another = True")
+    monkeypatch.chdir("elsewhere")
+    for way in ("--explain", "--dry-run"):
+        answer = cli("train", Path("..") / recipe, way)
+        assert answer.code == 0, answer
+
+
+GROUPS = '''
+import math
+from torch import nn
+
+class D(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), 8)
+    def forward(self, x):
+        h = self.layer(x.flatten(1))
+        return (h + h.reshape(8, -1, 8).std(0).repeat(8, 1)).mean(1)
+'''  # fmt: skip
+
+
+def test_a_net_that_compares_groups_of_eight_samples_trains(cli, recipe, compared) -> None:
+    Path("guarded_nets.py").write_text(GROUPS)
+    words = ["--set", "train.batch=16", "--set", "run.scores=false"]
+    assert cli("train", recipe, "--run", "new", *words).code == 0
+    assert "loop: equal" in cli("train", recipe, "--explain", *words).out
+
+
+def test_without_a_home_folder_a_net_is_compared_each_time(recipe, compared, monkeypatch) -> None:
+    def no_home(kind: str) -> Path:
+        raise UserError("The home folder is unknown.")
+
+    names, herd = compared(), assembled(recipe)
+    monkeypatch.setattr(guarded, "cache_folder", no_home)
+    for _ in range(2):
+        list(guarded.checked(herd))
+    assert len(names) == 4
+
+
+def test_looking_for_a_known_result_moves_no_random_generator(recipe, compared) -> None:
+    compared()
+    herd, before = assembled(recipe), torch.get_rng_state()
+    list(guarded.checked(herd))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_change_in_a_project_that_is_a_virtual_environment_is_noticed(recipe, compared, monkeypatch) -> None:
+    paths = sysconfig.get_paths() | {"data": str(Path.cwd()), "purelib": str(Path.cwd() / "lib")}
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
+    for file, installed in (("nets.py", False), ("library.py", False), ("lib/package.py", True)):
+        assert guarded._is_installed(str(Path.cwd() / file)) == installed
 
 
 def test_a_run_is_not_continued_with_an_engine_that_differs(cli, recipe, compared) -> None:

@@ -348,3 +348,26 @@ def test_the_small_default_is_small() -> None:
         (a + 1) * b for a, b in ((32, 128), (128, 128), (128, 64))
     )
     assert math.isclose(count(build_discriminator(Net(name="small"), (1, 8, 8))), 65 * 128 + 129 * 128 + 129)
+
+
+class LazyNorms(nn.Module):
+    """A user's net with sizes that are known from the first call; in training its norm would move with that call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.LazyLinear(8), nn.LazyBatchNorm1d()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        h = self.norm(self.layer(x.flatten(1)) + 1)
+        groups = h.reshape(8, -1, 8)  # compared with each other
+        return (h + groups.std(0).repeat(8, 1)).mean(1)
+
+
+def test_lazy_layers_begin_with_the_statistics_of_a_new_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ganherd.nets.load_own", lambda *_: LazyNorms)
+    net = build_discriminator(Net(name="own:LazyNorms"), (1, 4, 4), trust_code=True)
+    new = nn.BatchNorm1d(8)
+    assert all(torch.equal(value, net.norm.state_dict()[name]) for name, value in new.state_dict().items())
+    assert net.calls == 0 and not net.norm._forward_pre_hooks

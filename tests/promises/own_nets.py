@@ -250,6 +250,45 @@ class BufferCopied(Net):
         return h - self.m.clone() / self.n + 0.1 * self.last.clone()
 
 
+class BufferLerped(Net):
+    """A buffer that an operation moves for which `vmap` has no rule."""
+
+    def setup(self) -> None:
+        self.register_buffer("m", torch.zeros(WIDTH))
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.m.lerp_(h.detach().mean(0).to(self.m.dtype), 0.1)
+        return h - self.m.clone()
+
+
+class AsksForGradients(Net):
+    """`torch.is_grad_enabled()` in the discriminator's forward; a generator is called with and without gradients."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return 2 * h if self.shape or torch.is_grad_enabled() else h
+
+
+class LongShortTermMemory(Net):
+    """`nn.LSTM` over the features."""
+
+    def setup(self) -> None:
+        self.steps = nn.LSTM(1, 2, batch_first=True)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + self.steps(h[..., None])[0].mean(2)
+
+
+class SharedLayer(Net):
+    """One layer under two names, called twice."""
+
+    def setup(self) -> None:
+        self.one = nn.Linear(WIDTH, WIDTH)
+        self.two = self.one
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.two(torch.relu(self.one(h)))
+
+
 class PaddedEmbedding(Net):
     """`Embedding(padding_idx)`: the padding row does not learn."""
 
@@ -588,6 +627,17 @@ class UnusedAtTimes(Net):
     def mid(self, h: Tensor) -> Tensor:
         self.n += 1
         return h + self.inner(h) if int(self.n) % 7 < 4 else h
+
+
+class UnusedBySome(Net):
+    """A layer that a member uses in every step or in none, as its buffer says."""
+
+    def setup(self) -> None:
+        self.register_buffer("uses", torch.ones(()))
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + self.inner(h) if self.uses else h
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""Own nets are never silently wrong: each idiom trains as in plain PyTorch with every engine, or is refused in one sentence."""
+"""Own nets are never silently wrong: each idiom trains as in plain PyTorch, or is refused in one sentence."""
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ SUPPORTED = {
     own_nets.BufferAssigned: "vmap",
     own_nets.BufferData: "loop",
     own_nets.BufferCopied: "vmap",
+    own_nets.BufferLerped: "vmap",
+    own_nets.AsksForGradients: "vmap",
+    own_nets.LongShortTermMemory: "loop",
+    own_nets.SharedLayer: "graph",
     own_nets.PaddedEmbedding: "graph",
     own_nets.PaddedFunction: "graph",
     own_nets.RenormedEmbedding: "loop",
@@ -149,6 +154,13 @@ def test_explain_tells_how_it_runs(tmp_path: Path, net: type) -> None:
     assert SUPPORTED[net] == ("loop" if facts["one_by_one"] else "vmap" if whole else "graph")
 
 
+def test_explain_prints_no_warnings_of_vmap(tmp_path: Path) -> None:
+    herd = herd_of(tmp_path, own_nets.BufferLerped).herd
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not explain(herd)["one_by_one"]
+
+
 @pytest.mark.parametrize("net", REFUSED, ids=lambda net: net.__name__)
 def test_is_refused_in_one_sentence(tmp_path: Path, net: type) -> None:
     with pytest.raises(UserError, match=REFUSED[net]) as refusal:
@@ -160,6 +172,17 @@ def test_a_layer_that_some_steps_leave_out_is_refused_when_it_happens(tmp_path: 
     herd = herd_of(tmp_path, own_nets.UnusedAtTimes).herd
     with pytest.raises(UserError, match=r"UnusedAtTimes uses its parameter inner\.bias in some steps"):
         Engine(herd, plan_of("loop")).advance(0, STEPS, herd.no_sums())
+
+
+def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Path) -> None:
+    herd = herd_of(tmp_path, own_nets.UnusedBySome).herd
+    for kind in ("g", "d"):
+        herd.state[f"{kind}.buffers.uses"][1] = 0
+    engine = Engine(herd, plan_of("loop"))
+    engine.advance(0, 1, herd.no_sums())
+    for value in herd.state.values():
+        value.copy_(value.flip(0))
+    assert engine.advance(1, 2, herd.no_sums()) == 2
 
 
 @pytest.mark.parametrize("engine", ["loop", "fused"])

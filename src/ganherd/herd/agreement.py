@@ -12,6 +12,7 @@ from ganherd.herd.reference import Snapshot
 
 # relative to the largest number of the tensor, relative to the largest number of all such tensors of the net, and absolute
 TOLERANCE = {torch.float64: (1e-7, 1e-10, 1e-12), torch.float32: (1e-2, 1e-4, 1e-6)}
+FAILS = "it fails: "  # how the reason begins if an engine does not run
 _SMALL = 1e-3  # numbers below do not count as a size: gradients may vanish
 
 
@@ -20,7 +21,12 @@ class Agreement:
     """How far an engine is from plain PyTorch."""
 
     difference: float  # the largest, relative to the largest number of its kind; NaN: the engine does not run
-    why: str = ""  # what differs and by how much; empty: the two compute the same
+    why: str = ""  # what differs and by how much, or that it fails; empty: the two compute the same
+
+    @property
+    def failed(self) -> bool:
+        """Whether the engine does not run at all."""
+        return self.why.startswith(FAILS)
 
 
 def compare(plain: Snapshot, other: Snapshot, net: str, dtype: torch.dtype, when: str = "") -> Agreement:

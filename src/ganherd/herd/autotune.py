@@ -15,7 +15,7 @@ import torch
 
 from ganherd import files
 from ganherd.errors import UserError
-from ganherd.herd.custom import line_of
+from ganherd.herd.custom import in_short
 from ganherd.herd.engine import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
 from ganherd.herd.state import bases
 from ganherd.herd.step import SUMS, Step
@@ -93,9 +93,7 @@ def cannot_be_fused(herd: Herd) -> str:
     except UserError:
         raise
     except Exception as error:  # a user's module under vmap may raise anything
-        where = line_of(error)
-        why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
-        return f"{why}; {where}" if where else why
+        return in_short(error)
     return ""
 
 

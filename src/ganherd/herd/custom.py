@@ -105,6 +105,13 @@ def line_of(error: BaseException) -> str:
     return f"{os.path.basename(lines[-1].filename)}, line {lines[-1].lineno}" if lines else ""
 
 
+def in_short(error: BaseException) -> str:
+    """Return the first sentence of an error, and the line of the user's code that raised it."""
+    why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+    where = line_of(error)
+    return f"{why}; {where}" if where else why
+
+
 def is_own(filename: str) -> bool:
     """Return whether a file is the user's: neither PyTorch nor ganherd."""
     return not filename.startswith("<") and not is_library(filename)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ganherd.herd import autotune, lower, streams
+from ganherd.herd import autotune, fallback, lower, streams
 from ganherd.herd.engine import Herd
 from ganherd.herd.lower import How
 from ganherd.herd.rules import Rules
@@ -21,6 +21,7 @@ def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]
 
     `guards`: of each net, how its engines compare with plain PyTorch; see `guard`.
     """
+    fallback.mute()  # `guards` name the operations
     nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
     nets.append(("discriminator", herd.d.module, herd.rules.game.penalty or herd.rules.r1 > 0))
     found = [_net(herd, role, module, twice) for role, module, twice in nets]

@@ -12,19 +12,22 @@ and it cannot see what a module does only after more steps than the comparison h
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ganherd.errors import UserError
 from ganherd.herd import streams
-from ganherd.herd.agreement import Agreement, compare
+from ganherd.herd.agreement import FAILS, Agreement, compare
 from ganherd.herd.breeds import Breeds
+from ganherd.herd.custom import in_short
 from ganherd.herd.engine import Engine, Herd, Plan
 from ganherd.herd.fallback import slow_operations
+from ganherd.herd.flops import operations
 from ganherd.herd.reference import PlainGan, Settings, Snapshot
 from ganherd.herd.state import State, buffers_of, new_state, seeded
 from ganherd.herd.step import SUMS
@@ -33,12 +36,12 @@ from ganherd.herd.trial import (
     SMALL,
     Extent,
     Task,
-    call_once,
+    batch_sizes,
     feed_of,
-    operations,
     rules_of,
     unrelated_random_numbers,
 )
+from ganherd.memory import is_out_of_memory, reason
 
 ENGINES = ("loop", "fused")  # `graph` runs the same lowered net as `fused`
 _EXPENSIVE = 2e7  # floating-point operations of a net on one sample, above which the smaller comparison is made
@@ -66,46 +69,50 @@ def check(task: Task, extent: Extent | None = None) -> Report:
         extent: how much to compute; by default less for a net that is expensive on a CPU.
 
     Raises:
-        UserError: if plain PyTorch cannot train the net either.
+        UserError: if plain PyTorch cannot train the net either, or if there is not enough memory.
     """
-    extent = extent or (SMALL if operations(task) > _EXPENSIVE else Extent())
+    extent = extent or (SMALL if _work(task) > _EXPENSIVE else Extent())
+    *few, own = batch_sizes(task.batch)
+    try:
+        for batch in few:
+            with suppress(UserError):  # the net may need the number of samples that it trains on
+                report = _check(task, replace(extent, batch=batch))
+                if not report.results["loop"].failed:
+                    return report
+        return _check(task, replace(extent, batch=own))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"There is not enough memory to compare the {task.role} {task.name} with plain PyTorch ({reason(error)}). "
+            "Free memory, or use a smaller net."
+        ) from error
+
+
+def _work(task: Task) -> float:
+    """Return the floating-point operations of the net on one sample; 0 if it does not run."""
+    try:
+        return operations(task.make, task.input, batch_sizes(task.batch))
+    except Exception:  # the comparison reports it
+        return 0.0
+
+
+def _check(task: Task, extent: Extent) -> Report:
     dtype, plain = _reference(task, extent)
     with slow_operations() as slow:
         results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}
     return Report(extent.describe(dtype), results, tuple(sorted(slow)))
 
 
-def likely_cause(task: Task) -> str:
-    """Say why even `loop` may differ from plain PyTorch, as far as the module shows it."""
-    first, second = (_reference(task, SMALL, seed) for seed in (0, 9))
-    pairs = ((a, b) for one, two in zip(first[1], second[1], strict=True) for a, b in zip(one, two, strict=True))
-    if any(compare(a, b, task.kind, first[0]).why for a, b in pairs):
-        return (
-            "it draws random numbers outside of the member's stream, so plain PyTorch does not repeat its own numbers either: "
-            "draw them with torch.rand, torch.randn or dropout"
-        )
-    with unrelated_random_numbers(9):
-        module = task.make()
-        hooked = [name for name, parameter in module.named_parameters() if parameter._backward_hooks]
-        before = _python_state(module)
-        call_once(module, task)
-        changed = sorted(name for name, value in _python_state(module).items() if value != before.get(name))
-    if changed:
-        return f"its forward changes the Python attribute {changed[0]}, which members share: make it a buffer"
-    if hooked:
-        return f"its parameter {hooked[0]} has a gradient hook: scale the gradient in forward, or freeze the parameter"
-    return "Python state that forward changes, or random numbers outside of the member's stream"
-
-
 # -- the two sides of the comparison ----------------------------------------------------------------------------------
 
 
-def _reference(task: Task, extent: Extent, seed: int = 0) -> tuple[torch.dtype, History]:
+def _reference(task: Task, extent: Extent) -> tuple[torch.dtype, History]:
     """Train plainly in float64, or in float32 if the module has tensors that only fit that."""
     failures = []
     for dtype, apart in product((torch.float64, torch.float32), (False, True)):
         try:
-            return dtype, _plain(task, extent, dtype, apart, seed)
+            return dtype, _plain(task, extent, dtype, apart)
         except _PlainFailure as error:
             failures.append(str(error))
     raise UserError(
@@ -113,11 +120,11 @@ def _reference(task: Task, extent: Extent, seed: int = 0) -> tuple[torch.dtype, 
     )
 
 
-def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool, seed: int) -> History:
+def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool) -> History:
     """Train real module instances, one member after another; see `PlainGan` for `apart`."""
     rules, feed, found = rules_of(task, extent), feed_of(task, extent, dtype), []
     try:
-        with unrelated_random_numbers(seed):
+        with unrelated_random_numbers(0):
             for row, seat in enumerate(SEATS):
                 keys = (streams.key(seat.base(), purpose) for purpose in (streams.INIT_G, streams.INIT_D))
                 g, d = (seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
@@ -129,6 +136,8 @@ def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool, seed: in
     except UserError:
         raise
     except Exception as error:  # a user's module may raise anything
+        if is_out_of_memory(error):
+            raise
         raise _PlainFailure(_one_line(error)) from error
     return found
 
@@ -148,7 +157,9 @@ def _result(task: Task, extent: Extent, dtype: torch.dtype, name: str, plain: Hi
                 break
         return worst
     except Exception as error:  # whatever stops the engine: it cannot be used for this net
-        return Agreement(math.nan, f"it fails: {_one_line(error)}")
+        if is_out_of_memory(error):
+            raise
+        return Agreement(math.nan, FAILS + in_short(error))
 
 
 def _one_pass(engine: Engine, start: State, plain: History, net: str, dtype: torch.dtype) -> Agreement:
@@ -201,20 +212,6 @@ def _herd(task: Task, extent: Extent, dtype: torch.dtype) -> Herd:
         (g if task.kind == "g" else d).adopt(task.habits)
     feed = feed_of(task, extent, dtype)
     return Herd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))
-
-
-def _python_state(module: nn.Module) -> dict[str, object]:
-    """Plain Python values that the module and its layers hold, by name; of collections, their length."""
-    found: dict[str, object] = {}
-    for prefix, layer in module.named_modules():
-        for name, value in vars(layer).items():
-            if name.startswith("_"):
-                continue
-            if isinstance(value, (bool, int, float, str, type(None))):
-                found[f"{prefix}.{name}".lstrip(".")] = value
-            elif isinstance(value, (list, dict, set)):
-                found[f"{prefix}.{name}".lstrip(".")] = len(value)
-    return found
 
 
 def _one_line(error: Exception) -> str:

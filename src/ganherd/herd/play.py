@@ -14,7 +14,7 @@ from ganherd.errors import UserError
 from ganherd.herd.lower import lower
 from ganherd.herd.mapped import Mapped
 from ganherd.herd.names import called, places
-from ganherd.herd.state import Blueprint
+from ganherd.herd.state import Blueprint, State, bases
 from ganherd.herd.streams import MemberRandomness
 from ganherd.herd.weights import OwnWeights, Weights, fill
 
@@ -40,14 +40,16 @@ def member_call(
 
 @contextmanager
 def _tidied(net: Blueprint) -> Iterator[None]:
-    """Puts attributes that a forward pass sets back: under `vmap` they hold tensors that nobody can read later."""
+    """Put attributes that a forward pass sets back, also if it fails: under `vmap` they hold tensors that nobody can read."""
     layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.habits.left_behind]
     before = [(own, name, own[name]) for own, name in layers if name in own]
-    yield
-    for own, name in layers:
-        own.pop(name, None)
-    for own, name, value in before:
-        own[name] = value
+    try:
+        yield
+    finally:
+        for own, name in layers:
+            own.pop(name, None)
+        for own, name, value in before:
+            own[name] = value
 
 
 def logits_of(answer: Answer) -> Tensor:
@@ -67,7 +69,6 @@ class Play:
         self, net: Blueprint, mapped: bool, kernels: bool = False, precision: str = "float32", twice: bool = False
     ) -> None:
         self.net, self.mapped, self._precision = net, mapped, precision
-        self.weights: type[Weights] = Weights
         self._lowered = lower(net.module, kernels, twice) if mapped else None
 
     def __call__(
@@ -99,6 +100,10 @@ class Play:
         out, moved = tree_map(lambda *values: torch.stack(values), *each)
         return out, moved
 
+    def weights(self, rows: Tensor, state: State) -> Weights:
+        """Return the rows [N, P] of these members to differentiate by."""
+        return Weights(self.net, rows)
+
     def settle(self) -> None:
         """After a backward pass; see `OwnPlay`."""
 
@@ -120,7 +125,7 @@ class OwnPlay(Play):
 
     def __init__(self, net: Blueprint, precision: str = "float32") -> None:
         super().__init__(net, False, precision=precision)
-        self.weights = OwnWeights
+        self._unused: dict[int, set[str]] = {}  # see `OwnWeights`
         self._own = {name: parameter.data for name, parameter in net.module.named_parameters()}
         layers = ((*place.rpartition("."), name) for place, name in places(net.module).items() if name in net.buffers)
         self._places = [(net.module.get_submodule(layer)._buffers, own, name) for layer, _, own, name in layers]
@@ -138,6 +143,10 @@ class OwnPlay(Play):
             answer = self.net.module(*(value.squeeze(0) for value in inputs))
         out: Answer = tree_map(lambda value: value[None], answer)
         return out, self._buffers()
+
+    def weights(self, rows: Tensor, state: State) -> Weights:
+        """Return the row [1, P] of one member to differentiate by, in the module's own parameters."""
+        return OwnWeights(self.net, rows, self._unused, int(bases(state)[0]))
 
     def settle(self) -> None:
         """Writes down what the backward pass did to buffers: a checkpoint runs its layers again there."""

@@ -53,7 +53,6 @@ class Blueprint:
         refuse_other_numbers(module)
         # parameter -> whether it is trained: one with requires_grad_(False) keeps the numbers that it has
         self.learns = {name: p.requires_grad for name, p in parameters.items()}
-        self.unused: dict[int, set[str]] = {}  # parameters that no step of a member uses, by where its row lies
         self.habits = Habits((), why_alone(module))
         self.shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         self.sizes = [p.numel() for p in parameters.values()]

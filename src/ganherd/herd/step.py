@@ -127,7 +127,7 @@ class Step:
         """`prepare` is called when the generator is free again; what it answers is passed on. `shared`: samples that are there."""
         rules, choice = self.rules, state["set.loss"]
         x, y = batch
-        weights = self._play["d"].weights(self.d, state["d.params"])
+        weights = self._play["d"].weights(state["d.params"], state)
         first = 8 * (update + 1)  # every forward of a step has streams of its own
         with self._beside(0):
             with torch.no_grad():
@@ -188,7 +188,7 @@ class Step:
         """What the generator is judged by, with the way back to its weights."""
         y = batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
         z = self._noise(state, draws, self.rules.n_critic)
-        weights = self._play["g"].weights(self.g, state["g.params"])
+        weights = self._play["g"].weights(state["g.params"], state)
         return _Samples(weights, y, self._forward("g", state, weights.views(), (z,), y, draws, 0)[0])
 
     def _generator(

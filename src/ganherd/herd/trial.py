@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,10 +17,14 @@ from ganherd.data.feed import Feed
 from ganherd.herd import streams
 from ganherd.herd.reference import Settings
 from ganherd.herd.rules import Rules
-from ganherd.herd.state import Habits, Seat, takes_label
+from ganherd.herd.state import Habits, Seat
 from ganherd.losses import Game
 
 SEATS = (Seat(0, 0), Seat(0, 1))
+FEW = 4  # samples that a net is tried out on; even, since some nets compare pairs
+MOST = 8  # samples of a recipe's batch, up to which a net is tried out on all of them
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,16 @@ class Task:
     penalty: bool = False  # the loss differentiates the discriminator twice, between real and fake samples …
     r1: bool = False  # … or at real ones
     habits: Habits | None = None  # what the engines know of the module, from trying it out
+    batch: int = 4  # samples in a batch of the recipe
 
     @property
     def kind(self) -> str:
         return self.role[0]
+
+    @property
+    def input(self) -> tuple[int, ...]:
+        """The shape of one row of the net's input."""
+        return (self.latent,) if self.kind == "g" else self.shape
 
     def pair(self) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
         """Functions that make the net and its trivial partner: (generator, discriminator)."""
@@ -51,7 +62,7 @@ class Task:
 class Extent:
     """How much is computed: samples in a batch, steps, and how often an engine repeats them from the same start."""
 
-    batch: int = 3
+    batch: int = FEW
     steps: int = 2
     passes: int = 2
 
@@ -60,7 +71,26 @@ class Extent:
         return f"{len(SEATS)} members, batch {self.batch}, {steps}, {str(dtype).removeprefix('torch.')}"
 
 
-SMALL = Extent(batch=2, steps=1, passes=1)
+SMALL = Extent(steps=1, passes=1)
+
+
+def batch_sizes(batch: int) -> tuple[int, ...]:
+    """Return how many samples a net of a recipe with this batch is tried out on: a few, then as many as it trains on.
+
+    A net may need a certain number, for example because it compares groups of samples.
+
+    >>> batch_sizes(32), batch_sizes(6)
+    ((4, 32), (6,))
+    """
+    return (batch,) if batch <= MOST else (FEW, batch)
+
+
+def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: type[Exception] = Exception) -> T:
+    """Return what a function returns for the first of these batch sizes that it does not fail with, else raise the last error."""
+    for batch in batches[:-1]:
+        with suppress(failure):
+            return call(batch)
+    return call(batches[-1])
 
 
 def rules_of(task: Task, extent: Extent) -> Rules:
@@ -115,31 +145,3 @@ def unrelated_random_numbers(seed: int) -> Iterator[None]:
             yield
         finally:
             random.setstate(before), np.random.set_state(before_numpy)
-
-
-def operations(task: Task) -> float:
-    """Estimate the floating-point operations of the net on one sample; 0 if it does not run."""
-    counted: list[float] = []
-
-    def count(layer: nn.Module, given: object, output: object) -> None:
-        own = [parameter for parameter in layer.parameters(recurse=False) if parameter.dim() > 1]
-        if own and isinstance(output, Tensor) and len(output):
-            counted.append(2.0 * sum(p.numel() * output[0].numel() / p.shape[0] for p in own))
-
-    with unrelated_random_numbers(0), torch.no_grad():
-        try:
-            module = task.make()
-            for layer in module.modules():
-                layer.register_forward_hook(count)
-            call_once(module, task)
-        except Exception:
-            return 0.0
-    return sum(counted)
-
-
-def call_once(module: nn.Module, task: Task) -> None:
-    """One forward pass on a small batch."""
-    shape = (task.latent,) if task.kind == "g" else task.shape
-    labels = (torch.zeros(SMALL.batch, dtype=torch.int64),) if takes_label(module) else ()
-    with streams.MemberRandomness(torch.tensor(0)):
-        module(torch.zeros(SMALL.batch, *shape), *labels)

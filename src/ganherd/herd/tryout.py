@@ -31,6 +31,10 @@ from ganherd.herd.state import Habits, seeded
 from ganherd.herd.streams import MemberRandomness
 
 
+class CannotRun(UserError):
+    """A net raises an error when it is called or differentiated."""
+
+
 def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, ...]], dtype: torch.dtype) -> Habits:
     """Call a net that `make` builds and differentiate it, with two inputs `given(0)` and `given(1)`.
 
@@ -85,7 +89,7 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(_mistake(net, given, key, error)) from error
+        raise CannotRun(_mistake(net, given, key, error)) from error
     for name, one, after in zip(("random", "numpy.random"), before, _generators(), strict=True):
         if not equal(one, after):
             where = _line_that_draws(net, given)

@@ -56,8 +56,10 @@ class Weights:
 class OwnWeights(Weights):
     """The row of one member, in the parameters of its module themselves, as PyTorch trains a module by itself."""
 
-    def __init__(self, net: Blueprint, rows: Tensor) -> None:
+    def __init__(self, net: Blueprint, rows: Tensor, unused: dict[int, set[str]], member: int) -> None:
+        """`unused`: by member, the parameters that its first step with this engine did not use."""
         super().__init__(net, rows)
+        self._unused, self._member = unused, member
         fill(net, self.views())
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
@@ -74,7 +76,7 @@ class OwnWeights(Weights):
 
     def _refuse_some_steps(self, unused: set[str]) -> None:
         """Adam would skip a parameter that a step does not use, and count its steps apart; a member has one count."""
-        before = self._net.unused.setdefault(self._row.data_ptr(), unused)
+        before = self._unused.setdefault(self._member, unused)
         for name in sorted(before ^ unused):
             raise UserError(
                 f"{type(self._net.module).__name__} uses its parameter {name} in some steps and not in others, which members' "

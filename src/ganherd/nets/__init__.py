@@ -14,9 +14,11 @@ from ganherd.nets import catalog
 from ganherd.own_code import import_name
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from ganherd.recipe import Net
+
+_ROWS = (4, 48)  # of the inputs from which lazy layers learn their sizes
 
 
 def build_generator(
@@ -86,22 +88,44 @@ def _build_foreign(
 
 
 def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
-    """Lets lazy layers learn their sizes from one pass over zeros; buffers that have one already stay as they are."""
-    import torch
+    """Let lazy layers learn their sizes from one pass over zeros, which leaves all buffers as they began."""
     from torch.nn.parameter import is_lazy
 
     if not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         return module
-    before = {name: buffer.clone() for name, buffer in module.named_buffers() if not is_lazy(buffer)}
-    zeros = [torch.zeros(2, *((given["latent"],) if "latent" in given else given["shape"]))]
-    if "y" in inspect.signature(module.forward).parameters:
-        zeros.append(torch.zeros(2, dtype=torch.int64))
-    with torch.no_grad():
-        module(*zeros)
-        for name, buffer in module.named_buffers():
-            if name in before:
-                buffer.copy_(before[name])
+    before: dict[tuple[nn.Module, str], tuple[Tensor, Tensor]] = {}  # each buffer, and a copy of what it held at first
+
+    def remember(layer: nn.Module, *_: Any) -> None:
+        for name, buffer in layer.named_buffers(recurse=False):
+            if not is_lazy(buffer):
+                before.setdefault((layer, name), (buffer, buffer.clone()))
+
+    for layer in module.modules():
+        remember(layer)
+    hooks = [layer.register_forward_pre_hook(remember) for layer in module.modules()]  # after a lazy layer got its size
+    try:
+        _pass_over_zeros(module, (given["latent"],) if "latent" in given else given["shape"])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for (layer, name), (buffer, value) in before.items():
+        layer._buffers[name] = buffer.copy_(value)
     return module
+
+
+def _pass_over_zeros(module: nn.Module, shape: tuple[int, ...]) -> None:
+    """Call a module once; with more rows if it does not take a few, for example because it compares groups of samples."""
+    import torch
+
+    for rows in _ROWS:
+        labels = [torch.zeros(rows, dtype=torch.int64)] if "y" in inspect.signature(module.forward).parameters else []
+        try:
+            with torch.no_grad():
+                module(torch.zeros(rows, *shape), *labels)
+            return
+        except Exception:
+            if rows == _ROWS[-1]:
+                raise
 
 
 def load_own(name: str, what: str, trust_code: bool) -> Any:

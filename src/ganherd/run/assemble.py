@@ -21,10 +21,10 @@ from ganherd.errors import UserError
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.engine import Herd
 from ganherd.herd.pace import Pace, paces
-from ganherd.herd.play import logits_of
-from ganherd.herd.state import Seat, State, takes_label
+from ganherd.herd.state import Habits, Seat, State, takes_label
 from ganherd.herd.streams import MemberRandomness
-from ganherd.herd.tryout import try_out
+from ganherd.herd.trial import batch_sizes, first_that_runs
+from ganherd.herd.tryout import CannotRun, try_out
 from ganherd.nets.catalog import is_foreign
 from ganherd.own_code import importable_from
 from ganherd.recipe import Recipe
@@ -35,6 +35,8 @@ from ganherd.run.device import DTYPES, device_of
 from ganherd.run.ranks import Ranks
 from ganherd.run.rules import rules_of, settings_of
 from ganherd.strategies.share import shared_parts
+
+Shape = tuple[int, ...]
 
 
 @dataclass
@@ -157,7 +159,9 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
     ):
         if is_foreign(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
-            blueprint.adopt(try_out(make, partial(_inputs, shape, blueprint.takes_label, classes, dtype), dtype))
+            inputs = partial(_inputs, shape, blueprint.takes_label, classes, dtype)
+            tried = partial(_tried, make, inputs, dtype)
+            blueprint.adopt(first_that_runs(tried, batch_sizes(recipe.train.batch), CannotRun))
     shared_parts(recipe.strategy.share, breeds, d, made.members)  # a layer that is not there is said before all else
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
@@ -193,11 +197,19 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
     )
 
 
-def _inputs(shape: tuple[int, ...], label: bool, classes: int, dtype: torch.dtype, number: int) -> tuple[Tensor, ...]:
-    """Something to try a net out on: four rows of noise, and labels if it takes them."""
+def _tried(
+    make: Callable[[], nn.Module], inputs: Callable[..., tuple[Tensor, ...]], dtype: torch.dtype, rows: int
+) -> Habits:
+    return try_out(make, partial(inputs, rows), dtype)
+
+
+def _inputs(
+    shape: tuple[int, ...], label: bool, classes: int, dtype: torch.dtype, rows: int, number: int
+) -> tuple[Tensor, ...]:
+    """Return something to try a net out on: rows of noise, and labels if it takes them."""
     generator = torch.Generator().manual_seed(number)
-    x = torch.rand(4, *shape, generator=generator, dtype=dtype) * 2 - 1
-    return (x, torch.randint(max(classes, 1), (4,), generator=generator)) if label else (x,)
+    x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
+    return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
 
 
 def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
@@ -231,45 +243,48 @@ def _try_once(
     recipe: Recipe,
     dataset: source.Dataset,
 ) -> None:
-    """Two images through a plain pair of the nets: what does not fit is said in one sentence, before anything is stacked."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    """Call a plain pair of the nets: what does not fit is refused in one sentence, before anything is stacked."""
+    own, classes = recipe.nets.discriminator.name, len(dataset.labels)
+
+    def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:
+        """(rows, shape of the samples, shapes of what the discriminator answers, whether the nets drew random numbers)"""
         g, d = make_g(), make_d()
-        before = torch.random.get_rng_state()
-        y = torch.zeros(2, dtype=torch.int64)
-        try:
-            label = (y,) if takes_label(g) else ()
-            with MemberRandomness(torch.tensor(0)):
-                x = g(torch.randn(2, recipe.nets.latent), *label)
-            made = tuple(x.shape)
-            if made == (2, *dataset.shape):
-                with MemberRandomness(torch.tensor(1)):
-                    answer = d(x, *((y,) if takes_label(d) else ()))
-                answered = tuple(logits_of(answer).shape)
-                seen = tuple(answer[1].shape) if isinstance(answer, tuple) else None  # of classes
-        except UserError:
-            raise
-        except Exception as error:
-            first_line = (str(error) or "no reason given").splitlines()[0]
-            raise UserError(
-                f"the nets {name} and {recipe.nets.discriminator.name} do not run on data of shape "
-                f"{dataset.shape} with latent {recipe.nets.latent}: {type(error).__name__}: {first_line}"
-            ) from error
-        if made != (2, *dataset.shape):
-            raise UserError(f"the generator {name} makes images of shape {made[1:]}, but the data has {dataset.shape}.")
-        if math.prod(answered) != 2:
-            raise UserError(
-                f"the discriminator {recipe.nets.discriminator.name} answers {answered} for two images; "
-                "it must give one logit for each."
-            )
-        classes = len(dataset.labels)
-        if seen is not None and (len(answer) != 2 or seen != (2, classes)):
-            raise UserError(
-                f"the discriminator {recipe.nets.discriminator.name} answers {len(answer)} tensors, the second {seen} for two "
-                f"images; beside the logits it may say which class it sees, {(2, classes)} here, and nothing else."
-            )
-        tried = is_foreign(name) or is_foreign(recipe.nets.discriminator.name)  # which names the function that draws
-        if not tried and not torch.equal(before, torch.random.get_rng_state()):
-            raise UserError(
-                "the nets draw random numbers where ganherd cannot give each member its own (dropout inside of attention "
-                "does so): use randn, rand or nn.Dropout instead."
-            )
+        before, y = torch.random.get_rng_state(), torch.zeros(rows, dtype=torch.int64)
+        with MemberRandomness(torch.tensor(0)):
+            x = g(torch.randn(rows, recipe.nets.latent), *((y,) if takes_label(g) else ()))
+        answered: list[Shape] = []
+        if tuple(x.shape) == (rows, *dataset.shape):
+            with MemberRandomness(torch.tensor(1)):
+                answer = d(x, *((y,) if takes_label(d) else ()))
+            parts = (answer[0], answer[1], *answer[2:]) if isinstance(answer, tuple) else (answer,)
+            answered = [tuple(part.shape) for part in parts]
+        return rows, tuple(x.shape), answered, not torch.equal(before, torch.random.get_rng_state())
+
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            rows, made, answered, drew = first_that_runs(call, batch_sizes(recipe.train.batch))
+    except UserError:
+        raise
+    except Exception as error:
+        first_line = (str(error) or "no reason given").splitlines()[0]
+        raise UserError(
+            f"the nets {name} and {own} do not run on data of shape "
+            f"{dataset.shape} with latent {recipe.nets.latent}: {type(error).__name__}: {first_line}"
+        ) from error
+    if made != (rows, *dataset.shape):
+        raise UserError(f"the generator {name} makes images of shape {made[1:]}, but the data has {dataset.shape}.")
+    if math.prod(answered[0]) != rows:
+        raise UserError(
+            f"the discriminator {own} answers {answered[0]} for {rows} images; it must give one logit for each."
+        )
+    if len(answered) > 1 and answered[1:] != [(rows, classes)]:
+        raise UserError(
+            f"the discriminator {own} answers {len(answered)} tensors, the second {answered[1]} for {rows} "
+            f"images; beside the logits it may say which class it sees, {(rows, classes)} here, and nothing else."
+        )
+    tried = is_foreign(name) or is_foreign(own)  # which names the function that draws
+    if drew and not tried:
+        raise UserError(
+            "the nets draw random numbers where ganherd cannot give each member its own (dropout inside of attention "
+            "does so): use randn, rand or nn.Dropout instead."
+        )

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from ganherd.herd.flops import operations
 from ganherd.herd.rules import Rules
-from ganherd.herd.state import takes_label
-from ganherd.herd.streams import MemberRandomness
+from ganherd.herd.trial import batch_sizes
 from ganherd.run.assemble import Assembly, makers
 from ganherd.run.watch import IMAGES, look_work
 
@@ -90,12 +86,16 @@ def counted(assembly: Assembly) -> tuple[float, float]:
     It depends on nets, rules and data alone: not on the number of members, so that replicas are looked at as runs of their own.
     """
     recipe, data, rules = assembly.recipe, assembly.dataset, assembly.herd.rules
+    batches = (
+        2,
+        *batch_sizes(rules.batch),
+    )  # per row a net that computes with its weights depends on the number of rows
     each, slots = [], [len(breed.slots) for breed in assembly.herd.breeds.all]
     for slot in accumulate(slots[:-1], initial=0):
         # trusted: a net of the user's own was built by `assemble` already, with leave
         make_g, make_d = makers(recipe, data.shape, len(data.labels), trust_code=True, slot=slot)
-        each.append(operations(make_g, torch.zeros(2, rules.latent)))
-    g, d = float(np.average(each, weights=slots)), operations(make_d, torch.zeros(2, *data.shape))
+        each.append(operations(make_g, (rules.latent,), batches))
+    g, d = float(np.average(each, weights=slots)), operations(make_d, data.shape, batches)
     look = IMAGES * (g + 2 * d) + look_work(data.shape, len(data.x))
     return _START + _WIDE[rules.precision] * look, _START + step_work(rules, g, d)
 
@@ -109,57 +109,3 @@ def step_work(rules: Rules, g: float, d: float) -> float:
     updates = rules.n_critic / (rules.skip_d + 1)
     fakes = g if rules.fakes == "fresh" else 0.0
     return rules.batch * (updates * (fakes + (2 * 3 + 6 * penalties) * d) + 3 * g + 2 * d)
-
-
-def operations(make: Callable[[], nn.Module], x: Tensor) -> float:
-    """Return the floating-point operations of products and convolutions of a fresh net, for each row of its input."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        net = make()
-        label = (torch.zeros(len(x), dtype=torch.int64),) if takes_label(net) else ()
-        with _Counter() as counter, MemberRandomness(torch.tensor(0)):
-            net(x, *label)
-    return counter.operations / len(x)
-
-
-class _Counter(TorchFunctionMode):
-    """Count the operations of products and convolutions; PyTorch's own counter takes a second to be imported."""
-
-    operations = 0.0
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        given = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
-        if (count := _COUNTS.get(getattr(func, "__name__", ""))) is not None:
-            self.operations += count(out, *given)
-        return out
-
-
-def _product(out: Tensor, a: Tensor, *_: Tensor) -> float:
-    return 2.0 * out.numel() * a.shape[-1]
-
-
-def _sum_and_product(out: Tensor, added: Tensor, a: Tensor, *_: Tensor) -> float:
-    return _product(out, a)
-
-
-def _convolution(out: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> float:
-    return 2.0 * out.numel() * weight[0].numel()
-
-
-def _transposed(out: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> float:
-    return 2.0 * x.numel() * weight[0].numel()
-
-
-def _attention(out: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
-    return 4.0 * query.numel() * key.shape[-2]
-
-
-_COUNTS: dict[str, Callable[..., float]] = {
-    **dict.fromkeys(("linear", "matmul", "__matmul__", "mm", "bmm", "mv"), _product),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _sum_and_product),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
-    "scaled_dot_product_attention": _attention,
-}

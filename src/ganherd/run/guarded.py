@@ -17,23 +17,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import ganherd
 from ganherd import nets
 from ganherd.errors import UserError
+from ganherd.files import write
 from ganherd.herd import fallback, guard
-from ganherd.herd.agreement import Agreement
+from ganherd.herd.agreement import FAILS, Agreement
 from ganherd.herd.guard import Report
 from ganherd.herd.state import Blueprint
 from ganherd.herd.trace import NoGraph, trace
-from ganherd.herd.trial import SMALL, Task
+from ganherd.herd.trial import SMALL, Task, unrelated_random_numbers
 from ganherd.host import give_back
 from ganherd.nets import catalog
+from ganherd.own_code import importable_from
 from ganherd.recipe import Net
 from ganherd.run.assemble import Assembly
 from ganherd.run.ranks import together
 from ganherd.scores.store import cache_folder
 
+_LIKELY_CAUSE = (
+    " Likely cause: forward keeps Python state from call to call, or draws random numbers outside of the member's stream. "
+    "Keep state in buffers, and draw with torch.rand or torch.randn."
+)
 _NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
 
 
@@ -57,13 +64,19 @@ def _reasons(assembly: Assembly, say: Callable[[str], None]) -> list[str]:
     for task, report in checked(assembly, say):
         loop, fused = (report.results[engine] for engine in ("loop", "fused"))
         if loop.why:
-            cause = "" if math.isnan(loop.difference) else f" Likely cause: {guard.likely_cause(task)}."
             raise UserError(
                 f"The {task.role} {task.name} cannot be trained as plain PyTorch trains it: with the engine loop, "
-                f"{loop.why}.{cause}"
+                f"{loop.why}.{'' if loop.failed else _LIKELY_CAUSE}"
             )
-        out.append(f"for all members at once it is not what it is in plain PyTorch: {fused.why}" if fused.why else "")
+        out.append(_why_alone(fused))
     return out
+
+
+def _why_alone(fused: Agreement) -> str:
+    """Return why all members at once cannot run a net; empty: they can."""
+    if fused.failed:
+        return f"it cannot run for all members at once: {fused.why.removeprefix(FAILS)}"
+    return fused.why and f"for all members at once it is not what it is in plain PyTorch: {fused.why}"
 
 
 def _blueprints(assembly: Assembly) -> list[Blueprint]:
@@ -104,16 +117,22 @@ def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
 def tasks(assembly: Assembly) -> list[tuple[Net, Task]]:
     """Return what is compared: a user's nets as they are, the package's own narrowed."""
     recipe, data, herd = assembly.recipe, assembly.dataset, assembly.herd
-    classes, trust = len(data.labels), assembly.trusted
+    classes, trust, batch = len(data.labels), assembly.trusted, recipe.train.batch
+
+    def build(maker: Callable[..., nn.Module], net: Net, *given: Any) -> nn.Module:
+        with importable_from(recipe.code):
+            return maker(narrowed(net), *given, trust_code=trust)
+
     out = []
     for (net, _), breed in zip(recipe.nets.each(assembly.members), herd.breeds.all, strict=True):
         latent = recipe.nets.latent if catalog.is_foreign(net.name) else min(recipe.nets.latent, _NARROW)
-        make = partial(nets.build_generator, narrowed(net), data.shape, latent, classes, trust_code=trust)
-        out.append((net, Task("generator", net.name, make, data.shape, latent, classes, habits=breed.g.habits)))
+        make = partial(build, nets.build_generator, net, data.shape, latent, classes)
+        habits = breed.g.habits
+        out.append((net, Task("generator", net.name, make, data.shape, latent, classes, habits=habits, batch=batch)))
     net = recipe.nets.discriminator
-    make = partial(nets.build_discriminator, narrowed(net), data.shape, classes, trust_code=trust)
+    make = partial(build, nets.build_discriminator, net, data.shape, classes)
     penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0
-    out.append((net, Task("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.habits)))
+    out.append((net, Task("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.habits, batch)))
     return out
 
 
@@ -146,16 +165,20 @@ def facts(report: Report) -> dict[str, Any]:
 
 
 def _cache_path(net: Net, task: Task) -> Path | None:
-    """Return the file of this comparison, named by all that its result depends on; None if that cannot be known."""
+    """Return the file of this comparison, named by all that its result depends on; None if it cannot be cached."""
     code = _user_code(task) if catalog.is_foreign(net.name) else []
     if code is None:
         return None
     parts = [
         ganherd.__version__, torch.__version__, platform.python_version(), platform.machine(), _files(_own_code()), code,
         task.role, narrowed(net).model_dump(), task.shape, task.latent, task.classes, task.penalty, task.r1,
+        task.batch,
     ]  # fmt: skip
     name = hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
-    return cache_folder("guard") / f"{name}.json"
+    try:
+        return cache_folder("guard") / f"{name}.json"
+    except UserError:  # there is no home folder, so there is no cache
+        return None
 
 
 def _own_code() -> list[Path]:
@@ -167,7 +190,8 @@ def _own_code() -> list[Path]:
 def _user_code(task: Task) -> list[str] | None:
     """Describe a user's net: its graph, its layers, and all code that is not an installed package's."""
     try:
-        module = task.make()
+        with unrelated_random_numbers(0):
+            module = task.make()
         files = {Path(inspect.getfile(type(layer))) for layer in module.modules()}
     except Exception:  # a class of a notebook has no file, and a constructor may raise anything: `check` reports it
         return None
@@ -190,8 +214,10 @@ def _loaded_files() -> Iterator[Path]:
 
 def _is_installed(file: str) -> bool:
     """Whether a file belongs to Python, to an installed package or to ganherd."""
-    installed = [*sysconfig.get_paths().values(), site.getusersitepackages(), str(Path(ganherd.__file__).parent)]
-    return any(file.startswith(folder) for folder in installed)
+    paths = sysconfig.get_paths()  # among them the folder of a virtual environment, which may hold a project, too
+    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [*site.getsitepackages(), site.getusersitepackages(), str(Path(ganherd.__file__).parent)]
+    return any(Path(file).is_relative_to(folder) for folder in installed)
 
 
 def _files(paths: Iterable[Path]) -> str:
@@ -218,8 +244,6 @@ def _read(path: Path) -> Report | None:
 def _write(path: Path, report: Report) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(facts(report)))
-        aside.replace(path)
+        write(path, json.dumps(facts(report)).encode(), sync=False)
     except OSError:
         pass  # a cache that cannot be written costs only the next comparison
