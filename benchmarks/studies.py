@@ -190,7 +190,8 @@ def collect(name: str, study: Study, asked: argparse.Namespace) -> None:
     ]
     facts = {
         "question": study.question,
-        "command": f"python benchmarks/studies.py {name} --seeds {asked.seeds}",
+        "command": f"python benchmarks/studies.py {name} --seeds {asked.seeds}"
+        + (f" --budget {asked.budget}" if asked.budget else ""),
         "commit": asked.commit,
         "date": datetime.now(UTC).date().isoformat(),
         "machine": asked.machine or (torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"),
