@@ -37,6 +37,11 @@ class D(nn.Module):
         return self.layer(x.flatten(1))
 '''  # fmt: skip
 
+DEVIATION = '''
+def deviation(x):
+    return x.reshape(8, -1, x.shape[1]).std(0).repeat(8, 1)
+'''  # fmt: skip
+
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
@@ -142,22 +147,10 @@ def test_explain_finds_nets_next_to_the_recipe(cli, recipe, compared, monkeypatc
         assert answer.code == 0, answer
 
 
-GROUPS = '''
-import math
-from torch import nn
-
-class D(nn.Module):
-    def __init__(self, shape):
-        super().__init__()
-        self.layer = nn.Linear(math.prod(shape), 8)
-    def forward(self, x):
-        h = self.layer(x.flatten(1))
-        return (h + h.reshape(8, -1, 8).std(0).repeat(8, 1)).mean(1)
-'''  # fmt: skip
-
-
 def test_a_net_that_compares_groups_of_eight_samples_trains(cli, recipe, compared) -> None:
-    Path("guarded_nets.py").write_text(GROUPS)
+    Path("guarded_nets.py").write_text(
+        NETS.replace("x.flatten(1)", "x.flatten(1) + deviation(x.flatten(1))") + DEVIATION
+    )
     words = ["--set", "train.batch=16", "--set", "run.scores=false"]
     assert cli("train", recipe, "--run", "new", *words).code == 0
     assert "loop: equal" in cli("train", recipe, "--explain", *words).out

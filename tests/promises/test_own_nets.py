@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -87,23 +89,23 @@ REFUSED = {
     own_nets.PythonRandom: r"PythonRandom draws .* random .*own_nets\.py, line \d+.* use torch\.rand",
     own_nets.NumpyRandom: r"NumpyRandom draws .* numpy\.random .*own_nets\.py, line \d+.* use torch\.rand",
     own_nets.NumpyGenerator: r"NumpyGenerator .* rng.*register_buffer",
-    own_nets.Complex: r"c of Complex is complex.* two tensors",
+    own_nets.Complex: r"c of Complex \(.*\) is complex.* two tensors",
     own_nets.Counter: r"Counter .* k .*register_buffer",
     own_nets.HiddenCounter: r"HiddenCounter .* inner\.k .*register_buffer",
     own_nets.Recurrent: r"Recurrent .* h .*register_buffer",
     own_nets.RandomConstant: r"RandomConstant .* mask .*register_buffer",
     own_nets.UnregisteredLayer: r"UnregisteredLayer remembers layers .*register_buffer",
     own_nets.GlobalCounter: r"GlobalCounter remembers _calls .*register_buffer",
-    own_nets.NoParameters: r"NoParameters has no parameter that can be trained: give it one",
-    own_nets.AllFrozen: r"AllFrozen has no parameter that can be trained: .*do not freeze all",
+    own_nets.NoParameters: r"NoParameters \(.*\) has no parameter that can be trained: give it one",
+    own_nets.AllFrozen: r"AllFrozen \(.*\) has no parameter that can be trained: .*do not freeze all",
     own_nets.InPlaceMistake: r"InPlaceMistake .*in place.* own_nets\.py, line \d+",
-    own_nets.SharedMemory: r"one and two of SharedMemory share memory.* own",
+    own_nets.SharedMemory: r"one and two of SharedMemory \(.*\) share memory.* own",
     own_nets.BufferOfAnotherShape: r"BufferOfAnotherShape .*buffer m .*shape",
     own_nets.LayerMadeLate: r"LayerMadeLate .*late.* constructor",
-    own_nets.FrozenInForward: r"FrozenInForward changes f\.weight\.requires_grad in forward.* constructor",
-    own_nets.BufferInAList: r"BufferInAList keeps a buffer under a second name, means of the module itself: use the buffer",
-    own_nets.ParameterMadeAnew: r"ParameterMadeAnew replaces a parameter in forward",
-    own_nets.CheckpointedDropout: r"CheckpointedDropout draws random numbers within torch\.utils\.checkpoint.*outside of it",
+    own_nets.FrozenInForward: r"FrozenInForward \(.*\) changes f\.weight\.requires_grad in forward.* constructor",
+    own_nets.BufferInAList: r"BufferInAList \(.*\) keeps a buffer under a second name, means of the module itself: use the buffer",
+    own_nets.ParameterMadeAnew: r"ParameterMadeAnew \(.*\) replaces a parameter in forward",
+    own_nets.CheckpointedDropout: r"CheckpointedDropout \(.*\) draws random numbers within torch\.utils\.checkpoint.*outside of it",
     own_nets.AttentionDropout: r"AttentionDropout draws .*scaled_dot_product_attention.*own_nets\.py, line \d+.*nn\.Dropout",
 }
 STEPS = 5
@@ -165,7 +167,31 @@ def test_explain_prints_no_warnings_of_vmap(tmp_path: Path) -> None:
 def test_is_refused_in_one_sentence(tmp_path: Path, net: type) -> None:
     with pytest.raises(UserError, match=REFUSED[net]) as refusal:
         herd_of(tmp_path, net)
-    assert "\n" not in str(refusal.value)
+    told = str(refusal.value)
+    assert "\n" not in told
+    line = re.search(r"own_nets\.py, line (\d+)", told)
+    lines, first = inspect.getsourcelines(net)
+    assert line and first <= int(line[1]) < first + len(lines), told
+
+
+@pytest.mark.parametrize(
+    ("net", "code"),
+    [
+        (own_nets.Counter, "self.k += 1"),
+        (own_nets.HiddenCounter, "self.k = getattr"),
+        (own_nets.Recurrent, "before, self.h = self.h"),
+        (own_nets.RandomConstant, "self.mask = torch.rand"),
+        (own_nets.GlobalCounter, "_calls += 1"),
+        (own_nets.Complex, "self.c = nn.Parameter"),
+        (own_nets.LayerMadeLate, "self.late = "),
+        (own_nets.BufferOfAnotherShape, "self.m = "),
+    ],
+)
+def test_a_refusal_names_the_line_that_must_change(tmp_path: Path, net: type, code: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        herd_of(tmp_path, net)
+    line = re.search(r"own_nets\.py, line (\d+)", str(refusal.value))
+    assert line and code in Path(own_nets.__file__).read_text().splitlines()[int(line[1]) - 1]
 
 
 def test_a_layer_that_some_steps_leave_out_is_refused_when_it_happens(tmp_path: Path) -> None:

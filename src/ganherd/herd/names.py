@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ganherd.errors import UserError
+from ganherd.herd.where import where
 
 _PLACES: WeakKeyDictionary[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
@@ -77,10 +78,11 @@ def refuse_other_numbers(module: nn.Module) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_complex():
             raise UserError(
-                f"{name} of {kind} is complex, which members' rows cannot hold: keep its real and imaginary part as two tensors."
+                f"{name} of {kind}{where(module, name)} is complex, which members' rows cannot hold: "
+                "keep its real and imaginary part as two tensors."
             )
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
             raise UserError(
-                f"parameter {name} of {kind} is not a float tensor, so it cannot be trained: make it a buffer."
+                f"parameter {name} of {kind}{where(module, name)} is not a float tensor, so it cannot be trained: make it a buffer."
             )

@@ -17,6 +17,7 @@ from ganherd.herd.names import called, places
 from ganherd.herd.state import Blueprint, State, bases
 from ganherd.herd.streams import MemberRandomness
 from ganherd.herd.weights import OwnWeights, Weights, fill
+from ganherd.herd.where import where
 
 Tensors = dict[str, Tensor]
 # what a net answers: a tensor, or (logits [B], logits of each class [B, K]) of a discriminator that also tells classes
@@ -170,7 +171,8 @@ class OwnPlay(Play):
             value, (shape, dtype) = own[name], self.net.buffers[full]
             if value is None or tuple(value.shape) != shape or value.dtype != dtype:
                 raise UserError(
-                    f"{type(self.net.module).__name__} changes the shape or the type of its buffer {full} in forward: "
+                    f"{type(self.net.module).__name__} changes the shape or the type of its buffer {full} in "
+                    f"forward{where(self.net.module, full)}: "
                     f"keep it {dtype} of shape {shape}."
                 )
             found[full] = value[None]

@@ -16,6 +16,7 @@ from ganherd.errors import UserError
 from ganherd.herd import streams
 from ganherd.herd.custom import why_alone
 from ganherd.herd.names import kept, refuse_other_numbers, refuse_shared_buffers
+from ganherd.herd.where import where
 from ganherd.memory import require_memory
 
 State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets, `set.` are per-member settings
@@ -188,7 +189,7 @@ def founded(
     blueprint = Blueprint(first.to(dtype))
     if not any(blueprint.learns.values()):
         raise UserError(
-            f"{type(first).__name__} has no parameter that can be trained: give it one, or do not freeze all of them."
+            f"{type(first).__name__}{where(first)} has no parameter that can be trained: give it one, or do not freeze all of them."
         )
     require_memory(
         3 * len(seeds) * blueprint.size * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"

@@ -29,6 +29,7 @@ from ganherd.herd.names import refuse_other_numbers
 from ganherd.herd.python_state import different, equal, kept_by
 from ganherd.herd.state import Habits, seeded
 from ganherd.herd.streams import MemberRandomness
+from ganherd.herd.where import where
 
 
 class CannotRun(UserError):
@@ -45,31 +46,33 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
     kind = type(net).__name__
     refuse_other_numbers(net)
     _refuse_shared_memory(net)
-    if where := held(net, net.buffers()):
-        raise UserError(f"{kind} keeps a buffer under a second name, {where}: use the buffer itself.")
+    if second := held(net, net.buffers()):
+        raise UserError(f"{kind}{where(net)} keeps a buffer under a second name, {second}: use the buffer itself.")
     for module in (net, fresh, other):
         module.to(dtype)
     numbers, before, of_other = _numbers(net), kept_by(net), kept_by(other)
     parameters = [id(parameter) for parameter in net.parameters()]
     _call(net, given(0), 1)
     after = _numbers(net)
-    _refuse_other_parameters(kind, numbers, after)
+    _refuse_other_parameters(net, numbers, after)
     if [id(p) for p in net.parameters()] != parameters:
         raise UserError(
-            f"{kind} replaces a parameter in forward, which no optimiser can know: change its numbers instead."
+            f"{kind}{where(net)} replaces a parameter in forward, which no optimiser can know: change its numbers instead."
         )
     changed = [name for name, _ in net.named_parameters() if not equal(numbers[name], after[name])]
     left = different(before, kept_by(net))
     for name in sorted(name for name in left if name.endswith(".requires_grad")):
-        raise UserError(f"{kind} changes {name} in forward, when members take turns: freeze in its constructor.")
+        raise UserError(
+            f"{kind}{where(net)} changes {name} in forward, when members take turns: freeze in its constructor."
+        )
     built = different(before, kept_by(fresh)) | different(numbers, _numbers(fresh))
-    _refuse_constants(kind, built - left, different(before, of_other) - left)
+    _refuse_constants(net, built - left, different(before, of_other) - left)
     # the second member in the module of the first must do what it does in its own
     theirs = _numbers(other)
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         value.data = theirs[name]
     (one, kept), (two, also_kept) = ((_call(module, given(1), 2), kept_by(module)) for module in (net, other))
-    _refuse_memory(kind, left, different(kept, also_kept), equal(one, two))
+    _refuse_memory(net, left, different(kept, also_kept), equal(one, two))
     alone = f"its forward changes its parameter {changed[0]}" if changed else ""
     return Habits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
 
@@ -84,7 +87,7 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
         net.zero_grad()
         with MemberRandomness(torch.tensor(key)), _Draws(kind):
             answer = net(*given)
-        with _Backward(kind):
+        with _Backward(net):
             _loss(answer).backward()
     except UserError:
         raise
@@ -92,9 +95,9 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
         raise CannotRun(_mistake(net, given, key, error)) from error
     for name, one, after in zip(("random", "numpy.random"), before, _generators(), strict=True):
         if not equal(one, after):
-            where = _line_that_draws(net, given)
+            line = _line_that_draws(net, given)
             raise UserError(
-                f"{kind} draws random numbers with {name} in forward{where}, which no member's stream controls: "
+                f"{kind} draws random numbers with {name} in forward{line}, which no member's stream controls: "
                 "use torch.rand or torch.randn instead."
             )
     gradients = [parameter.grad for parameter in net.parameters()]
@@ -133,9 +136,7 @@ def _loss(answer: Any) -> Tensor:
 def _mistake(net: nn.Module, given: tuple[Tensor, ...], key: int, error: Exception) -> str:
     """Return one sentence about an error, with the line of the user's code: that of the forward pass for a backward pass."""
     what = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".:")
-    where = line_of(error)
-    if not where:
-        where = _line_of_forward(net, given, key)
+    line = line_of(error) or _line_of_forward(net, given, key)
     if "modified by an inplace operation" in what:
         what, out = (
             "it changes a tensor in place that its gradient needs",
@@ -143,7 +144,7 @@ def _mistake(net: nn.Module, given: tuple[Tensor, ...], key: int, error: Excepti
         )
     else:
         what, out = f"{type(error).__name__}: {what}", "try it with PyTorch alone"
-    return f"{type(net).__name__} cannot be trained ({what}{f'; {where}' if where else ''}): {out}."
+    return f"{type(net).__name__} cannot be trained ({what}{f'; {line}' if line else ''}): {out}."
 
 
 def _line_of_forward(net: nn.Module, given: tuple[Tensor, ...], key: int) -> str:
@@ -191,15 +192,15 @@ class _Draws(TorchFunctionMode):
 class _Backward(TorchDispatchMode):
     """Refuses a backward pass that draws random numbers, as a checkpoint does when it runs its layers again."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self._kind = kind
+        self._net = net
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise UserError(
-                f"{self._kind} draws random numbers within torch.utils.checkpoint, which would draw others when it runs again in "
-                "the backward pass: draw them outside of it."
+                f"{type(self._net).__name__}{where(self._net)} draws random numbers within torch.utils.checkpoint, which would "
+                "draw others when it runs again in the backward pass: draw them outside of it."
             )
         return func(*args, **(kwargs or {}))
 
@@ -235,40 +236,44 @@ def _refuse_shared_memory(net: nn.Module) -> None:
         if start < end:
             one, two = sorted((name, after))
             raise UserError(
-                f"{one} and {two} of {type(net).__name__} share memory, which members' rows cannot: give each its own, "
-                "or use one parameter in both places."
+                f"{one} and {two} of {type(net).__name__}{where(net, two)} share memory, which members' rows cannot: "
+                "give each its own, or use one parameter in both places."
             )
 
 
-def _refuse_constants(kind: str, each_time: set[str], each_member: set[str]) -> None:
+def _refuse_constants(net: nn.Module, each_time: set[str], each_member: set[str]) -> None:
+    kind, names = type(net).__name__, each_time or each_member
+    name = min(names) + where(net, min(names)) if names else ""
     if each_time:
         raise UserError(
-            f"{kind} is built with another {min(each_time)} each time: let it depend on the constructor's arguments alone."
+            f"{kind} is built with another {name} each time: let it depend on the constructor's arguments alone."
         )
     if each_member:
         raise UserError(
-            f"{kind} keeps {min(each_member)} apart from its parameters and buffers, and it differs from member to member: make it "
+            f"{kind} keeps {name} apart from its parameters and buffers, and it differs from member to member: make it "
             "a buffer, with register_buffer, or a part of the module."
         )
 
 
-def _refuse_other_parameters(kind: str, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
+def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
+    kind = type(net).__name__
     for name in sorted(before.keys() ^ after.keys()):
         raise UserError(
-            f"{kind} makes or removes {name} in forward, when no optimiser can know it: do so in its constructor."
+            f"{kind} makes or removes {name} in forward{where(net, name)}, when no optimiser can know it: do so in its constructor."
         )
     for name, value in before.items():
         if value.shape != after[name].shape or value.dtype != after[name].dtype:
             raise UserError(
-                f"{kind} changes the shape or the type of its buffer {name} in forward: keep it {value.dtype} of shape "
-                f"{tuple(value.shape)}."
+                f"{kind} changes the shape or the type of its buffer {name} in forward{where(net, name)}: keep it "
+                f"{value.dtype} of shape {tuple(value.shape)}."
             )
 
 
-def _refuse_memory(kind: str, left: set[str], different: set[str], same: bool) -> None:
+def _refuse_memory(net: nn.Module, left: set[str], different: set[str], same: bool) -> None:
     if different or not same:
-        names = ", ".join(sorted(different or left)) or "something outside of it"
+        names = sorted(different or left)
+        what = (", ".join(names) or "something outside of it") + where(net, *names[:1])
         raise UserError(
-            f"{kind} remembers {names} from one call of forward to the next, and members take turns in one module: "
+            f"{type(net).__name__} remembers {what} from one call of forward to the next, and members take turns in one module: "
             "make it a tensor, with register_buffer."
         )
