@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -224,6 +225,13 @@ def makers(
     return make_g, make_d
 
 
+def _refuse_misplaced_label(net: nn.Module) -> None:
+    """Labels are given as the second input, so `y` must be the second argument."""
+    given = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    if takes_label(net) and given[1:2] != ["y"]:
+        raise UserError(f"forward of {type(net).__name__} must take y as its second argument, after its input.")
+
+
 def _try_once(
     name: str,
     make_g: Callable[[], nn.Module],
@@ -234,12 +242,16 @@ def _try_once(
     """Two images through a plain pair of the nets: what does not fit is said in one sentence, before anything is stacked."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         g, d = make_g(), make_d()
+        _refuse_misplaced_label(g)
+        _refuse_misplaced_label(d)
         before = torch.random.get_rng_state()
         y = torch.zeros(2, dtype=torch.int64)
         try:
             label = (y,) if takes_label(g) else ()
             with MemberRandomness(torch.tensor(0)):
                 x = g(torch.randn(2, recipe.nets.latent), *label)
+            if not isinstance(x, torch.Tensor):
+                raise UserError(f"the generator {name} returns a {type(x).__name__}: it must return one tensor.")
             made = tuple(x.shape)
             if made == (2, *dataset.shape):
                 with MemberRandomness(torch.tensor(1)):
