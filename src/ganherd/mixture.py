@@ -328,8 +328,9 @@ def recalibrated(
             base = np.array([streams.key(key, streams.CALIBRATE, block)])
             label = (turns.to(device),) if takes_label(module) else ()
             state = params | {name: value.clone() for name, value in others.items()} | own
+            inputs = (_prior(base, (512, latent), prior, dtype)[0].to(device), *label)
             with MemberRandomness(torch.from_numpy(streams.keys(base, streams.INSIDE)).to(device)[0]):
-                called(module, state, (_prior(base, (512, latent), prior, dtype)[0].to(device), *label))
+                called(module, state, inputs)
             own = {name: state[name] for name in own}  # all other buffers stay as training left them
     return buffers | {name: value.detach().cpu() for name, value in own.items()}
 

@@ -522,6 +522,50 @@ class FunctionalDropout(Net):
         return F.dropout(h, 0.3) if self.training else h
 
 
+class DropoutOfAView(Net):
+    """Dropout in place of a view, whose answer is not used; p = 1 leaves nothing to chance."""
+
+    def setup(self) -> None:
+        self.drop = nn.Dropout(1.0, inplace=True)
+
+    def mid(self, h: Tensor) -> Tensor:
+        h = h * 1.0
+        self.drop(h[:, :3])
+        F.dropout(h[:, 3:4], 1.0, inplace=True)
+        return h
+
+
+class DropoutInPlace(Net):
+    """Layers in place, one after another, as most people write them."""
+
+    def setup(self) -> None:
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(inplace=True), nn.Dropout(0.5, inplace=True))
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h)
+
+
+class OptionsOfDraws(Net):
+    """Options that functions which draw take by name."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        noise = torch.full((WIDTH,), 50.0, dtype=h.dtype)
+        torch.rand(WIDTH, out=noise)
+        leaf = torch.rand(WIDTH, dtype=h.dtype, requires_grad=True)
+        return F.dropout(input=h, p=0.5) + noise + leaf * leaf.requires_grad + torch.randn_like(input=h)
+
+
+class Defaults(Net):
+    """Arguments of forward that nobody gives: by position, by name, and None."""
+
+    def forward(
+        self, x: Tensor, scale: float = 0.5, mask: Tensor | None = None, *rest: Tensor, psi: float = 2.0
+    ) -> Tensor:
+        if mask is not None:
+            x = x * mask
+        return super().forward(x) * scale + sum(rest) + psi
+
+
 class RememberedTensor(Net):
     """A tensor that is kept to be looked at, and never read."""
 
@@ -845,3 +889,88 @@ class AttentionDropout(Net):
     def mid(self, h: Tensor) -> Tensor:
         h = h.reshape(-1, WIDTH // 4, 4)
         return F.scaled_dot_product_attention(h, h, h, dropout_p=0.5).flatten(1)
+
+
+class OwnGenerator(Net):
+    """A generator that the net keeps."""
+
+    def setup(self) -> None:
+        self.generator = torch.Generator().manual_seed(1)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * torch.rand(WIDTH, generator=self.generator, dtype=h.dtype)
+
+
+class SeededGenerator(Net):
+    """Numbers that are the same in each call."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + torch.empty_like(h).normal_(generator=torch.Generator().manual_seed(3))
+
+
+class SeededInForward(Net):
+    """A seed within `fork_rng`."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            return h * torch.rand(WIDTH, dtype=h.dtype)
+
+
+class StateSetBack(Net):
+    """The state of PyTorch's generator, set back."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        torch.set_rng_state(torch.get_rng_state())
+        return h
+
+
+class Bernoulli(Net):
+    """A function that draws and that no member's stream can answer."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h * torch.zeros_like(h).bernoulli_(0.7)
+
+
+class AlphaDropout(Net):
+    """A layer that draws and that no member's stream can answer."""
+
+    def setup(self) -> None:
+        self.inner = nn.Sequential(nn.AlphaDropout(0.2))
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h)
+
+
+class Scripted(Net):
+    """A layer that TorchScript compiled."""
+
+    def setup(self) -> None:
+        self.inner = torch.jit.script(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h)
+
+
+class Compiled(Net):
+    """A layer that `torch.compile` compiles."""
+
+    def setup(self) -> None:
+        self.inner = torch.compile(nn.Linear(WIDTH, WIDTH), backend="eager")
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h)
+
+
+class AnswersADict(Net):
+    """A dictionary instead of a tensor."""
+
+    def forward(self, x: Tensor) -> Any:
+        return {"image": super().forward(x)}
+
+
+class LabelLast(Net):
+    """A label that is not the second argument."""
+
+    def forward(self, x: Tensor, scale: float = 1.0, y: Tensor | None = None) -> Tensor:
+        return super().forward(x) * scale

@@ -73,6 +73,10 @@ SUPPORTED = {
     own_nets.ChangedView: "vmap",
     own_nets.InPlaceLayers: "graph",
     own_nets.FunctionalDropout: "graph",
+    own_nets.DropoutOfAView: "vmap",
+    own_nets.DropoutInPlace: "graph",
+    own_nets.OptionsOfDraws: "loop",
+    own_nets.Defaults: "graph",
     own_nets.RememberedTensor: "graph",
     own_nets.NumpyInConstructor: "graph",
     own_nets.Lazy: "graph",
@@ -107,6 +111,16 @@ REFUSED = {
     own_nets.ParameterMadeAnew: r"ParameterMadeAnew \(.*\) replaces a parameter in forward",
     own_nets.CheckpointedDropout: r"CheckpointedDropout \(.*\) draws random numbers within torch\.utils\.checkpoint.*outside of it",
     own_nets.AttentionDropout: r"AttentionDropout draws .*scaled_dot_product_attention.*own_nets\.py, line \d+.*nn\.Dropout",
+    own_nets.OwnGenerator: r"OwnGenerator draws .* generator of its own, with rand \(own_nets\.py, line \d+\).* buffer.*leave gen",
+    own_nets.SeededGenerator: r"SeededGenerator draws .* generator of its own, with normal_ \(own_nets\.py, line \d+\).* buffer",
+    own_nets.SeededInForward: r"SeededInForward seeds PyTorch's generator in forward \(own_nets\.py, line \d+\).* buffer",
+    own_nets.StateSetBack: r"StateSetBack seeds PyTorch's generator in forward \(own_nets\.py, line \d+\).* buffer",
+    own_nets.Bernoulli: r"Bernoulli draws .* bernoulli_ \(own_nets\.py, line \d+\).*use randn",
+    own_nets.AlphaDropout: r"AlphaDropout draws .* alpha_dropout \(own_nets\.py, line \d+\).*use randn",
+    own_nets.Scripted: r"Scripted .* its layer inner is compiled with torch\.jit: leave torch\.jit out",
+    own_nets.Compiled: r"Compiled .* its layer inner is compiled with torch\.compile: leave torch\.compile out",
+    own_nets.AnswersADict: r"AnswersADict returns a dict: it must return one tensor",
+    own_nets.LabelLast: r"LabelLast must take y as its second argument",
 }
 STEPS = 5
 

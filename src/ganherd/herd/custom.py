@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import sys
 import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ _EVERYWHERE_BACK = ("_global_backward_hooks", "_global_backward_pre_hooks")
 _LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(one)) + os.sep for one in (torch.__file__, os.path.dirname(__file__))
 )
+_PYTHON = os.path.dirname(os.__file__)  # the folder of the standard library
 
 
 def why_not_traced(module: nn.Module) -> str:
@@ -110,6 +112,27 @@ def in_short(error: BaseException) -> str:
     why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
     where = line_of(error)
     return f"{why}; {where}" if where else why
+
+
+def calling_line() -> str:
+    """Return the line of the user's code that is running, in brackets; empty if there is none."""
+    lines = ((frame.f_code.co_filename, frame.f_lineno) for frame in _frames())
+    own = ((name, line) for name, line in lines if is_own(name) and os.path.dirname(name) != _PYTHON)
+    return next((f" ({os.path.basename(name)}, line {line})" for name, line in own), "")
+
+
+def calling_net() -> str:
+    """Return the class of the net that is running, the outermost module; "the net" if a graph runs in its place."""
+    modules = [frame.f_locals.get("self") for frame in _frames()]
+    return next((type(module).__name__ for module in reversed(modules) if isinstance(module, nn.Module)), "the net")
+
+
+def _frames() -> Iterator[types.FrameType]:
+    """Yield the frames that are running, the innermost first."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def is_own(filename: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -72,8 +73,21 @@ def refuse_shared_buffers(module: nn.Module) -> None:
                 )
 
 
+def _refuse_compiled(module: nn.Module) -> None:
+    """Members take turns in one module, which code that was compiled for its own weights cannot follow."""
+    for name, layer in module.named_modules():
+        what = f"its layer {name}" if name else "it"
+        compiled = type(layer).__name__ == "OptimizedModule" or getattr(layer, "_compiled_call_impl", None) is not None
+        if isinstance(layer, torch.jit.ScriptModule) or compiled:
+            call = "torch.compile" if compiled else "torch.jit"
+            raise UserError(
+                f"{type(module).__name__} cannot be stacked, since {what} is compiled with {call}: leave {call} out."
+            )
+
+
 def refuse_other_numbers(module: nn.Module) -> None:
     """Members' rows hold real numbers of one type; a parameter of another kind would lose a part of it."""
+    _refuse_compiled(module)
     kind = type(module).__name__
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_complex():

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ganherd.errors import UserError
+from ganherd.herd.custom import calling_line, calling_net
 
 # What a draw is for. The numbers are part of every run's identity: never reuse or renumber one.
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
@@ -244,29 +245,51 @@ class MemberRandomness(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = "" if getattr(func, "__module__", "") == "torch.nn.init" else getattr(func, "__name__", "")
-        if name in _DROPOUTS:
+        if name in DRAWS and kwargs.get("generator") is not None:
+            raise UserError(
+                f"{calling_net()} draws random numbers from a generator of its own, with {name}{calling_line()}, and each "
+                "member has its own stream: draw fixed numbers in the constructor and register them as a buffer, or leave "
+                "generator out for a member's own numbers."
+            )
+        if name in DROPOUTS:
             return self._dropout(name, *args, **kwargs)
         if name in _LIKE:
-            like = args[0]
-            return self._draw(like.shape, _LIKE[name], kwargs.get("dtype") or like.dtype)
+            like = args[0] if args else kwargs["input"]
+            return self._fresh(like.shape, _LIKE[name], {"dtype": like.dtype} | _given(kwargs))
         if name in _FRESH:
             sizes = kwargs.get("size") or (args[0] if args and isinstance(args[0], Sequence) else args)
-            return self._draw(tuple(sizes), _FRESH[name], kwargs.get("dtype") or torch.get_default_dtype())
+            return self._fresh(tuple(sizes), _FRESH[name], kwargs)
         if name in _IN_PLACE:
             return self._in_place(name, *args, **kwargs)
         if name in _REFUSED:
             raise UserError(
-                f"the net draws random numbers with {name}, which cannot be given to each member's own stream; "
-                "use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
+                f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot be given to each member's own "
+                "stream; use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
             )
         return func(*args, **kwargs)
 
-    def _dropout(self, name: str, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        if not training or p == 0.0:
+    def _fresh(self, shape: Sequence[int], kind: str, options: dict[str, Any]) -> Tensor:
+        """Draw a tensor with the options that PyTorch's functions take."""
+        out, dtype = options.get("out"), options.get("dtype")
+        drawn = self._draw(shape, kind, dtype or (torch.get_default_dtype() if out is None else out.dtype))
+        if out is not None:
+            drawn = (out if out.shape == drawn.shape else out.resize_(drawn.shape)).copy_(drawn)
+        if not options.get("requires_grad"):
+            return drawn
+        if torch._C._functorch.is_batchedtensor(drawn):
+            raise RuntimeError("its forward pass makes a leaf that requires gradients, which means nothing under vmap")
+        return drawn.requires_grad_()
+
+    def _dropout(
+        self, name: str, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **more: bool
+    ) -> Tensor:
+        x = input
+        if not more.get("train", training) or p == 0.0:  # torch.dropout calls it train
             return x
         shape = x.shape if name == "dropout" else x.shape[:2] + (1,) * (x.dim() - 2)  # 2d: whole channels
         kept = (self._draw(shape, "uniform", torch.float32) >= p).to(x.dtype)
-        return x * (kept / (1.0 - p) if p < 1.0 else kept)
+        scale = kept / (1.0 - p) if p < 1.0 else kept
+        return x.mul_(scale) if inplace else x * scale
 
     def _in_place(self, name: str, x: Tensor, *args: float, **kwargs: Any) -> Tensor:
         first, second = (("mean", "std"), ("from", "to"))[name == "uniform_"]
@@ -276,7 +299,12 @@ class MemberRandomness(TorchFunctionMode):
         return x.copy_(drawn * b + a if name == "normal_" else drawn * (b - a) + a)
 
 
-_DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
 _LIKE = {"randn_like": "normal", "rand_like": "uniform"}
 _FRESH = {"randn": "normal", "rand": "uniform"}
 _IN_PLACE = {"normal_": "normal", "uniform_": "uniform"}
@@ -285,7 +313,7 @@ _REFUSED = {
     "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
 }  # fmt: skip
 DRAWS = (
-    _DROPOUTS | _LIKE.keys() | _FRESH.keys() | _IN_PLACE.keys() | _REFUSED
+    DROPOUTS | _LIKE.keys() | _FRESH.keys() | _IN_PLACE.keys() | _REFUSED
 )  # functions and methods that draw, by name
 
 

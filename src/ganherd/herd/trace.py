@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ganherd.herd.custom import is_library, line_of, twin, why_not_traced
 from ganherd.herd.names import kept
-from ganherd.herd.streams import DRAWS
+from ganherd.herd.streams import DRAWS, DROPOUTS
 from ganherd.nets.spectral import Spectral
 
 _IN_PLACE = "in place"  # marks a node of the graph
@@ -90,6 +91,9 @@ class _Tracer(fx.Tracer):
         own = m.__module__.startswith("torch.nn") or isinstance(m, Spectral)
         return own and not isinstance(m, (nn.Sequential, nn.ModuleList))
 
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        return super().create_args_for_root(_of_inputs(root_fn), is_module, concrete_args)
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 
@@ -106,6 +110,15 @@ class _Tracer(fx.Tracer):
         if kind == "get_attr":
             return target in dict(self.root.named_buffers())
         return kind == "call_module" and any(True for _ in self.root.get_submodule(target).buffers())
+
+
+def _of_inputs(forward: Any) -> Any:
+    """Return `forward` as a function of the inputs alone, so that all other arguments have their defaults."""
+    parameters = inspect.signature(forward).parameters
+    conditional = "y" in parameters
+    if len(parameters) <= 2 + conditional:  # itself, x and perhaps y
+        return forward
+    return (lambda self, x, y: forward(self, x, y)) if conditional else (lambda self, x: forward(self, x))
 
 
 class _Calls(TorchFunctionMode):
@@ -171,7 +184,7 @@ def trace(module: nn.Module) -> Traced:
             raise NoGraph(f"its tensor {node.target} is neither a parameter nor a buffer")
         if node.op == "call_method" and _changes(str(node.target)):
             raise NoGraph(f"it changes a tensor in place, with {node.target}")
-        if _IN_PLACE in node.meta and not _unseen(node, copied):
+        if (_IN_PLACE in node.meta or _drops_in_place(node, copied)) and not _unseen(node, copied):
             raise NoGraph("it changes a tensor in place that something else may read")
     after = _attributes(copied)
     for name in sorted(before.keys() | after.keys()):
@@ -205,12 +218,30 @@ def _unseen(node: fx.Node, module: nn.Module) -> bool:
     if not isinstance(changed, fx.Node):
         return True
     if changed.op == "call_module":
-        fresh = isinstance(module.get_submodule(str(changed.target)), _LAYERS)
+        layer = module.get_submodule(str(changed.target))
+        fresh = isinstance(layer, _LAYERS) or _makes_anew(changed, layer, module)
     elif changed.op == "call_method":
         fresh = changed.target in _SIZES
     else:
         fresh = changed.op == "call_function" and changed.target in _FUNCTIONS
     return fresh and len(changed.users) == 1
+
+
+def _makes_anew(node: fx.Node, layer: nn.Module, module: nn.Module) -> bool:
+    """Return whether an activation or a dropout answers a tensor that nothing else can see."""
+    if not hasattr(layer, "inplace"):
+        return False
+    passes = layer.inplace or isinstance(layer, nn.modules.dropout._DropoutNd)
+    return not passes or (isinstance(node.args[0], fx.Node) and _unseen(node, module))
+
+
+def _drops_in_place(node: fx.Node, module: nn.Module) -> bool:
+    """Return whether an operation is a dropout that changes its input."""
+    if node.op == "call_module":
+        layer = module.get_submodule(str(node.target))
+        return isinstance(layer, nn.modules.dropout._DropoutNd) and layer.inplace
+    named = node.op == "call_function" and getattr(node.target, "__name__", "") in DROPOUTS
+    return named and bool(node.kwargs.get("inplace") or node.args[3:4] == (True,))
 
 
 def label(node: fx.Node) -> str:

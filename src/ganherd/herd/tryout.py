@@ -24,8 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ganherd.errors import UserError
-from ganherd.herd.custom import held, is_own, line_of
+from ganherd.herd.custom import calling_line, held, is_own, line_of
 from ganherd.herd.names import refuse_other_numbers
+from ganherd.herd.own_seeds import no_seeding
 from ganherd.herd.python_state import different, equal, kept_by
 from ganherd.herd.state import Habits, seeded
 from ganherd.herd.streams import MemberRandomness
@@ -85,7 +86,7 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
     kind, before = type(net).__name__, _generators()
     try:
         net.zero_grad()
-        with MemberRandomness(torch.tensor(key)), _Draws(kind):
+        with MemberRandomness(torch.tensor(key)), _Draws(kind), no_seeding(kind):
             answer = net(*given)
         with _Backward(net):
             _loss(answer).backward()
@@ -184,7 +185,7 @@ class _Draws(TorchFunctionMode):
 
     def _refuse(self, name: str) -> None:
         raise UserError(
-            f"{self._kind} draws random numbers in {name}{_caller()}, where no member's stream can give them: "
+            f"{self._kind} draws random numbers in {name}{calling_line()}, where no member's stream can give them: "
             "use torch.rand, torch.randn or nn.Dropout instead."
         )
 
@@ -203,14 +204,6 @@ class _Backward(TorchDispatchMode):
                 "draw others when it runs again in the backward pass: draw them outside of it."
             )
         return func(*args, **(kwargs or {}))
-
-
-def _caller() -> str:
-    """Return the line of the user's code that is running, in brackets; empty if there is none."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and not is_own(frame.f_code.co_filename):
-        frame = frame.f_back
-    return f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})" if frame is not None else ""
 
 
 # -- what a net is made of ----------------------------------------------------------------------------------------------

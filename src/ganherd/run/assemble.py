@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -236,6 +237,13 @@ def makers(
     return make_g, make_d
 
 
+def _refuse_misplaced_label(net: nn.Module) -> None:
+    """Labels are given as the second input, so `y` must be the second argument."""
+    given = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    if takes_label(net) and given[1:2] != ["y"]:
+        raise UserError(f"forward of {type(net).__name__} must take y as its second argument, after its input.")
+
+
 def _try_once(
     name: str,
     make_g: Callable[[], nn.Module],
@@ -249,9 +257,13 @@ def _try_once(
     def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:
         """(rows, shape of the samples, shapes of what the discriminator answers, whether the nets drew random numbers)"""
         g, d = make_g(), make_d()
+        _refuse_misplaced_label(g)
+        _refuse_misplaced_label(d)
         before, y = torch.random.get_rng_state(), torch.zeros(rows, dtype=torch.int64)
         with MemberRandomness(torch.tensor(0)):
             x = g(torch.randn(rows, recipe.nets.latent), *((y,) if takes_label(g) else ()))
+        if not isinstance(x, torch.Tensor):
+            raise UserError(f"the generator {name} returns a {type(x).__name__}: it must return one tensor.")
         answered: list[Shape] = []
         if tuple(x.shape) == (rows, *dataset.shape):
             with MemberRandomness(torch.tensor(1)):
