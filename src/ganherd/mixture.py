@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ganherd import mixture_file
 from ganherd.errors import UserError
 from ganherd.herd import streams
-from ganherd.herd.custom import twin
+from ganherd.herd.evaluation import own_module
 from ganherd.herd.names import called
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
@@ -227,8 +227,7 @@ class Mixture:
         with torch.no_grad(), _repeatable(device), streams.using(self.stream_version):
             told = (torch.full((len(z),), label, device=device),) if takes_label(breed.module) else ()
             inputs = (z.to(device), *told)
-            with MemberRandomness(torch.from_numpy(streams.keys(key, streams.INSIDE))[0].to(device)):
-                x = called(breed.module, state, inputs)
+            x = breed.evaluated(state, inputs, torch.from_numpy(streams.keys(key, streams.INSIDE))[0].to(device))
             x = x.float() * self.scale + self.offset
             return x.round().clamp(0, 255).to(torch.uint8) if self.is_image else x, torch.isfinite(x).all()
 
@@ -306,7 +305,7 @@ def recalibrated(
     `labels`: those that it makes, in turn, where it takes one: its own, or all.
     """
     trained = {name for name, layer in module.named_modules() if layer.training}
-    module = twin(module).eval()
+    module = own_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
     norms = {
         name: layer
         for name, layer in module.named_modules()
@@ -315,24 +314,25 @@ def recalibrated(
     if not norms:
         return buffers
     dtype = next(iter(params.values())).dtype
-    module.to(device, dtype)
     for norm in norms.values():
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over all batches
         norm.train()
     own = {f"{name}.{part}".lstrip("."): value for name, norm in norms.items() for part, value in norm.named_buffers()}
-    params, others = ({name: value.to(device) for name, value in part.items()} for part in (params, buffers))
+    others = {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
     turns = torch.tensor(list(labels) or [0])[torch.arange(512) % max(len(labels), 1)]
     with torch.no_grad():
         for block in range(_NOISES // 512):
             base = np.array([streams.key(key, streams.CALIBRATE, block)])
             label = (turns.to(device),) if takes_label(module) else ()
-            state = params | {name: value.clone() for name, value in others.items()} | own
+            state = {name: value.clone() for name, value in others.items()} | own
             inputs = (_prior(base, (512, latent), prior, dtype)[0].to(device), *label)
             with MemberRandomness(torch.from_numpy(streams.keys(base, streams.INSIDE)).to(device)[0]):
                 called(module, state, inputs)
             own = {name: state[name] for name in own}  # all other buffers stay as training left them
-    return buffers | {name: value.detach().cpu() for name, value in own.items()}
+    # a norm that evaluation mode folds into another layer sees nothing, and stays as training left it
+    used = {name for name in norms if own[f"{name}.num_batches_tracked".lstrip(".")] > 0}
+    return buffers | {name: value.detach().cpu() for name, value in own.items() if name.rpartition(".")[0] in used}
 
 
 def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:

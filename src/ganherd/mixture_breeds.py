@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from ganherd import nets
 from ganherd.errors import UserError
 from ganherd.herd.custom import twin
+from ganherd.herd.evaluation import Evaluated
 from ganherd.herd.state import takes_label
 from ganherd.mixture_file import JSON, TENSORS, Facts, refuse_misfits
 from ganherd.nets.catalog import is_foreign
@@ -25,7 +27,7 @@ class Generators:
 
     net: Net
     members: int  # of one replica
-    module: nn.Module  # a template: its own weights are never used
+    module: nn.Module  # a template as it trains: its own weights are never used
     params: dict[str, Tensor]  # [replicas × members, …]
     buffers: dict[str, Tensor]
 
@@ -36,6 +38,11 @@ class Generators:
     @property
     def dtype(self) -> torch.dtype:
         return next((value.dtype for value in self.params.values()), torch.float32)
+
+    @cached_property
+    def evaluated(self) -> Evaluated:
+        """The net in evaluation mode."""
+        return Evaluated(self.module)
 
     def of(self, row: int) -> dict[str, Tensor]:
         """Parameters and buffers of one of them; the buffers are copies, which a forward pass may change."""
@@ -105,7 +112,7 @@ def _built(breed: Breed, tensors: dict[str, Tensor], facts: Facts, folder: Path,
     shape, classes, rows = tuple(facts.shape), len(facts.labels), len(facts.seeds) * breed.members
 
     with _refusing(folder):
-        module = nets.build_generator(breed.generator, shape, facts.latent, classes, trust_code=trust_code).eval()
+        module = nets.build_generator(breed.generator, shape, facts.latent, classes, trust_code=trust_code)
     refuse_misfits(module, tensors, rows, folder)
 
     def part(prefix: str) -> dict[str, Tensor]:

@@ -38,6 +38,76 @@ class Net(nn.Module):
         return torch.tanh(out).reshape(-1, *self.shape) if self.shape else out
 
 
+# -- what works in evaluation mode -------------------------------------------------------------------------------------
+
+
+class CachedWeight(Net):
+    """A weight that the first call in evaluation mode puts together, and that stays until the net trains."""
+
+    def setup(self) -> None:
+        self.low, self.high = nn.Parameter(torch.randn(WIDTH, 2)), nn.Parameter(torch.randn(2, WIDTH))
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.cached: Tensor | None = None
+
+    def mid(self, h: Tensor) -> Tensor:
+        if self.training:
+            self.cached = None
+            return self.norm(F.linear(h, self.low @ self.high))
+        if self.cached is None:
+            self.cached = (self.low @ self.high).detach()
+        return self.norm(F.linear(h, self.cached))
+
+
+class MergedWeight(Net):
+    """Weights that are merged by `eval()` and parted by `train()`."""
+
+    def setup(self) -> None:
+        self.low, self.high = nn.Parameter(torch.randn(WIDTH, 2)), nn.Parameter(torch.randn(2, WIDTH))
+        self.inner, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.merged = False
+
+    def train(self, mode: bool = True) -> MergedWeight:
+        if self.merged == mode:
+            self.inner.weight.data += (self.low @ self.high).data * (-1 if mode else 1)
+            self.merged = not mode
+        super().train(mode)
+        return self
+
+    def mid(self, h: Tensor) -> Tensor:
+        weight = self.inner.weight if self.merged else self.inner.weight + self.low @ self.high
+        return self.norm(F.linear(h, weight))
+
+
+class FilledBuffer(Net):
+    """A buffer that `eval()` fills."""
+
+    def setup(self) -> None:
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("unit", torch.zeros(WIDTH, WIDTH))
+
+    def train(self, mode: bool = True) -> FilledBuffer:
+        if not mode:
+            self.unit.copy_(F.normalize(self.inner.weight.detach(), dim=1))
+        super().train(mode)
+        return self
+
+    def mid(self, h: Tensor) -> Tensor:
+        return F.linear(h, F.normalize(self.inner.weight, dim=1) if self.training else self.unit)
+
+
+class MeanOfCalls(Net):
+    """A list of what was seen in evaluation mode."""
+
+    def setup(self) -> None:
+        self.means: list[Tensor] = []
+
+    def mid(self, h: Tensor) -> Tensor:
+        if not self.training:
+            self.means.append(h.mean(0))
+            h = h - sum(self.means) / len(self.means)
+        return h
+
+
 # -- what trains as in plain PyTorch ----------------------------------------------------------------------------------
 
 

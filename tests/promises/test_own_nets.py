@@ -16,10 +16,14 @@ import ganherd
 import little
 from ganherd import recipe_file
 from ganherd.errors import UserError
-from ganherd.herd import autotune
+from ganherd.herd import autotune, streams
 from ganherd.herd.engine import Engine, Plan
 from ganherd.herd.explain import explain
+from ganherd.herd.state import buffers_of
+from ganherd.herd.streams import Streams
 from ganherd.run.assemble import Assembly, assemble
+from ganherd.run.finish import make_mixture
+from ganherd.run.preview import Preview
 from promises import own_nets
 from promises.test_fused_equals_separate import differences
 
@@ -223,6 +227,44 @@ def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Pat
     for value in herd.state.values():
         value.copy_(value.flip(0))
     assert engine.advance(1, 2, herd.no_sums()) == 2
+
+
+@pytest.mark.parametrize(
+    "net",
+    [own_nets.CachedWeight, own_nets.MergedWeight, own_nets.FilledBuffer, own_nets.MeanOfCalls, own_nets.Pruned],
+)
+def test_a_mixture_samples_as_each_member_alone_in_evaluation_mode(tmp_path: Path, net: type) -> None:
+    """In plain PyTorch: the weights are loaded, then `eval()` is called, then the net."""
+    assembly = herd_of(tmp_path, net)
+    Engine(assembly.herd, plan_of("loop")).advance(0, 2, assembly.herd.no_sums())
+    preview = Preview(assembly)
+    preview.look(2)
+    made = make_mixture(assembly, 2)
+    made.save(tmp_path / "mixture")
+    for mixture in (made, ganherd.load(tmp_path, trust_code=True)):
+        for member in (1, 0, 1):
+            tensors = mixture.generator(member)[1]
+            z, _ = mixture._noise(member, streams.key(0, streams.SAMPLE, 0, member, 0), np.arange(1))
+            wanted = alone(net, tensors)(z) * mixture.scale + mixture.offset
+            (images,) = mixture.images(member, -1, 64)
+            assert np.abs(images - wanted.clamp(0, 255).numpy()).max() < 0.51
+    seeds = streams.keys(np.zeros(2, np.int64), np.zeros(2, np.int64), np.arange(2))
+    noise = Streams(seeds, 0).prior((streams.PREVIEW,), (64, 3), "normal", torch.float64)
+    breed, state = assembly.herd.breeds.all[0], assembly.herd.state
+    for member, views in enumerate(_each(breed.g.views(state["g.ema"]))):
+        tensors = views | {name: value[member] for name, value in buffers_of(state, "g").items()}
+        assert torch.allclose(preview.images[member], alone(net, tensors)(noise[member]), atol=1e-9)
+
+
+def _each(views: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    return [{name: value[member] for name, value in views.items()} for member in range(2)]
+
+
+def alone(net: type, tensors: dict[str, torch.Tensor]) -> Any:
+    """Return a function that calls a fresh net with these parameters and buffers, in evaluation mode."""
+    module = net(shape=(1, 3, 3), latent=3).double()
+    module.load_state_dict(tensors)
+    return torch.no_grad()(module.eval())
 
 
 @pytest.mark.parametrize("engine", ["loop", "fused"])

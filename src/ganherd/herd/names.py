@@ -81,7 +81,8 @@ def _refuse_compiled(module: nn.Module) -> None:
         if isinstance(layer, torch.jit.ScriptModule) or compiled:
             call = "torch.compile" if compiled else "torch.jit"
             raise UserError(
-                f"{type(module).__name__} cannot be stacked, since {what} is compiled with {call}: leave {call} out."
+                f"{type(module).__name__}{where(module)} cannot be stacked, since {what} is compiled with {call}: "
+                f"leave {call} out."
             )
 
 

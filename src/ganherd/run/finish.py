@@ -101,7 +101,7 @@ def _generators(exported: State, breed: Breed, net: Net, rows: Sequence[int]) ->
     """Those of one breed, which are these rows of what was exported."""
     own = {name: value[list(rows)] for name, value in breed.view(exported).items()}
     views = {name: value.clone() for name, value in breed.g.views(own["g.params"]).items()}
-    module = twin(breed.g.module).cpu().eval()
+    module = twin(breed.g.module).cpu()
     return Generators(net, len(breed.slots), module, views, buffers_of(own, "g"))
 
 

@@ -14,7 +14,8 @@ from ganherd.herd import streams
 from ganherd.herd.breeds import Breed
 from ganherd.herd.custom import twin
 from ganherd.herd.engine import Herd
-from ganherd.herd.play import EitherWay
+from ganherd.herd.evaluation import Evaluated
+from ganherd.herd.play import EitherWay, Tensors
 from ganherd.herd.state import Blueprint, buffers_of, members_of
 from ganherd.herd.streams import Streams
 from ganherd.run.assemble import Assembly
@@ -46,7 +47,8 @@ class Preview:
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
-        self._plays = {breed: EitherWay(_evaluated(breed.g)) for breed in assembly.herd.breeds.all}
+        self._plays: dict[Breed, EitherWay] = {}
+        self._evaluated = {breed: Evaluated(breed.g.module) for breed in assembly.herd.breeds.all}
         self._found: tuple[int, tuple[float, list[float]]] | None = None
 
     def _rows(self, member: int) -> Tensor:
@@ -97,7 +99,26 @@ class Preview:
             turns = np.stack([np.resize(np.array(labels), _IMAGES) for labels in each])
             inputs += (torch.from_numpy(turns).to(herd.device),)
         keys = torch.from_numpy(streams.keys(seeds, streams.PREVIEW, streams.INSIDE)).to(herd.device)
-        return self._plays[breed](views, buffers, lambda: keys, inputs)[0].cpu()
+        return self._images(breed, views, buffers, keys, inputs).cpu()
+
+    def _images(
+        self, breed: Breed, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]
+    ) -> Tensor:
+        """Return the images of some members [n, 64, …]: all at once, or of one after another if each needs a copy of the net."""
+        each = [
+            (
+                {name: value[row] for name, value in (views | buffers).items()},
+                tuple(value[row] for value in inputs),
+                key,
+            )
+            for row, key in enumerate(keys)
+        ]
+        evaluated = self._evaluated[breed]
+        if evaluated.needs_copies(*each[0]):
+            return torch.stack([evaluated(*member) for member in each])
+        if breed not in self._plays:
+            self._plays[breed] = EitherWay(_evaluated(breed.g))
+        return self._plays[breed](views, buffers, lambda: keys, inputs)[0]
 
     def draw(self, path: Path) -> None:
         """The images of the last look, a row for each member of the first replica; drawn by the first rank."""
