@@ -73,7 +73,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(0, "it is no regular file", str(path))
+        raise OSError(0, "it is not a regular file", str(path))
     return descriptor
 
 
@@ -81,7 +81,7 @@ def open_binary(path: Path, most: int | None = None) -> BufferedReader:
     """Open a regular file of at most `most` bytes (default: what fits the machine's memory).
 
     Raises:
-        OSError: The file cannot be opened, is no regular file, or is too large.
+        OSError: The file cannot be opened, is not a regular file, or is too large.
     """
     handle = open(open_regular(path), "rb")  # noqa: SIM115 - the caller closes it
     size, most = os.fstat(handle.fileno()).st_size, most or memory() or _MEMORY

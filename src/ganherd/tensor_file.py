@@ -28,7 +28,7 @@ def read(path: Path, sha256: str, check: Callable[[Tensors], None]) -> Tensors:
         check: Called before any number is read, with tensors on the device "meta" of the declared shapes and types.
 
     Raises:
-        OSError: The file cannot be read, is no regular file, or does not fit the machine's memory.
+        OSError: The file cannot be read, is not a regular file, or does not fit the machine's memory.
         Unfit: It is not what was written.
     """
     files.open_binary(path).close()  # a regular file of a possible size

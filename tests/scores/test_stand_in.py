@@ -154,7 +154,7 @@ def test_a_script_is_loaded_only_with_leave_and_only_if_it_is_the_stated_one(
         (f"{bare}#sha256={stated[:40]}", "64 hexadecimal digits"),
         (tmp_path / "none.pt", "no TorchScript that can be loaded"),
         (f"{tmp_path / 'no.pt'}#sha256={stated}", "cannot be read"),
-        (f"{tmp_path}#sha256={stated}", "is not a file"),
+        (f"{tmp_path}#sha256={stated}", "is not a regular file"),
     ):
         assert says in cli(*words, "--trust-code", "--network", network).sentence
 

@@ -26,6 +26,7 @@ from ganherd.herd.state import Habits, Seat, State, takes_label
 from ganherd.herd.streams import MemberRandomness
 from ganherd.herd.trial import batch_sizes, first_that_runs
 from ganherd.herd.tryout import CannotRun, try_out
+from ganherd.herd.where import where
 from ganherd.nets.catalog import is_foreign
 from ganherd.own_code import importable_from
 from ganherd.recipe import Recipe
@@ -241,7 +242,9 @@ def _refuse_misplaced_label(net: nn.Module) -> None:
     """Labels are given as the second input, so `y` must be the second argument."""
     given = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     if takes_label(net) and given[1:2] != ["y"]:
-        raise UserError(f"forward of {type(net).__name__} must take y as its second argument, after its input.")
+        raise UserError(
+            f"forward of {type(net).__name__}{where(net)} must take y as its second argument, after its input."
+        )
 
 
 def _try_once(
@@ -263,7 +266,7 @@ def _try_once(
         with MemberRandomness(torch.tensor(0)):
             x = g(torch.randn(rows, recipe.nets.latent), *((y,) if takes_label(g) else ()))
         if not isinstance(x, torch.Tensor):
-            raise UserError(f"the generator {name} returns a {type(x).__name__}: it must return one tensor.")
+            raise UserError(f"the generator {name}{where(g)} returns a {type(x).__name__}: it must return one tensor.")
         answered: list[Shape] = []
         if tuple(x.shape) == (rows, *dataset.shape):
             with MemberRandomness(torch.tensor(1)):
