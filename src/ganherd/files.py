@@ -24,6 +24,7 @@ from ganherd.host import memory
 
 NEW = ".new-"  # how names of files begin that are being written
 MOST_JSON = 64 << 20  # bytes of a JSON file; that of a hundred thousand members is smaller
+_DEEPEST = 32  # folders within folders of a run, more than any has; Python 3.11 walks a thousand at most
 _MEMORY = 64 << 30  # bytes that a file may have if the machine does not say how much memory it has
 
 
@@ -119,6 +120,8 @@ def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
         skipped: Names of folders at the top that are not looked into.
     """
     for top, folders, files in os.walk(folder):
+        if len(Path(top).relative_to(folder).parts) > _DEEPEST:
+            raise UserError(f"{folder} holds folders within folders, {_DEEPEST} deep, which no run has: remove them.")
         for name in (*folders, *files):
             path = os.path.join(top, name)
             try:

@@ -82,6 +82,12 @@ def test_a_socket_in_a_run_folder_is_refused(cli: Cli, hostile: Path, monkeypatc
         assert "is neither a file nor a folder" in answer.sentence
 
 
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_a_run_folder_that_is_nested_deeper_than_any_run_is_refused(cli: Cli, hostile: Path, command: str) -> None:
+    (hostile / "samples" / "/".join("a" * 40)).mkdir(parents=True)
+    assert "holds folders within folders" in cli(command, hostile).sentence
+
+
 def test_a_mixture_folder_by_itself_is_looked_at_too(cli: Cli, hostile: Path) -> None:
     os.mkfifo(hostile / "mixture" / "pipe")
     assert "is neither a file nor a folder" in cli("sample", hostile / "mixture", "-o", "x.npz").sentence
