@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # must be set before anything imports Triton
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a launcher such as nohup ignores it, and commands would inherit that
 settings.register_profile("ganherd", deadline=None, derandomize=True)  # no test waits on the clock or on luck
 settings.load_profile("ganherd")
 
