@@ -5,9 +5,11 @@ import signal
 import sys
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-if next(os.environ[name] for name in _RANKS if name in os.environ) == sys.argv[1]:
-    os.kill(os.getpid(), signal.SIGKILL)
 
-from ganherd.comm.__main__ import main  # noqa: E402 - the dead rank has loaded nothing
+if __name__ == "__main__":
+    if next(os.environ[name] for name in _RANKS if name in os.environ) == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-main()
+    from ganherd.comm.__main__ import main  # the dead rank has loaded nothing
+
+    main()
