@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from torch import Tensor, nn
 
 import ganherd
 import little
@@ -21,7 +22,7 @@ from ganherd.errors import UserError
 from ganherd.recipe import Data
 from ganherd.run.folder import RunFolder
 from ganherd.scores import score, score_runs
-from ganherd.scores.gam_judges import load_judges
+from ganherd.scores.gam_judges import Judges, load_judges
 from ganherd.scores.gam_runs import contest
 
 
@@ -253,3 +254,31 @@ def test_judges_of_mnist_know_real_from_fake(tmp_path: Path) -> None:
     ganherd.train("mnist-gan-d", settings, run=tmp_path / "run", quiet=True)
     found = contest([tmp_path / "run"], samples=2000)
     assert (found.real_errors < 0.5).all() and (np.diag(found.verdict.errors) < 0.9).all()
+
+
+class MergedInEvaluation(nn.Module):
+    """Its weight is merged when `eval()` is called, as nets with re-parametrised layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = (nn.Parameter(torch.randn(4)) for _ in range(2))
+        self.merged = torch.zeros(4)
+
+    def train(self, mode: bool = True) -> MergedInEvaluation:
+        self.merged = (self.one + self.other).detach()
+        return super().train(mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ (self.one + self.other if self.training else self.merged)
+
+
+def test_each_judge_is_loaded_before_it_is_put_into_evaluation_mode() -> None:
+    alone = [MergedInEvaluation() for _ in range(2)]
+    params = {
+        name: torch.stack([dict(one.named_parameters())[name].detach() for one in alone]) for name in ("one", "other")
+    }
+    judges = Judges(MergedInEvaluation(), params, {}, ["hinge"] * 2, 0.0, 1.0, 0)
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    for member, net in enumerate(alone):
+        expected = net.eval()(torch.from_numpy(x)).detach().double().numpy()
+        assert np.allclose(judges.logits(member, x, np.zeros(5, np.int64)), expected)

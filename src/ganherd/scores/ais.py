@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ganherd.errors import UserError
-from ganherd.herd.custom import twin
+from ganherd.herd.evaluation import own_module
 from ganherd.herd.state import takes_label
 from ganherd.scores.ais_hmc import Chains, Decoder, Hmc, Likelihood, full_precision
 
@@ -192,11 +192,8 @@ def decoder_of(
     if not (0 <= member < mixture.members and 0 <= replica < mixture.replicas):
         raise UserError(f"there is no member {member} of replica {replica}; both are counted from 0.")
     breed, own = mixture.generator(member, replica)
-    module = twin(breed.module)
-    with torch.no_grad():
-        for name, value in (*module.named_parameters(), *module.named_buffers()):
-            value.copy_(own[name])
-    module.to(device, dtype).eval().requires_grad_(False)
+    tensors = {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in own.items()}
+    module = own_module(breed.module, tensors).requires_grad_(False)
     scale, offset = mixture.scale, mixture.offset
     if mixture.is_image:
         scale, offset = scale / 255, offset / 255

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ganherd.data import source
 from ganherd.errors import UserError
-from ganherd.herd.names import called
+from ganherd.herd.evaluation import own_module
 from ganherd.herd.play import logits_of
 from ganherd.herd.state import Blueprint, buffers_of, takes_label
 from ganherd.run import checkpoint
@@ -39,7 +39,7 @@ def norms_of(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 class Judges:
     """The discriminators of one run."""
 
-    module: nn.Module
+    module: nn.Module  # as it trains
     params: dict[str, Tensor]  # [N, …]
     buffers: dict[str, Tensor]  # [N, …]
     losses: list[str]  # [N] what each was trained with
@@ -56,7 +56,7 @@ class Judges:
         """float64 [n] of rows of one set, in the data's own units."""
         if self.normed and len(x) < 2:
             raise UserError("judges with batch norm look at two samples at least: give a larger -n.")
-        like = next(iter(self.params.values()))
+        like, judge = next(iter(self.params.values())), self._judge(member)
         out = []
         with torch.no_grad():
             for rows in np.array_split(np.arange(len(x)), -(-len(x) // _BLOCK)):  # alike in size, so that none is tiny
@@ -64,12 +64,16 @@ class Judges:
                 given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
                 if takes_label(self.module):
                     given += (torch.from_numpy(y[rows]).to(like.device),)
-                state = {name: value[member] for name, value in self.params.items()}
-                state |= {
-                    name: value[member].clone() for name, value in self.buffers.items()
-                }  # which a pass may change
-                out.append(logits_of(called(self.module, state, given)).reshape(-1).double().cpu())
+                out.append(logits_of(judge(*given)).reshape(-1).double().cpu())
         return np.asarray(torch.cat(out).numpy())
+
+    def _judge(self, member: int) -> nn.Module:
+        """Return a member's discriminator in evaluation mode, all but batch norm."""
+        judge = own_module(self.module, {name: value[member] for name, value in (self.params | self.buffers).items()})
+        for norm in norms_of(judge):
+            norm.train()
+            norm.track_running_stats = False  # it keeps none of what it sees
+        return judge
 
 
 def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_code: bool = False) -> Judges:
@@ -90,10 +94,6 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
     offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
     device = best_device()
     params = net.views(found.state["d.params"])
-    d = d.to(device, found.state["d.params"].dtype).eval()
-    for norm in norms_of(d):
-        norm.train()
-        norm.track_running_stats = False  # it keeps none of what it sees
     return Judges(
         d,
         {name: value.to(device) for name, value in params.items()},
