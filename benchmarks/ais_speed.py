@@ -13,8 +13,8 @@ import time
 
 import torch
 
+from ganherd.metrics.ais.ais import Decoder, Settings, bdmc, log_likelihood
 from ganherd.nets.mlp import MlpGenerator
-from ganherd.scores.ais import Decoder, Settings, bdmc, log_likelihood
 
 
 def decoder(hidden: list[int], latent: int, device: str) -> Decoder:

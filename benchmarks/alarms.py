@@ -22,14 +22,14 @@ import torch
 from failing_gans import KINDS, recipe, told
 
 import ganherd
-from ganherd import recipe_file
-from ganherd.herd.engine import Plan, place
-from ganherd.run.assemble import assemble
-from ganherd.run.budget import Budget
-from ganherd.run.folder import RunFolder
-from ganherd.run.loop import Trainer
-from ganherd.run.progress import Progress
-from ganherd.run.stop import StopRequest
+from ganherd.herd.engine.engines import Plan, place
+from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
+from ganherd.training.budget import Budget
+from ganherd.training.loop import Trainer
+from ganherd.training.setup.assemble import assemble
+from ganherd.training.stop_request import StopRequest
+from ganherd.util.progress import Progress
 
 
 def train(settings: dict[str, Any], path: Path) -> Trainer:

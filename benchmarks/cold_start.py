@@ -25,14 +25,14 @@ from typing import Any
 _INTERVAL = 0.01  # seconds between samples
 # (part of a file's path, function) -> phase; the outermost match of a stack wins
 PHASES = {
-    ("run/loop.py", "train"): "training loop",
-    ("run/finish.py", ""): "mixture",
+    ("training/loop.py", "train"): "training loop",
+    ("training/finish.py", ""): "mixture",
     ("scores/", ""): "scores",
     ("report/", ""): "report",
-    ("herd/autotune.py", "cannot_be_fused"): "trying whether the nets can be fused",
-    ("herd/engine.py", "members_that_fit"): "measuring memory",
-    ("run/assemble.py", ""): "data and initial weights",
-    ("run/cut.py", ""): "data and initial weights",
+    ("herd/engine/autotune.py", "cannot_be_fused"): "trying whether the nets can be fused",
+    ("herd/engine/engines.py", "members_that_fit"): "measuring memory",
+    ("training/setup/assemble.py", ""): "data and initial weights",
+    ("training/setup/member_data.py", ""): "data and initial weights",
     ("data/", ""): "data and initial weights",
     ("importlib/_bootstrap", ""): "importing",
     ("<frozen importlib", ""): "importing",
@@ -43,8 +43,8 @@ ACTIVITIES = {
     ("kernels/shapes.py", "_seconds"): "timing candidate tiles",
     ("triton/compiler/", ""): "compiling kernels",
     ("triton/backends/", ""): "compiling kernels",
-    ("herd/graph.py", "_capture"): "capturing or warming up",
-    ("herd/graph.py", "_replay"): "replaying",
+    ("herd/engine/cuda_graph.py", "_capture"): "capturing or warming up",
+    ("herd/engine/cuda_graph.py", "_replay"): "replaying",
 }
 
 
@@ -57,7 +57,7 @@ def phase_of(stack: list[FrameType]) -> tuple[str, str]:
     """Return phase and activity of a stack, outermost frame first."""
     phase = "other"
     for frame in stack:
-        if frame.f_code.co_name == "rate" and frame.f_code.co_filename.endswith("herd/engine.py"):
+        if frame.f_code.co_name == "rate" and frame.f_code.co_filename.endswith("herd/engine/engines.py"):
             phase = f"measuring engine {frame.f_locals['plan'].name}"
             break
         if found := next((name for rule, name in PHASES.items() if _matches(frame, rule)), None):
@@ -107,7 +107,7 @@ def main() -> None:
         sampler = Sampler()
         sampler.start()
         kernels = _count_kernels()
-        from ganherd.cli import main as ganherd
+        from ganherd.cli.main import main as ganherd
 
         sys.argv = ["ganherd", "train", *options.words, "--run", f"{folder}/run"]
         try:

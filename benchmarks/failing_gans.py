@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ganherd import recipe_file
-from ganherd.data import source
+from ganherd.data import dataset
+from ganherd.recipe import recipe_file
 
 IMAGES = 5  # that the memorising GAN has to learn by heart
 
@@ -150,7 +150,7 @@ def recipe(kind: str, folder: Path, seed: int, seeds: int, steps: int | None = N
 
 def _few_images(path: Path) -> Path:
     """Some images of the digit 3 to train on; all the others are held out."""
-    digits = source.load(recipe_file.load("digits-wcgan").data)
+    digits = dataset.load(recipe_file.load("digits-wcgan").data)
     x = np.concatenate([digits.x[digits.y == 3], digits.x_test[digits.y_test == 3]])
     x = x[np.random.default_rng(0).permutation(len(x))]
     y = np.zeros(len(x), np.int64)

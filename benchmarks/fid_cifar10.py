@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ganherd.data.source import Dataset, load
-from ganherd.recipe import Data
-from ganherd.scores import networks
-from ganherd.scores.features import Features, best_device, extract
-from ganherd.scores.frechet import distance, of_groups
-from ganherd.scores.groups import Group
-from ganherd.scores.moments import moments
-from ganherd.scores.networks import Network
+from ganherd.data.dataset import Dataset, load
+from ganherd.features import networks
+from ganherd.features.extract import Features, best_device, extract
+from ganherd.features.moments import moments
+from ganherd.features.networks import Network
+from ganherd.metrics.frechet import distance, of_groups
+from ganherd.metrics.groups import Group
+from ganherd.recipe.schema import Data
 
 
 def seconds(start: float) -> float:

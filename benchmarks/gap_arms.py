@@ -12,9 +12,9 @@ import kept
 import numpy as np
 
 import ganherd
-from ganherd.data.source import load
-from ganherd.run.folder import RunFolder
-from ganherd.scores.modes import POINTS, Coverage, Modes, coverage, modes_of
+from ganherd.data.dataset import load
+from ganherd.metrics.modes import POINTS, Coverage, Modes, coverage, modes_of
+from ganherd.runs.folder import RunFolder
 
 ARMS = {"one": "gan", "apart": "apart4", "gap": "gap4"}  # by the end of their recipes' names
 # Four that swap and four that do not in one run: a GPU is kept waiting by the launches of a step, whose number is the same

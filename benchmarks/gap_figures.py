@@ -19,7 +19,7 @@ from pathlib import Path
 import kept
 
 import ganherd
-from ganherd import figures
+from ganherd.report import figures
 
 RUNS = "$RUNS"  # where the runs lie, in the recipe of one that starts from others
 TRY = 1000  # images that costs are taken of, trained and held out

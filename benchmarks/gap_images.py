@@ -61,7 +61,7 @@ def arms(data: str, gran_width: int | None = None) -> dict[str, Arm]:
     narrow: tuple[str, ...] = ()
     mixed: tuple[str, ...] = ()
     if gran_width:
-        from ganherd import recipe_file
+        from ganherd.recipe import recipe_file
 
         breeds = [one.model_dump() for one in recipe_file.load(f"{data}-gap-c4", []).nets.breeds]
         for one in breeds:
@@ -81,10 +81,10 @@ def arms(data: str, gran_width: int | None = None) -> dict[str, Arm]:
 def scored(run: str, data_name: str, samples: int) -> Row:
     """Scores of the mixture, and of each member by itself, every one from so many samples of its own."""
     import ganherd
-    from ganherd.data.source import load
-    from ganherd.run.folder import RunFolder
-    from ganherd.scores import score
-    from ganherd.scores.of_run import reference_for
+    from ganherd.data.dataset import load
+    from ganherd.runs.folder import RunFolder
+    from ganherd.scoring import score
+    from ganherd.scoring.one_run import reference_for
 
     metrics = ["classifier_score", "histogram", *(["fid"] if data_name == "cifar10" else [])]
     mixture, data = ganherd.load(run), load(RunFolder.open(run).recipe.data)

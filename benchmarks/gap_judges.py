@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 import ganherd
-from ganherd.data import source
-from ganherd.run.folder import RunFolder
-from ganherd.scores.gam_judges import Judges, load_judges, norms_of
+from ganherd.data import dataset
+from ganherd.runs.folder import RunFolder
+from ganherd.scoring.gam_judges import Judges, load_judges, norms_of
 
 BLOCK = 512  # rows that statistics are taken of together
 WAYS = ("as trained", "real", "half real, half fakes", "each set alone")
@@ -56,7 +56,7 @@ def called_real(module: nn.Module, x: torch.Tensor) -> float:
 
 def compared(run: Path, samples: int) -> list[dict[str, Any]]:
     """A row for each judge of the run and each way."""
-    data, mixture = source.load(RunFolder.open(run).recipe.data), ganherd.load(run)
+    data, mixture = dataset.load(RunFolder.open(run).recipe.data), ganherd.load(run)
     judges = load_judges(run, mixture.shape, len(data.labels))
     like = next(iter(judges.params.values()))
 

@@ -18,8 +18,8 @@ from typing import Any
 from gap_study import Arm, Row, aligned, each, opened, parser, write
 from kept import told
 
-from ganherd import pictures
-from ganherd.scores.stacked import SAMPLES
+from ganherd.metrics.stacked_modes import SAMPLES
+from ganherd.viz import pictures
 
 HERE = Path(__file__).parent / "results"
 ARMS = {
@@ -41,14 +41,14 @@ PUBLISHED = {  # modes and KL
 def measured(run: str, samples: int) -> Row:
     """Modes and KL of each member, of their mean, of the best, and of the mixture."""
     import ganherd
-    from ganherd.data.source import load
-    from ganherd.run.folder import RunFolder
-    from ganherd.scores import stacked
-    from ganherd.scores.features import best_device
-    from ganherd.scores.material import Material
+    from ganherd.data.dataset import load
+    from ganherd.features.extract import best_device
+    from ganherd.features.material import Material
+    from ganherd.metrics import stacked_modes
+    from ganherd.runs.folder import RunFolder
 
     mixture, data = ganherd.load(run).to(best_device()), load(RunFolder.open(run).recipe.data)
-    found, other = (stacked.measure(Material(mixture, data, samples, s, per="member"), samples) for s in (0, 1))
+    found, other = (stacked_modes.measure(Material(mixture, data, samples, s, per="member"), samples) for s in (0, 1))
     modes, kl = list(found["per_member"].values()), list(found["per_member_kl"].values())
     best = other["best_member"]
     return {

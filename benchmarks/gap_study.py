@@ -16,8 +16,8 @@ import kept
 from called import command
 
 import ganherd
-from ganherd.errors import UserError
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError
 
 Row = dict[str, Any]
 Measure = Callable[

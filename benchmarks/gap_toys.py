@@ -32,7 +32,7 @@ from gap_toys_show import beside, differences, draw, table
 from kept import told
 
 import ganherd
-from ganherd.data.prepare import end_with_parent
+from ganherd.data.shards.prepare import end_with_parent
 
 HERE = Path(__file__).parent / "results"
 _RATES = [

@@ -10,8 +10,8 @@ import numpy as np
 from gap_arms import ARMS, KINDS
 from scipy.stats import t as student
 
-from ganherd import pictures
-from ganherd.pictures import DATA, GENERATED, INK
+from ganherd.viz import pictures
+from ganherd.viz.pictures import DATA, GENERATED, INK
 
 _PAIRS = (("gap", "apart"), ("apart", "one"), ("gap", "one"))
 _WORDS = {"one": "one GAN", "apart": "four apart", "gap": "GAP ×4"}

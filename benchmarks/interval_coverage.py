@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.scores import frechet, intervals, prdc
-from ganherd.scores.kid import SUBSETS, kid
-from ganherd.scores.moments import moments
+from ganherd.features.moments import moments
+from ganherd.metrics import frechet, prdc
+from ganherd.metrics.kid import SUBSETS, kid
+from ganherd.metrics.statistics import intervals
 
 SETTINGS = {  # features, shift and scale of the samples against the data's standard normal distribution
     "the same, 8 features": (8, 0.0, 1.0),

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ganherd import recipe_file
-from ganherd.errors import Interrupted, UserError
-from ganherd.run.folder import RunFolder
+from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import Interrupted, UserError
 
 
 def state(path: Path, recipe: str, settings: Sequence[str]) -> str:

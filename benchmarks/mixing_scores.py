@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ganherd.recipe_scores import BY, more_is_better
-from ganherd.scores.features import Features
-from ganherd.scores.moments import moments
-from ganherd.strategies import aims, topology
-from ganherd.strategies.aims import Seen
-from ganherd.strategies.mixing import FrechetScore, Score, VariationScore, evolve, summarise, uniform
-from ganherd.strategies.reweighted import CapturedScore, Oriented
+from ganherd.features.extract import Features
+from ganherd.features.moments import moments
+from ganherd.recipe.mixture_scores import BY, more_is_better
+from ganherd.strategies.cellular import topology
+from ganherd.strategies.mixing import objectives
+from ganherd.strategies.mixing.mixing import FrechetScore, Score, VariationScore, evolve, summarise, uniform
+from ganherd.strategies.mixing.objectives import Seen
+from ganherd.strategies.mixing.reweighted import CapturedScore, Oriented
 
 CLASSES, REAL, TIMED, GENERATIONS = 10, 1500, 300, 5000
 
@@ -34,7 +35,7 @@ def scores(name: str, each: list[Seen], reference: Any, samples: int) -> Score:
     if name in ("modes", "stacked_modes"):  # what is timed does not depend on how modes are told
         places, most = (8, samples // 8) if name == "modes" else (1000, 4)
         return CapturedScore(torch.randint(0, most, (len(each), places)), samples)
-    aim = aims.find(name, reference, samples, lambda features: torch.device("cpu"))
+    aim = objectives.find(name, reference, samples, lambda features: torch.device("cpu"))
     assert aim is not None
     parts = [aim.of(one) for one in each]
     stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}

@@ -29,8 +29,8 @@ import torch
 from called import command
 
 import ganherd
-from ganherd import pictures
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
+from ganherd.viz import pictures
 
 HERE = Path(__file__).parent / "results"
 # What the papers print (not credible under the usual protocol), and what was measured elsewhere after 585 epochs

@@ -27,10 +27,10 @@ import torch
 from scipy.stats import t as student
 
 import ganherd
-from ganherd import recipe_file
-from ganherd.data.source import load
-from ganherd.pictures import DATA, GENERATED, INK, new_figure
-from ganherd.scores import score_seeds
+from ganherd.data.dataset import load
+from ganherd.recipe import recipe_file
+from ganherd.scoring import score_seeds
+from ganherd.viz.pictures import DATA, GENERATED, INK, new_figure
 
 METRICS = ("label_accuracy", "fid")
 NAMES = {"label_accuracy": "label accuracy", "fid": "FID by the digits' classifier"}

@@ -29,8 +29,8 @@ import numpy as np
 import PIL
 from PIL import Image
 
-from ganherd.data.prepare import prepare
-from ganherd.host import cores
+from ganherd.data.shards.prepare import prepare
+from ganherd.util.host import cores
 
 AT_ONCE = 256  # files that a process of a baseline takes
 

@@ -27,8 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ganherd.comm import heartbeat
-from ganherd.homes import data_home
+from ganherd.comm.liveness import heartbeat
+from ganherd.util.paths import data_home
 
 PERIOD = 0.25  # seconds
 GIB = 2**20  # KiB, in which the system counts
@@ -92,9 +92,9 @@ def traffic(run: Path) -> dict[str, float]:
 
 def difference(run: Path, other: Path) -> float:
     """The largest one of any number of the nets, optimisers and settings of two herds."""
-    from ganherd.run import checkpoint
-    from ganherd.run.assemble import assemble
-    from ganherd.run.folder import RunFolder
+    from ganherd.runs import checkpoint
+    from ganherd.runs.folder import RunFolder
+    from ganherd.training.setup.assemble import assemble
 
     nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
     folders = [RunFolder(path).checkpoints for path in (run, other)]

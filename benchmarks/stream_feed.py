@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ganherd.data.feed import Feed
+from ganherd.data.dataset import Dataset, load
 from ganherd.data.partition import partition
-from ganherd.data.shards import Index, Settings, Shard, header
-from ganherd.data.source import Dataset, load
-from ganherd.data.stream_feed import StreamFeed, make_feed
-from ganherd.recipe import Data
+from ganherd.data.shards.shards import Index, Settings, Shard, header
+from ganherd.herd.feed import Feed
+from ganherd.herd.stream_feed import StreamFeed, make_feed
+from ganherd.recipe.schema import Data
 
 
 def made(out: Path, classes: int, count: int, size: int) -> Dataset:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import ganherd
-from ganherd import sampling
+from ganherd.mixture import sampling
 
 
 class MyGenerator(nn.Module):

@@ -52,7 +52,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.chdir(tmp_path / "here")
 
     def call(*words: object) -> Answer:
-        from ganherd.cli import main
+        from ganherd.cli.main import main
 
         monkeypatch.setattr(sys, "argv", ["ganherd", *map(str, words)])
         capsys.readouterr()

@@ -33,8 +33,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if importlib.util.find_spec("mpi4py") is None or shutil.which("mpiexec", path=beside) is None:
             pytest.skip("no MPI (make test installs one)")
     for marker in item.iter_markers("data"):
-        from ganherd.data.home import NAMED, find
-        from ganherd.homes import data_home
+        from ganherd.data.readers.named import NAMED, find
+        from ganherd.util.paths import data_home
 
         for name in marker.args:
             there = find(name) if name in NAMED else (data_home() / name).exists()

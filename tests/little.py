@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import ganherd
-from ganherd.errors import Interrupted, UserError
-from ganherd.run.record import CLOCK_FIELDS, FILE_FIELDS, PROCESS_EVENTS
+from ganherd.runs.records import CLOCK_FIELDS, FILE_FIELDS, PROCESS_EVENTS
+from ganherd.util.errors import Interrupted, UserError
 
 NETS: dict[str, dict[str, Any]] = {
     # a gradient penalty, batch norm in the generator, several critic updates
@@ -82,9 +82,9 @@ def write_recipe(folder: Path, **settings: Any) -> Path:
 def be_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out what comes after the mixture and takes most of a little run's time."""
     monkeypatch.setattr("ganherd.report.write", lambda *_, **__: None)
-    monkeypatch.setattr("ganherd.run.finish.write_scores", lambda *_: {})
-    monkeypatch.setattr("ganherd.run.finish.write_picture", lambda *_: None)
-    monkeypatch.setattr("ganherd.pictures.png", lambda picture: b"")
+    monkeypatch.setattr("ganherd.training.finish.write_scores", lambda *_: {})
+    monkeypatch.setattr("ganherd.training.finish.write_picture", lambda *_: None)
+    monkeypatch.setattr("ganherd.viz.pictures.png", lambda picture: b"")
 
 
 def train(run: Path, settings: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ def resume(run: Path, budget: str | None = None) -> None:
 
 def command(*words: object) -> int:
     """The exit code of a `ganherd` command, run in this process."""
-    from ganherd.cli import main
+    from ganherd.cli.main import main
 
     before, sys.argv = sys.argv, ["ganherd", *map(str, words)]
     try:
@@ -122,7 +122,7 @@ def tensors(checkpoint: Path) -> dict[str, Any]:
 
 
 def steps(run: Path) -> list[int]:
-    from ganherd.run import checkpoint
+    from ganherd.runs import checkpoint
 
     return checkpoint.steps(run / "checkpoints")
 
@@ -214,7 +214,8 @@ def dying_after(operations: int, folder: Path) -> Iterator[None]:
 
 _STABLE = """
 import json, os, signal, sys, time
-import torch, ganherd.cli, ganherd.run.start, ganherd.data.partition, sklearn.datasets, matplotlib.figure, torch._functorch.vmap
+import sklearn.datasets, matplotlib.figure, torch, torch._functorch.vmap
+import ganherd.cli.main, ganherd.training.start, ganherd.data.partition
 for line in sys.stdin:
     words, log, seconds = json.loads(line)
     child = os.fork()
@@ -225,7 +226,7 @@ for line in sys.stdin:
         os.close(0)
         sys.argv = ["ganherd", *words]
         try:
-            ganherd.cli.main()
+            ganherd.cli.main.main()
         except SystemExit as end:
             os._exit(int(end.code or 0))
         os._exit(99)

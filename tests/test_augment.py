@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ganherd.augment import POLICIES, augment, numbers
-from ganherd.errors import UserError
+from ganherd.util.errors import UserError
 
 ALL = ("colour", "translation", "cutout", "flip")
 

@@ -72,7 +72,7 @@ def test_every_command_parses(document: str, line: str) -> None:
     """Options and arguments are those of the command; nothing is run."""
     import typer
 
-    from ganherd.cli import app
+    from ganherd.cli.main import app
 
     words = shlex.split(re.sub(r"\s*>.*| #.*", "", line))[1:]
     command = typer.main.get_command(app)
@@ -88,7 +88,7 @@ def test_every_command_parses(document: str, line: str) -> None:
 
 @pytest.mark.parametrize(("document", "line"), [c for c in COMMANDS if " train" in c[1]], ids=lambda value: str(value))
 def test_every_recipe_and_override_is_valid(document: str, line: str) -> None:
-    from ganherd import recipe_file
+    from ganherd.recipe import recipe_file
 
     words = shlex.split(re.sub(r"\s*>.*| #.*", "", line))[2:]
     overrides = [value for option, value in pairwise(words) if option == "--set"]
@@ -110,7 +110,7 @@ def _recipes_of(line: str) -> list[str]:
 
 @pytest.mark.parametrize(("document", "line"), COMMANDS, ids=lambda value: str(value))
 def test_every_recipe_that_a_command_names_exists(document: str, line: str) -> None:
-    from ganherd import recipe_file
+    from ganherd.recipe import recipe_file
 
     there = {name for name, _ in recipe_file.names()} | MADE_BY_READERS
     for name in _recipes_of(line):
@@ -125,7 +125,7 @@ def test_a_recipe_that_does_not_exist_would_be_noticed() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_recipes_and_python_in_blocks_are_what_they_seem(document: Path) -> None:
-    from ganherd import recipe_file
+    from ganherd.recipe import recipe_file
 
     for block in blocks(document, "python"):
         assert ast.parse(block).body

@@ -11,7 +11,7 @@ import pytest
 
 import ganherd
 from commands import own_cache
-from ganherd.errors import UserError
+from ganherd.util.errors import UserError
 from little import environment
 
 __all__ = ["own_cache"]  # a fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ganherd
-from ganherd.errors import UserError
-from ganherd.homes import cache_home, data_home
+from ganherd.util.errors import UserError
+from ganherd.util.paths import cache_home, data_home
 
 HOMES = {"GANHERD_DATA": data_home, "GANHERD_CACHE": cache_home}
 
@@ -50,4 +50,4 @@ def test_an_unknown_home_folder_is_one_sentence(monkeypatch: pytest.MonkeyPatch)
 def test_no_other_module_reads_the_variables_or_the_home_folder() -> None:
     package = Path(ganherd.__file__).parent
     asks = re.compile(r"environ.*GANHERD_(?:DATA|CACHE)|Path\.home\(\)|[\"']~/")
-    assert {p.name for p in package.rglob("*.py") if asks.search(p.read_text())} == {"homes.py"}
+    assert {p.name for p in package.rglob("*.py") if asks.search(p.read_text())} == {"util/paths.py"}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ganherd.data.prepare import prepare
-from ganherd.data.shards import Index
-from ganherd.errors import UserError
+from ganherd.data.shards.prepare import prepare
+from ganherd.data.shards.shards import Index
+from ganherd.util.errors import UserError
 
 COUNTS = {"ant": 9, "bee": 5, "cat": 14}
 

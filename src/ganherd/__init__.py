@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd.errors import Interrupted, UserError
-from ganherd.recipe import Recipe
+from ganherd.recipe.schema import Recipe
+from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ganherd.mixture import Mixture
-    from ganherd.run.start import Run
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.training.start import Run
 
-__version__ = "0.1.0"
 __all__ = ["Interrupted", "Recipe", "UserError", "load", "resume", "train"]
 
 
@@ -39,8 +39,8 @@ def train(
     In a mapping, the nets (`nets.generator`, `nets.discriminator`, those of `nets.breeds`) may be classes: your own plain
     `nn.Module`s for one GAN.
     """
-    from ganherd import recipe_file, trust
-    from ganherd.run import start
+    from ganherd.recipe import recipe_file, trust
+    from ganherd.training import start
 
     if isinstance(recipe, dict):
         recipe = _with_names(recipe)
@@ -52,14 +52,14 @@ def train(
 
 def resume(path: str | Path, overrides: Sequence[str] = (), *, quiet: bool = False, trust_code: bool = False) -> Run:
     """Goes on with an interrupted run, exactly; `overrides` may give it a longer train.budget."""
-    from ganherd.run import start
+    from ganherd.training import start
 
     return start.resume(path, overrides, quiet, trust_code)
 
 
 def load(path: str | Path, *, trust_code: bool = False) -> Mixture:
     """The mixture of a run. Loading executes no code of the run's; `trust_code` lets it import the nets that it names."""
-    from ganherd import mixture
+    from ganherd.mixture import mixture
 
     return mixture.load(path, trust_code)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ganherd.cli import main
+from ganherd.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ganherd.errors import UserError
+from ganherd.util.errors import UserError
 
 
 def numbers(policy: Sequence[str]) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ganherd.recipe import Recipe, parse_budget
-from ganherd.run.progress import duration, size
+from ganherd.recipe.schema import Recipe, parse_budget
+from ganherd.util.progress import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
 FEW = 100  # images of a class below which a GAN may learn them by heart
@@ -91,15 +91,16 @@ def recommend(source: str, facts: dict[str, Any], data: Sequence[str] = (), prep
 
     `data` are overrides that reading the data needed; `prepared`: it has one size, which stays.
     """
-    from ganherd import recipe_file
-    from ganherd.run import budget, dry
+    from ganherd.recipe import recipe_file
+    from ganherd.training import budget
+    from ganherd.training.setup import dry_run
 
     look = look_at(source, facts)
     rule = choose(look)
     recipe = recipe_file.load(rule.recipe)
     known = ["data.bad_images=skip"] if recipe.data.bad_images == "skip" else []
     sets = overrides(rule, look, recipe, [one for one in data if one not in known], prepared)
-    measured = dry.describe(recipe_file.load(rule.recipe, sets))  # from nothing: memory and time are the same
+    measured = dry_run.describe(recipe_file.load(rule.recipe, sets))  # from nothing: memory and time are the same
     seconds, length, more = measured["seconds"] + (_seconds(rule.first) if rule.first else 0.0), "", notes(look, facts)
     held = recipe.data.holdout
     if facts["holdout"] not in (None, held):
@@ -137,7 +138,7 @@ def _typed(recipe: str, sets: Sequence[str]) -> str:
 
 def _seconds(recipe: str) -> float:
     """How long the first phase takes: those of the packaged recipes are times."""
-    from ganherd import recipe_file
+    from ganherd.recipe import recipe_file
 
     unit, amount = parse_budget(recipe_file.load(recipe).train.budget)
     return amount if unit == "seconds" else 0.0

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from ganherd.errors import UserError
+from ganherd.util.errors import UserError
 
 LAUNCHERS = ("srun", "mpiexec", "torchrun")
 MARK = "# Written by `ganherd launch slurm`"  # in its second line: such a file may be written again

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import little
-from ganherd.bench import cellular, products
-from ganherd.bench.cellular import REFERENCE, Asked
-from ganherd.recipe_file import load
-from ganherd.strategies.profile import ROUTINES
+from ganherd.bench import cellular_cost, products
+from ganherd.bench.cellular_cost import REFERENCE, Asked
+from ganherd.recipe.recipe_file import load
+from ganherd.runs.profile import ROUTINES
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +21,12 @@ def little_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cellular, "IMAGES", 300)
+    monkeypatch.setattr(cellular_cost, "IMAGES", 300)
 
 
 def test_the_reference_is_the_published_table() -> None:
     known = [seconds for seconds in REFERENCE.values() if seconds is not None]
-    assert sum(known) == pytest.approx(cellular.REFERENCE_TOTAL, abs=0.06)
+    assert sum(known) == pytest.approx(cellular_cost.REFERENCE_TOTAL, abs=0.06)
     assert set(REFERENCE) == {*ROUTINES, "data loading"}
 
 
@@ -39,7 +39,7 @@ def test_every_routine_has_a_row_and_they_add_up(capsys: pytest.CaptureFixture[s
     assert spent > 0.8 * rows["total"]["ganherd"]  # little is spent outside of them
     assert rows["total"]["floor"] == pytest.approx(rows["update"]["floor"] + rows["evaluate"]["floor"])
     assert rows["data loading"]["ganherd"] is None and rows["update"]["grid"] == [2, 2]
-    text = cellular.table(list(rows.values()))
+    text = cellular_cost.table(list(rows.values()))
     assert "in update" in text and "16.70" not in text and "reference: left out" in text
     assert len({len(line) for line in text.splitlines()[1:10]}) == 1
 
@@ -49,10 +49,10 @@ def test_the_reference_stands_only_beside_the_settings_that_it_was_measured_with
 ) -> None:
     def total(**changes: int) -> float | None:
         spent = dict.fromkeys(ROUTINES, 1.0)
-        cost = cellular.Cost(4, 1, spent, sum(spent.values()), 0.1, "loop")
-        monkeypatch.setattr(cellular, "run", lambda *_, **__: cost)
+        cost = cellular_cost.Cost(4, 1, spent, sum(spent.values()), 0.1, "loop")
+        monkeypatch.setattr(cellular_cost, "run", lambda *_, **__: cost)
         monkeypatch.setattr(products, "floor", lambda *_: {"update": 1.0})
-        rows = cellular.measure(Asked(**changes), lambda _: None)
+        rows = cellular_cost.measure(Asked(**changes), lambda _: None)
         return next(row["reference"] for row in rows if row["routine"] == "total")
 
     assert total() == 16.7 and total(batches=30) is None and total(grid=3) is None
@@ -89,11 +89,11 @@ def test_where_it_stops_fitting_is_told_and_ends_it(monkeypatch: pytest.MonkeyPa
     def full(*arguments: object, **settings: object) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 3 GiB")
 
-    monkeypatch.setattr(cellular, "run", full)
+    monkeypatch.setattr(cellular_cost, "run", full)
     kept: list[int] = []
-    rows = cellular.sizes(Asked(), (8, 12), lambda text: None, lambda so_far: kept.append(len(so_far)))
+    rows = cellular_cost.sizes(Asked(), (8, 12), lambda text: None, lambda so_far: kept.append(len(so_far)))
     assert kept == [1]
-    assert [row["grid"] for row in rows] == [8] and "out of memory" in cellular.sizes_table(rows)
+    assert [row["grid"] for row in rows] == [8] and "out of memory" in cellular_cost.sizes_table(rows)
 
 
 @pytest.mark.parametrize("words", [("--grid-sizes", "two"), ("--grid-sizes", "0"), ("-o", "x.json")])

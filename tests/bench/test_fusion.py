@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from commands import cli, own_cache
-from ganherd.bench import fusion, one
-from ganherd.bench.fusion import Asked, Found
-from ganherd.bench.processes import processes
-from ganherd.bench.show import draw, table
-from ganherd.errors import UserError
+from ganherd.bench import throughput
+from ganherd.bench.rivals import rows as one
+from ganherd.bench.rivals.processes import processes
+from ganherd.bench.throughput import Asked, Found
+from ganherd.bench.throughput_text import draw, table
+from ganherd.util.errors import UserError
 
 __all__ = ["cli", "own_cache"]  # fixtures
 
@@ -29,7 +30,7 @@ def found(*rows: dict) -> Found:
         "floor_member_steps_per_second": [5000.0, 10000.0],
     }
     out = Found("a machine", "cuda", "bf16", rates, {"wcgan": case}, [{"case": "wcgan", **row} for row in rows])
-    fusion._compare(out)
+    throughput._compare(out)
     return out
 
 
@@ -92,12 +93,12 @@ def test_slow_nets_have_two_digits_and_no_column_is_empty() -> None:
     assert " 1.0 " in eager and " 0.95 " in fused and "× eager" in head and "× processes" not in head
     told: list[str] = []
     for each in out.rows:
-        fusion._tell(each, told.append)
+        throughput._tell(each, told.append)
     assert told == ["  wcgan, 1 member, eager: 1.0 member-steps/s", "  wcgan, 1 member, fused: 0.95 member-steps/s"]
 
 
 def test_the_command_names_the_files_that_it_wrote(cli, monkeypatch) -> None:
-    monkeypatch.setattr(fusion, "measure", lambda asked, say, keep: found(row("eager", 10, 100.0)))
+    monkeypatch.setattr(throughput, "measure", lambda asked, say, keep: found(row("eager", 10, 100.0)))
     answer = cli("bench", "fusion", "-o", "made/rows.png")
     assert answer.out.splitlines()[-2:] == ["rows     made/rows.json", "picture  made/rows.png"]
     assert Path("made/rows.json").is_file() and Path("made/rows.png").is_file()
@@ -117,13 +118,13 @@ def started(monkeypatch) -> list[list[str]]:
         )
         return real([sys.executable, "-c", f"import sys; {says}"], **settings)
 
-    monkeypatch.setattr(fusion.subprocess, "Popen", start)
+    monkeypatch.setattr(throughput.subprocess, "Popen", start)
     return asked
 
 
 def test_a_process_that_dies_costs_one_row(started) -> None:
     """The sizes after it are measured by another one."""
-    rows = list(fusion._rows("wcgan", "eager", (1, 10, 100), 0.1, "cuda", "bf16", True, lambda text: None))
+    rows = list(throughput._rows("wcgan", "eager", (1, 10, 100), 0.1, "cuda", "bf16", True, lambda text: None))
     assert [words[1] for words in started] == ["1,10,100", "100"]
     assert [r["members"] for r in rows] == [1, 10, 100]
     assert rows[1]["error"] == "Killed" and "noise" in rows[1]["detail"] and "error" not in rows[2]
@@ -133,16 +134,16 @@ def test_a_row_is_there_before_the_next_is_measured(monkeypatch) -> None:
     says = "import time; print('{\"members\": 1}', flush=True); time.sleep(600)"
     real = subprocess.Popen
     monkeypatch.setattr(
-        fusion.subprocess, "Popen", lambda _, **settings: real([sys.executable, "-c", says], **settings)
+        throughput.subprocess, "Popen", lambda _, **settings: real([sys.executable, "-c", says], **settings)
     )
-    rows = fusion._rows("mlp", "eager", (1, 4), 0.1, "cuda", "bf16", True, lambda text: None)
+    rows = throughput._rows("mlp", "eager", (1, 4), 0.1, "cuda", "bf16", True, lambda text: None)
     assert next(rows) == {"members": 1}
     rows.close()  # and the process ends with its reader
 
 
 def test_processes_are_never_more_than_ten(started) -> None:
     for sizes in ((1, 16, 256), (1, 4)):
-        list(fusion._rows("mlp", "processes", sizes, 0.1, "cuda", "bf16", True, lambda text: None))
+        list(throughput._rows("mlp", "processes", sizes, 0.1, "cuda", "bf16", True, lambda text: None))
     assert [words[1] for words in started] == ["10", "4"]
 
 

@@ -15,10 +15,10 @@ import pytest
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.data.source import load
-from ganherd.errors import UserError
-from ganherd.run.folder import RunFolder
+from ganherd.data.dataset import load
+from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -73,7 +73,7 @@ def test_a_tiny_study_runs_and_keeps_what_was_tried(
 ) -> None:
     """In this process; two seeds, a few steps, few samples."""
     little.be_brief(monkeypatch)
-    monkeypatch.setattr("ganherd.mixture._NOISES", 512)
+    monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)
     monkeypatch.setattr(study["gap_arms"], "POINTS", 100)
 
     def here(jobs: Any, runs: Path, processes: int) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def test_both_fours_may_be_one_run(
 ) -> None:
     """As on a GPU: four that swap and four that do not, and one GAN that is the first of these."""
     little.be_brief(monkeypatch)
-    monkeypatch.setattr("ganherd.mixture._NOISES", 512)
+    monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)
     arms = study["gap_arms"]
     monkeypatch.setattr(arms, "POINTS", 100)
     job = arms.Job("grid25", arms.BOTH, 0, 2, ("train.budget=6steps", "strategy.gap.every=2steps"))
@@ -158,7 +158,7 @@ def test_a_kept_run_of_other_settings_is_refused(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     little.be_brief(monkeypatch)
-    monkeypatch.setattr("ganherd.mixture._NOISES", 512)
+    monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)
     arms, kept = study["gap_arms"], study["kept"]
     job = arms.Job("r15", "one", 0, 1, ("train.budget=3steps",))
     path, seconds = arms.trained(job, tmp_path)

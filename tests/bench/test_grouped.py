@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from ganherd.bench.cases import CASES, recipe_of
-from ganherd.bench.grouped import GroupedHerd, GroupedNet
-from ganherd.bench.plain import Pair, Work
+from ganherd.bench.rivals.grouped import GroupedHerd, GroupedNet
+from ganherd.bench.rivals.plain import Pair, Work
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.recipe import Net
+from ganherd.recipe.schema import Net
 
 NARROW = {
     "wcgan": ({"width": 4}, {"width": 2, "dropout": 0.0}, (3, 16, 16)),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ganherd.bench import alpha_beta as ab
-from ganherd.bench import scaling
+from ganherd.bench.scaling import alpha_beta as ab
+from ganherd.bench.scaling import scaling
 from little import command
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ganherd.bench import ways
 from ganherd.bench.cases import CASES, recipe_of
-from ganherd.bench.grouped import GroupedHerd
-from ganherd.bench.plain import Pair, Work
+from ganherd.bench.rivals import ways
+from ganherd.bench.rivals.grouped import GroupedHerd
+from ganherd.bench.rivals.plain import Pair, Work
 
 
 def work(name: str, device: str, precision: str = "float32", batch: int = 4) -> Work:

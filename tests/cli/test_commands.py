@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 
-from ganherd.run import dry
-from ganherd.scores import known_metrics
+from ganherd.scoring import known_metrics
+from ganherd.training.setup import dry_run
 from small import LABELS, small_recipe
 
 METRICS = {"label_accuracy", "histogram", "diversity"}
@@ -104,9 +104,11 @@ def test_a_dry_run_says_what_is_known_before_it_measures(cli, mine, monkeypatch,
         before.append(capsys.readouterr())
         return 1000
 
-    monkeypatch.setattr(dry, "memory_per_member", step)
-    monkeypatch.setattr(dry, "LONG", 0.0)
-    monkeypatch.setattr(dry.autotune, "choose", lambda *given: pytest.fail("a step takes too long to measure engines"))
+    monkeypatch.setattr(dry_run, "memory_per_member", step)
+    monkeypatch.setattr(dry_run, "LONG", 0.0)
+    monkeypatch.setattr(
+        dry_run.autotune, "choose", lambda *given: pytest.fail("a step takes too long to measure engines")
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     name = mine(engine={"device": "auto", "without_gpu": "take folder-perclass-small"})
     answer = cli("train", name, "--dry-run")
@@ -227,7 +229,7 @@ def test_a_run_without_a_mixture_names_both_ways_to_one(cli, run) -> None:
 
 def test_a_time_that_is_over_is_told(cli, mine, monkeypatch) -> None:
     """Planned by a rate that was measured too high; what is left is never more than the time."""
-    monkeypatch.setattr("ganherd.run.start.measure", lambda *_: (1e4, 0.0))
+    monkeypatch.setattr("ganherd.training.start.measure", lambda *_: (1e4, 0.0))
     answer = cli("train", mine(), "--run", "new", "--budget", "1s")
     steps = json.loads(Path("new/run.json").read_text())["step"]
     assert f"the time is over: it ends at step {steps:,}, 9,800 were planned" in answer.err

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 import ganherd
-from ganherd import recipe_file
-from ganherd.compare import differences, downstream, entry, page, recipes, show
-from ganherd.errors import Interrupted
+from ganherd.compare import compare_recipes, comparison_page, comparison_text, differences, downstream, entry
+from ganherd.recipe import recipe_file
+from ganherd.util.errors import Interrupted
 from small import small_recipe
 
 METRICS = ("--metrics", "diversity,kid", "--network", "pixels", "-n", 40)
@@ -118,9 +118,9 @@ def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(da
 
 
 def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> None:
-    from ganherd.run import start
+    from ganherd.training import start
 
-    monkeypatch.setattr(page, "write", lambda facts, folder: {})
+    monkeypatch.setattr(comparison_page, "write", lambda facts, folder: {})
     begin, begun = start.begin, []
 
     def interrupted(recipe, path, name, *rest, **settings):
@@ -167,7 +167,7 @@ def test_points_are_not_called_images(cli) -> None:
     answer = cli("compare", "r15-gan", "r15-apart4", "--budget", "2steps", "--seeds", 1, *few)
     assert "At equal points seen" in answer.out and "images" not in answer.out
     found = Path("comparisons/r15-gan-vs-r15-apart4")
-    labels = page.draw(json.loads((found / "compare.json").read_text())).axes[0].get_xticklabels()
+    labels = comparison_page.draw(json.loads((found / "compare.json").read_text())).axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == ["in 2steps", "equal points"]
     assert "images" not in (found / "compare.html").read_text().split("<body", 1)[1]
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_compared(cli, two, data) -> None:
 
 
 def test_images_are_counted_as_they_are_shown(data) -> None:
-    from ganherd import recipe_file
+    from ganherd.recipe import recipe_file
 
     recipe = recipe_file.load(small_recipe(data, train={"n_critic": 3, "skip_d": 1}))
     seen = entry.look_at(recipe)
@@ -232,7 +232,9 @@ def test_a_verdict_needs_an_interval_without_zero() -> None:
 def test_a_panel_names_the_direction_that_the_verdict_goes_by(metric: str, goal: str) -> None:
     entries = {name: {"scores": {metric: {"value": 1.0}}} for name in ("a", "b")}
     training = {"recipes": {"a": {}, "b": {}}, "seeds": 1, "budget": "10steps"}
-    drawn = page.draw({"bases": {"budget": {"entries": entries}}, "training": training, "data": {"name": "x"}})
+    drawn = comparison_page.draw(
+        {"bases": {"budget": {"entries": entries}}, "training": training, "data": {"name": "x"}}
+    )
     assert goal in drawn.axes[0].get_title(loc="left")
 
 
@@ -242,20 +244,22 @@ def test_unequal_seconds_are_said() -> None:
         "training": {"recipes": {"a": {}, "b": {}}, "seeds": 2, "budget": "20s"},
         "bases": {"budget": {"entries": rows}},
     }
-    assert any("not equal (15.0 to 20.0)" in note for note in show.notes(facts, "budget"))
+    assert any("not equal (15.0 to 20.0)" in note for note in comparison_text.notes(facts, "budget"))
     rows["b"]["device_seconds"] = 19.8
-    assert not any("not equal" in note for note in show.notes(facts, "budget"))
+    assert not any("not equal" in note for note in comparison_text.notes(facts, "budget"))
 
 
 def test_a_time_is_all_for_the_training(monkeypatch, data, tmp_path) -> None:
-    from ganherd.run import length, start
+    from ganherd.training import run_length, start
 
     seen = {}
-    monkeypatch.setattr(length, "rate", lambda *arguments: 30.0)  # member-steps a second: ten steps of three members
+    monkeypatch.setattr(
+        run_length, "rate", lambda *arguments: 30.0
+    )  # member-steps a second: ten steps of three members
     monkeypatch.setattr(
         start, "train_on", lambda rescue, assembly, plan, folder, budget, *rest: seen.update(vars(budget))
     )
-    asked = recipes.Asked.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
+    asked = compare_recipes.Asked.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
     assert asked.is_time
     start.begin(asked.recipes["a"], tmp_path / "run", quiet=True, whole=True)
     assert seen["deadline"] == 5.0 and seen["steps"] == 49
@@ -292,36 +296,36 @@ def test_a_star_needs_a_paired_difference_to_all_others() -> None:
     assert differences.better({"a": a, "b": b, "c": scored(fid=[5.0, 4.0, 6.0], recall=[0.0, 0.1, 0.2])}) == {
         "recall": "b"
     }
-    text = show.text(facts_of({"a": a, "b": b}, 3))
+    text = comparison_text.text(facts_of({"a": a, "b": b}, 3))
     by_score = {line.split()[0]: line for line in text.split("difference")[0].splitlines() if line}
     assert "4.000 *" not in text and by_score["fid"].index("*") > by_score["fid"].index("5.003")
     assert "*" not in by_score["kid"] and "~" not in text and "overlap" not in text
-    one = show.text(facts_of({"a": scored(fid=[5.0]), "b": scored(fid=[1.0])}, 1))
+    one = comparison_text.text(facts_of({"a": scored(fid=[5.0]), "b": scored(fid=[1.0])}, 1))
     assert "*" not in one and "~" not in one
 
 
 def test_the_picture_names_the_scores_that_it_leaves_out_and_has_the_units_of_the_table() -> None:
     names = ("fid", "ifid", "kid", "label_accuracy", "precision", "recall", "coverage", "density")
     facts = facts_of({n: scored(**{name: [0.5, 0.6] for name in names}) for n in "ab"}, 2)
-    drawn = page.draw(facts, "compare.html")
+    drawn = comparison_page.draw(facts, "compare.html")
     assert drawn.get_supxlabel() == "Not drawn, but in compare.html: coverage, density."
     accuracy, precision = drawn.axes[3], drawn.axes[4]
     assert accuracy.yaxis.get_major_formatter()(0.5, 0) == "50 %"
     assert "%" not in precision.yaxis.get_major_formatter()(0.5, 0)
     few = facts_of({n: scored(fid=[0.5, 0.6]) for n in "ab"}, 2)
-    assert not page.draw(few, "compare.html").get_supxlabel()
+    assert not comparison_page.draw(few, "compare.html").get_supxlabel()
 
 
 def test_the_page_draws_what_was_measured() -> None:
     rows = {n: {"scores": {"fid": {"value": 2.0}, "modes": {"value": 8}, "skipped": {"kid": "why"}}} for n in "ab"}
-    assert page.panels({"budget": {"entries": rows}}) == ["fid", "modes"]
+    assert comparison_page.panels({"budget": {"entries": rows}}) == ["fid", "modes"]
 
 
 # -- downstream -------------------------------------------------------------------------------------------------------
 
 
 def test_downstream(cli, run, monkeypatch) -> None:
-    monkeypatch.setattr("ganherd.compare.fit.STEPS", (5, 5))
+    monkeypatch.setattr("ganherd.compare.downstream_classifier.STEPS", (5, 5))
     copy = Path(shutil.copytree(run, "copy"))
     answer = cli(
         "compare", "--downstream", copy, "--per-class", "2,9999", "--seeds", 2, "--generated", 20, "--json", "-q"
@@ -344,10 +348,10 @@ def test_downstream(cli, run, monkeypatch) -> None:
 
 def test_good_images_help_and_bad_ones_do_not(run, monkeypatch) -> None:
     """The yardstick measures: the real images themselves stand in for generated ones, then noise does."""
-    monkeypatch.setattr("ganherd.compare.fit.STEPS", (30, 30))
-    from ganherd.compare.fit import Images
-    from ganherd.data.source import load
-    from ganherd.run.folder import RunFolder
+    monkeypatch.setattr("ganherd.compare.downstream_classifier.STEPS", (30, 30))
+    from ganherd.compare.downstream_classifier import Images
+    from ganherd.data.dataset import load
+    from ganherd.runs.folder import RunFolder
 
     data = load(RunFolder(run).recipe.data)
     noise = np.random.default_rng(0).integers(0, 256, data.x.shape).astype(np.uint8)

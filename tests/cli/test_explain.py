@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ganherd.herd.streams import HAS_TRITON
+from ganherd.herd.rng import HAS_TRITON
 from small import small_recipe
 
 ALL, EACH, VMAP = "PyTorch on all members", "PyTorch member by member", "vmap"

@@ -13,8 +13,8 @@ import torch
 
 import ganherd
 from commands import Answer, shared
-from ganherd import mixture
-from ganherd.mixture_file import read_facts
+from ganherd.mixture import mixture
+from ganherd.mixture.mixture_files import read_facts
 from small import small_recipe
 
 Cli = Callable[..., Answer]
@@ -44,7 +44,7 @@ def grid_run(tmp_path_factory: pytest.TempPathFactory, data: Path, own_cache: No
         )
         torch.set_num_threads(1)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ganherd.run.finish.write_scores", lambda *arguments: {})
+            patch.setattr("ganherd.training.finish.write_scores", lambda *arguments: {})
             ganherd.train(recipe, run=path, quiet=True)
     return path
 
@@ -68,7 +68,7 @@ def test_every_neighbourhood_has_its_score(cli: Cli, grid_run: Path) -> None:
 
 
 def test_each_replica_has_the_weights_of_its_own_neighbourhoods(grid_run: Path) -> None:
-    from ganherd.scores.groups import of_grid
+    from ganherd.metrics.groups import of_grid
 
     made = mixture.load(grid_run)
     for replica in range(SEEDS):
@@ -132,7 +132,7 @@ def test_the_table_of_an_ensemble_says_what_it_was_before(cli: Cli, grid_run: Pa
 
 
 def test_the_search_never_loses_to_the_best_generator_alone(grid_run: Path) -> None:
-    from ganherd import ensembles
+    from ganherd.scoring import ensembles
 
     one = ensembles.find(grid_run, 1, samples=64).each[0]
     more = ensembles.find(grid_run, 4, samples=64).each[0]
@@ -140,7 +140,7 @@ def test_the_search_never_loses_to_the_best_generator_alone(grid_run: Path) -> N
 
 
 def test_a_generator_that_is_broken_is_nobodys_partner(grid_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ganherd import ensembles
+    from ganherd.scoring import ensembles
 
     whole = mixture.load(grid_run)
     best = ensembles.find(grid_run, 1, samples=64).each[0].members[0]
@@ -223,7 +223,7 @@ def test_a_network_that_cannot_look_is_told_before_anything_is_trained(
 def test_a_run_whose_network_has_gone_is_not_left_running(
     cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ganherd.scores.lipizzaner_net import LipizzanerNet
+    from ganherd.features.lipizzaner import LipizzanerNet
 
     random = np.random.default_rng(0)
     np.savez("mnist.npz", x=random.integers(0, 256, (40, 1, 28, 28), np.uint8), y=np.arange(40) % 2)
@@ -233,7 +233,7 @@ def test_a_run_whose_network_has_gone_is_not_left_running(
     nets = {"generator": {"name": "mlp", "hidden": [4]}, "discriminator": {"name": "mlp", "hidden": [4]}, "latent": 2}
     recipe = small_recipe("mnist.npz", data={"partition": "all"}, nets=nets, strategy=strategy)
     Path("mine.yaml").write_text(json.dumps(recipe | {"loss": {"name": "non-saturating"}}))
-    monkeypatch.setattr("ganherd.run.finish.write_scores", lambda *arguments: {})
+    monkeypatch.setattr("ganherd.training.finish.write_scores", lambda *arguments: {})
     assert cli("train", "mine.yaml", "--run", "new", "--quiet").code == 0
     Path("net.npz").unlink()
     again = ("train", "--resume", "new", "--budget", "8steps", "--quiet")

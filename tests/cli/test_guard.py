@@ -13,15 +13,15 @@ import pytest
 import torch
 import yaml
 
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.herd import guard
-from ganherd.herd.agreement import Agreement
-from ganherd.herd.guard import Report
-from ganherd.herd.play import EitherWay
+from ganherd.herd.checks import guard
+from ganherd.herd.checks.agreement import Agreement
+from ganherd.herd.checks.guard import Report
+from ganherd.herd.lowering.network import EitherWay
 from ganherd.nets import catalog
-from ganherd.run import guarded
-from ganherd.run.assemble import Assembly, assemble
+from ganherd.recipe import recipe_file
+from ganherd.training.setup import net_guard
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.util.errors import UserError
 from little import be_brief
 from small import small_recipe
 
@@ -108,7 +108,7 @@ def test_a_net_that_even_loop_trains_wrongly_is_refused_with_the_likely_cause(cl
 def test_pictures_and_scores_of_a_net_that_differs_are_made_one_by_one_too(recipe, compared) -> None:
     compared(fused="its output differs by 1.0e-01")
     herd = assembled(recipe)
-    guarded.examine(herd)
+    net_guard.examine(herd)
     assert "its output differs" in herd.herd.d.habits.alone and not EitherWay(herd.herd.d).mapped
     assert EitherWay(herd.herd.g).mapped
 
@@ -161,16 +161,16 @@ def test_without_a_home_folder_a_net_is_compared_each_time(recipe, compared, mon
         raise UserError("The home folder is unknown.")
 
     names, herd = compared(), assembled(recipe)
-    monkeypatch.setattr(guarded, "cache_folder", no_home)
+    monkeypatch.setattr(net_guard, "cache_folder", no_home)
     for _ in range(2):
-        list(guarded.checked(herd))
+        list(net_guard.checked(herd))
     assert len(names) == 4
 
 
 def test_looking_for_a_known_result_moves_no_random_generator(recipe, compared) -> None:
     compared()
     herd, before = assembled(recipe), torch.get_rng_state()
-    list(guarded.checked(herd))
+    list(net_guard.checked(herd))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -178,7 +178,7 @@ def test_a_change_in_a_project_that_is_a_virtual_environment_is_noticed(recipe, 
     paths = sysconfig.get_paths() | {"data": str(Path.cwd()), "purelib": str(Path.cwd() / "lib")}
     monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
     for file, installed in (("nets.py", False), ("library.py", False), ("lib/package.py", True)):
-        assert guarded._is_installed(str(Path.cwd() / file)) == installed
+        assert net_guard._is_installed(str(Path.cwd() / file)) == installed
 
 
 def test_a_run_is_not_continued_with_an_engine_that_differs(cli, recipe, compared) -> None:
@@ -195,29 +195,29 @@ def test_a_run_is_not_continued_with_an_engine_that_differs(cli, recipe, compare
 
 def test_a_net_is_compared_once_and_again_when_its_source_changes(recipe, compared) -> None:
     names, herd = compared(fused="it differs"), assembled(recipe)
-    first = [report for _, report in guarded.checked(herd)]
+    first = [report for _, report in net_guard.checked(herd)]
     assert names == ["generator", "discriminator"]
-    assert [report for _, report in guarded.checked(herd)] == first and len(names) == 2
+    assert [report for _, report in net_guard.checked(herd)] == first and len(names) == 2
     with Path(sys.modules["guarded_nets"].__file__ or "").open("a") as file:
         file.write("# changed\n")
-    list(guarded.checked(herd))
+    list(net_guard.checked(herd))
     assert names == ["generator", "discriminator", "discriminator"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"extent": 1, "engines": {"loop": 3}}', '{"engines": {}}'])
 def test_a_damaged_cache_is_not_believed(recipe, compared, content: str) -> None:
     names, herd = compared(), assembled(recipe)
-    list(guarded.checked(herd))
+    list(net_guard.checked(herd))
     for file in Path("../cache/guard").iterdir():
         file.write_text(content)
-    list(guarded.checked(herd))
+    list(net_guard.checked(herd))
     assert len(names) == 4
 
 
 def test_a_refusal_is_not_remembered(recipe, compared) -> None:
     names, herd = compared(loop="it differs", fused="it differs"), assembled(recipe)
     for _ in range(2):
-        list(guarded.checked(herd))
+        list(net_guard.checked(herd))
     assert names == ["generator", "discriminator", "discriminator"]
 
 
@@ -234,5 +234,5 @@ def test_every_packaged_net_is_the_same_with_every_engine(role, name, cli, data,
     nets = {role: {"name": name}, "latent": 4}
     herd = assemble(recipe_file.load(small_recipe(data, nets=nets, loss={"name": "wasserstein-gp"})))
     monkeypatch.setenv("GANHERD_CACHE", "nothing")
-    for task, report in guarded.checked(herd):
+    for task, report in net_guard.checked(herd):
         assert not any(result.why for result in report.results.values()), (task, report)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
 from ganherd.slurm import MARK, Job, script, slurm_time
 from little import command
 

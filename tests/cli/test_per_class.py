@@ -14,12 +14,12 @@ import pytest
 from PIL import Image
 
 import ganherd
-from ganherd import class_weights, image_folder, sampling
-from ganherd.errors import UserError
+from ganherd.mixture import image_folder, label_weights, sampling
+from ganherd.util.errors import UserError
 from small import LABELS, small_data, small_recipe
 
 if TYPE_CHECKING:
-    from ganherd.run.start import Run
+    from ganherd.training.start import Run
 
 NAMES = ("../猫", "..:猫", "ΣΩ ü")  # two that look the same once they are safe
 
@@ -35,7 +35,7 @@ def odd_run(tmp_path_factory, own_cache) -> Path:
 def trained(recipe: dict[str, Any], path: Path) -> Run:
     """A run that nobody scores."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ganherd.run.finish.write_scores", lambda *arguments: {})
+        patch.setattr("ganherd.training.finish.write_scores", lambda *arguments: {})
         return ganherd.train(recipe, ["train.budget=2steps"], run=path, quiet=True)
 
 
@@ -151,10 +151,10 @@ def test_members_of_one_label_keep_their_shares(run) -> None:
     made = ganherd.load(run)
     made.label_of, made.weights = np.array([0, 0, 1]), np.array([0.3, 0.1, 0.6])
     made.labels = ("a", "b")
-    assert class_weights.weighted(made, "uniform", run).weights == pytest.approx([0.375, 0.125, 0.5])
-    assert class_weights.weighted(made, {"b": 2.0}, run).weights == pytest.approx([0, 0, 1])
+    assert label_weights.weighted(made, "uniform", run).weights == pytest.approx([0.375, 0.125, 0.5])
+    assert label_weights.weighted(made, {"b": 2.0}, run).weights == pytest.approx([0, 0, 1])
     made.label_of = np.array([-1, -1, -1])
     with pytest.raises(UserError, match="stand for labels"):
-        class_weights.weighted(made, "uniform", run)
+        label_weights.weighted(made, "uniform", run)
     with pytest.raises(UserError, match="stand for none"):
         sampling.draw(made, per_class=2)

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from ganherd import recipe_file, recommend
+from ganherd import recommend
+from ganherd.recipe import recipe_file
 from ganherd.recommend import RULES, Look, choose, commands, overrides
 from small import LABELS, small_recipe
 
@@ -99,7 +100,7 @@ def pictures(tmp_path) -> Path:
 def test_few_images_get_steps_enough_and_the_time_of_these(cli, pictures, monkeypatch) -> None:
     measured = {"members": 3, "seconds": 1.5, "engine": "fused", "steps": 25}
     measured |= {f"{what}_bytes": 1 for what in ("state", "training", "data")}
-    monkeypatch.setattr("ganherd.run.dry.describe", lambda recipe: measured)
+    monkeypatch.setattr("ganherd.training.setup.dry_run.describe", lambda recipe: measured)
     found = json.loads(cli("data", "inspect", pictures, "--recommend", "--json").out)["recommend"]
     assert found["commands"] == [f"ganherd train mnist-wcgan --set data.source={pictures} --budget 2000steps"]
     assert found["seconds"] == 120.0  # of 2,000 steps, not of 25
@@ -132,7 +133,7 @@ def test_for_people(cli, tmp_path, monkeypatch) -> None:
         "data_bytes": 1,
     }
     asked = []
-    monkeypatch.setattr("ganherd.run.dry.describe", lambda recipe: asked.append(recipe) or measured)
+    monkeypatch.setattr("ganherd.training.setup.dry_run.describe", lambda recipe: asked.append(recipe) or measured)
     out = cli("data", "inspect", points, "--recommend").out
     assert "recommended: r15" in out and "about 1 min 30 s" in out
     assert f"ganherd train r15 --set data.source={points} --set data.points=null" in out
@@ -146,7 +147,7 @@ def test_what_the_recipe_reads_otherwise_is_said_and_not_said_twice(cli, tmp_pat
     """Images of 64 pixels, one of them broken: the recipe skips it anyway, and holds out another part than is shown."""
     measured = {"members": 2, "seconds": 1.0, "engine": "fused", "steps": 3000}
     measured |= {f"{what}_bytes": 1 for what in ("state", "training", "data")}
-    monkeypatch.setattr("ganherd.run.dry.describe", lambda recipe: measured)
+    monkeypatch.setattr("ganherd.training.setup.dry_run.describe", lambda recipe: measured)
     for k in range(20):
         path = tmp_path / "photos" / "ab"[k % 2] / f"{k}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
 from small import small_data, small_recipe
 
 

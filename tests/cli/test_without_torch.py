@@ -73,7 +73,7 @@ for words in {asked!r}:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            from ganherd.cli import main
+            from ganherd.cli.main import main
             main()
         except SystemExit as end:
             code = end.code or 0

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ganherd.comm import agree
-from ganherd.comm.base import Communicator, Placement
-from ganherd.comm.detect import connect, detect
-from ganherd.comm.local import Local
-from ganherd.comm.mpi import Mpi
+from ganherd.comm import handshake
+from ganherd.comm.backends.detect import connect, detect
+from ganherd.comm.backends.local import Local
+from ganherd.comm.backends.mpi import Mpi
+from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.placement import place
-from ganherd.errors import UserError
+from ganherd.util.errors import UserError
 
 ROWS: dict[
     str, tuple[torch.dtype, tuple[int, ...]]
@@ -145,15 +145,17 @@ def check_parts(comm: Communicator) -> None:
 
 def check_disagreements(comm: Communicator) -> None:
     """All ranks hear the same sentence, which names the one that differs."""
-    agree.agree(comm, "recipe", "train:\n  batch: 64\n")
+    handshake.agree(comm, "recipe", "train:\n  batch: 64\n")
     if comm.size == 1:
         return
-    true, other = agree.versions(), comm.rank == 1
-    agree.versions = lambda: {**true, "numpy": "0.0"} if other else true
-    check_sentence(comm, lambda: agree.introduce(comm), f"numpy is {true['numpy']} on rank 0", "and 0.0 on rank 1 on ")
+    true, other = handshake.versions(), comm.rank == 1
+    handshake.versions = lambda: {**true, "numpy": "0.0"} if other else true
+    check_sentence(
+        comm, lambda: handshake.introduce(comm), f"numpy is {true['numpy']} on rank 0", "and 0.0 on rank 1 on "
+    )
     recipe = "train:\n  batch: 32\n" if other else "train:\n  batch: 64\n"
     check_sentence(
-        comm, lambda: agree.agree(comm, "recipe", recipe), "rank 1 on ", "'batch: 32' in place of 'batch: 64'"
+        comm, lambda: handshake.agree(comm, "recipe", recipe), "rank 1 on ", "'batch: 32' in place of 'batch: 64'"
     )
 
 

@@ -2,9 +2,9 @@
 
 import os
 
-from ganherd.comm.detect import connect, detect
-from ganherd.errors import Interrupted
-from ganherd.run.ranks import job
+from ganherd.comm.backends.detect import connect, detect
+from ganherd.comm.ranks import job
+from ganherd.util.errors import Interrupted
 
 with job(lambda: connect(detect(os.environ))) as comm:
     if comm.rank == 1:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ganherd.comm.detect import connect
+from ganherd.comm.backends.detect import connect
 from ganherd.comm.placement import place
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from ganherd.comm.detect import connect
+from ganherd.comm.backends.detect import connect
 from ganherd.comm.placement import place
-from ganherd.strategies.topology import torus
+from ganherd.strategies.cellular.topology import torus
 
 FLOATS = 1000  # of a cell
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from ganherd.comm.base import Communicator, RankLost
-from ganherd.comm.detect import connect, detect
+from ganherd.comm.backends.detect import connect, detect
+from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.placement import place
 
 

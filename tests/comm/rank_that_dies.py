@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ganherd.comm.detect import connect, detect
+from ganherd.comm.backends.detect import connect, detect
 
 
 def main(how: str, folder: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from ganherd.comm.base import Communicator, Placement, RankLost, Survivors
+from ganherd.comm.backends.detect import connect
 from ganherd.comm.buddies import Buddies
-from ganherd.comm.detect import connect
+from ganherd.comm.communicator import Communicator, Placement, RankLost, Survivors
 from ganherd.comm.placement import place
 
 MEMBERS = 7

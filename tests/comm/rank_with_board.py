@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from ganherd.comm.base import Communicator, Placement
-from ganherd.comm.board import Board
-from ganherd.comm.detect import connect
+from ganherd.comm.backends.detect import connect
+from ganherd.comm.communicator import Communicator, Placement
+from ganherd.comm.version_board import Board
 from ganherd.herd.state import State
 
 MEMBERS, FLOATS = 2, 50_000  # of each rank; so large that no message is on its way before its receiver is ready

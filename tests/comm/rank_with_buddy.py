@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from ganherd.comm.base import Communicator, Placement, RankLost
+from ganherd.comm.backends.detect import connect, detect
 from ganherd.comm.buddies import Buddies
-from ganherd.comm.detect import connect, detect
+from ganherd.comm.communicator import Communicator, Placement, RankLost
 from ganherd.comm.placement import place
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from comm.launch import job
+from ganherd.comm.backends.local import Local
 from ganherd.comm.buddies import Buddies
-from ganherd.comm.local import Local
 from ganherd.comm.placement import place
 
 

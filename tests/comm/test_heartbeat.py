@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ganherd.comm.heartbeat import Heartbeat, read
-from ganherd.comm.local import Local
-from ganherd.comm.silence import Silence, in_words
-from ganherd.errors import UserError
+from ganherd.comm.backends.local import Local
+from ganherd.comm.liveness.heartbeat import Heartbeat, read
+from ganherd.comm.liveness.silence import Silence, in_words
+from ganherd.util.errors import UserError
 
 
 def until(found: object) -> None:

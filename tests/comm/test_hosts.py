@@ -16,7 +16,7 @@ import little
 from comm.hosts import Host, hosts, missing, mpiexec, torchrun
 from comm.launch import mpiexec as local_mpiexec
 from comm.test_ulfm import need_ulfm
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
 from promises.test_ranks import assert_same_herd, recipe
 
 PROGRAM = Path(__file__).parent / "rank_over_hosts.py"

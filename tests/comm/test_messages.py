@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganherd.comm.messages import Layout, routes
+from ganherd.comm.row_messages import Layout, routes
 
 HOST = torch.device("cpu")
 HOME = {member: (member % 3, member // 3) for member in range(7)}  # three ranks

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from comm.launch import job
-from ganherd.comm.detect import connect
-from ganherd.errors import UserError
+from ganherd.comm.backends.detect import connect
+from ganherd.util.errors import UserError
 from little import environment
 
 LONG = pytest.mark.long
@@ -54,7 +54,7 @@ def test_a_mistake_that_all_ranks_were_given_ends_each_with_its_own_code(tmp_pat
 def test_ranks_that_do_not_know_of_each_other_are_refused() -> None:
     """As under the mpiexec of another MPI, or srun without its --mpi: each would train the same run."""
     program = (
-        "from ganherd.comm.detect import connect\nfrom ganherd.errors import UserError\n"
+        "from ganherd.comm.backends.detect import connect\nfrom ganherd.util.errors import UserError\n"
         "for environ in ({'PMI_SIZE': '4'}, {'SLURM_STEP_ID': '0', 'SLURM_NTASKS': '4'}):\n"
         "    try:\n        connect('mpi', environ)\n    except UserError as error:\n        print(error)\n"
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganherd.comm.placement import Rectangle, border, place, shares, torus_blocks
-from ganherd.strategies.topology import torus
+from ganherd.strategies.cellular.topology import torus
 
 
 def cells(block: Rectangle, columns: int) -> set[int]:

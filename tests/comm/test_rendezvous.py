@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 import torch.distributed as dist
 
-from ganherd.comm.rendezvous import lost_after, meet
-from ganherd.errors import UserError
+from ganherd.comm.backends.rendezvous import lost_after, meet
+from ganherd.util.errors import UserError
 from little import environment
 
 
@@ -62,7 +62,7 @@ def test_other_sizes_do_not_mix() -> None:
 SILENT = """
 import sys, threading
 import torch.distributed as dist
-from ganherd.comm.rendezvous import Watch
+from ganherd.comm.backends.rendezvous import Watch
 class Hangs:
     def set(self, *words): threading.Event().wait()
 store = dist.HashStore()

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from ganherd import recipe_file
-from ganherd.comm.local import Local
+from ganherd.comm.backends.local import Local
 from ganherd.comm.placement import shares
-from ganherd.comm.speed import ALIKE, weights
-from ganherd.run.balance import balanced, known
-from ganherd.run.ranks import Ranks
+from ganherd.comm.rank_speed import ALIKE, weights
+from ganherd.comm.ranks import Ranks
+from ganherd.recipe import recipe_file
+from ganherd.training.ranks.balance import balanced, known
 
 
 def test_ranks_that_are_nearly_alike_get_equal_shares() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from comm.launch import HERE, job
 from comm.test_ulfm import need_ulfm
-from ganherd.comm.startup import start_timeout
-from ganherd.errors import UserError
-from ganherd.run.spawn import _free_port
+from ganherd.comm.backends.startup import start_timeout
+from ganherd.training.ranks.spawn import _free_port
+from ganherd.util.errors import UserError
 from little import environment
 
 

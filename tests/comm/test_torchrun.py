@@ -12,9 +12,9 @@ import typer
 
 import little
 from comm.launch import job, torchrun
-from ganherd.cli import app
-from ganherd.comm.detect import connect
-from ganherd.errors import UserError
+from ganherd.cli.main import app
+from ganherd.comm.backends.detect import connect
+from ganherd.util.errors import UserError
 
 LONG = pytest.mark.long
 
@@ -51,7 +51,7 @@ def test_all_end_where_the_first_rank_is_killed_also_who_waits_for_the_living(tm
 
 
 def test_what_becomes_of_a_job_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ganherd.comm.torch import Torch
+    from ganherd.comm.backends.torchrun import Torch
 
     comm = object.__new__(Torch)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
@@ -66,7 +66,7 @@ def test_what_becomes_of_a_job_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_of_an_engines_error_the_reason_is_told() -> None:
-    from ganherd.comm.torch import Torch
+    from ganherd.comm.backends.torchrun import Torch
 
     comm = object.__new__(Torch)
     comm.rank = 2

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.data.pickles import read_pickle
-from ganherd.data.source import load
-from ganherd.errors import UserError
-from ganherd.recipe import Data
+from ganherd.data.dataset import load
+from ganherd.data.readers.pickles import read_pickle
+from ganherd.recipe.schema import Data
+from ganherd.util.errors import UserError
 
 RNG = np.random.default_rng(0)
 CIFAR = RNG.integers(0, 256, (12, 3, 32, 32), dtype=np.uint8)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.data.source import Dataset, load
-from ganherd.errors import UserError
-from ganherd.recipe import Data
+from ganherd.data.dataset import Dataset, load
+from ganherd.recipe.schema import Data
+from ganherd.util.errors import UserError
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (20, 3, 6, 5), dtype=np.uint8)

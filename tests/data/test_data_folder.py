@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ganherd.data.folder import decode
-from ganherd.data.source import Dataset, load
-from ganherd.errors import UserError
-from ganherd.recipe import Data
+from ganherd.data.dataset import Dataset, load
+from ganherd.data.readers.class_folders import decode
+from ganherd.recipe.schema import Data
+from ganherd.util.errors import UserError
 
 
 def save(path: Path, value: int = 100, size: tuple[int, int] = (6, 6), mode: str = "L", **options: Any) -> Path:

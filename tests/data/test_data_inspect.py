@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ganherd.data.fetch import DOWNLOADS, Download
-from ganherd.data.home import NAMED
+from ganherd.data.contact_sheet import _summary
+from ganherd.data.dataset import Dataset, load
 from ganherd.data.inspect import contact_sheet, describe, get, inspect, list_sources, text
-from ganherd.data.sheet import _summary
-from ganherd.data.source import Dataset, load
-from ganherd.errors import UserError
-from ganherd.recipe import Data
+from ganherd.data.readers.download import DOWNLOADS, Download
+from ganherd.data.readers.named import NAMED
+from ganherd.recipe.schema import Data
+from ganherd.util.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ganherd.data.dataset import Dataset, hold_out, load
 from ganherd.data.keyed import normal, raw, shuffle
 from ganherd.data.partition import Partition, partition
-from ganherd.data.source import Dataset, hold_out, load
-from ganherd.errors import UserError
-from ganherd.recipe import Data
+from ganherd.recipe.schema import Data
+from ganherd.util.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -212,7 +212,7 @@ def test_partition_does_not_touch_the_global_generator() -> None:
 
 def test_data_needs_no_torch() -> None:
     code = (
-        "import sys, ganherd.data.inspect, ganherd.data.partition; from ganherd.recipe import Data;"
+        "import sys, ganherd.data.inspect, ganherd.data.partition; from ganherd.recipe.schema import Data;"
         "ganherd.data.inspect.load(Data(source='ring8')); sys.exit('torch' in sys.modules)"
     )
     path = [str(ROOT / "src"), *sys.path]

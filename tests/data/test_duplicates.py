@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from ganherd.data import duplicates
+from ganherd.data.dataset import Dataset, load
 from ganherd.data.inspect import describe, text
-from ganherd.data.prepare import prepare
-from ganherd.data.source import Dataset, load
-from ganherd.errors import UserError
-from ganherd.recipe import Data
+from ganherd.data.shards.prepare import prepare
+from ganherd.recipe.schema import Data
+from ganherd.util.errors import UserError
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (40, 1, 6, 6), dtype=np.uint8)

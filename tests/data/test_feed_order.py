@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.data.feed import Feed
-from ganherd.herd import streams
-from ganherd.strategies import fitness
+from ganherd.herd import rng
+from ganherd.herd.feed import Feed
+from ganherd.strategies.cellular import fitness
 
 COUNT = np.array([10, 3, 7, 12, 1])  # images of each member; a batch has 4
-BASE = np.array([streams.key(1, slot) for slot in range(len(COUNT))])
+BASE = np.array([rng.key(1, slot) for slot in range(len(COUNT))])
 
 
 def feed(index: np.ndarray) -> Feed:
@@ -27,7 +27,7 @@ def batch(index: np.ndarray, member: int, c: int) -> np.ndarray:
     """As it is defined, for one member by itself."""
     count = int(COUNT[member])
     epoch, number = divmod(c, -(-count // 4))
-    generator = streams.seed_(torch.Generator(), streams.key(int(BASE[member]), streams.ORDER, epoch))
+    generator = rng.seed_(torch.Generator(), rng.key(int(BASE[member]), rng.ORDER, epoch))
     order = torch.randperm(count, generator=generator).numpy()
     return index[member, order[(4 * number + np.arange(4)) % count]]
 
@@ -58,8 +58,8 @@ def test_cells_are_compared_on_rows_that_each_draws_by_itself(n: int, monkeypatc
     own, seed, cell = feed(rows()), np.full(5, 3), np.arange(5)
     found = fitness.sample(own, cell, seed, cell, 6, n)
     for k in range(5):
-        key = streams.key(3, -streams.FITNESS, k, 6)
-        generator = streams.seed_(torch.Generator(), streams.key(key, streams.ORDER))
+        key = rng.key(3, -rng.FITNESS, k, 6)
+        generator = rng.seed_(torch.Generator(), rng.key(key, rng.ORDER))
         order = torch.randperm(int(COUNT[k]), generator=generator)
         assert int(found.keys[k]) == key
         assert found.rows[k].tolist() == own.own_rows(k)[np.resize(order.numpy(), n)].tolist()

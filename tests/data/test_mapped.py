@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd import recipe_file
-from ganherd.data.source import Dataset, load
-from ganherd.data.stream_feed import make_feed
-from ganherd.errors import UserError
-from ganherd.recipe import Data
-from ganherd.run.assemble import assemble
+from ganherd.data.dataset import Dataset, load
+from ganherd.herd.stream_feed import make_feed
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Data
+from ganherd.training.setup.assemble import assemble
+from ganherd.util.errors import UserError
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.integers(0, 256, (40, 28, 28), dtype=np.uint8), np.arange(40, dtype=np.uint8) % 4

@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 
 from commands import Answer, cli  # noqa: F401
-from ganherd.data import prepare_unit
-from ganherd.data.folder import decode
-from ganherd.data.prepare import prepare
-from ganherd.data.source import load
-from ganherd.recipe import Data
+from ganherd.data.dataset import load
+from ganherd.data.readers.class_folders import decode
+from ganherd.data.shards import worker
+from ganherd.data.shards.prepare import prepare
+from ganherd.recipe.schema import Data
 from trees import facts, refused, shards, tree
 
 
@@ -48,7 +48,7 @@ def test_any_number_of_processes_and_units_gives_the_same_bytes(
 ) -> None:
     tree(tmp_path / "tree")
     prepare(tmp_path / "tree", tmp_path / "one", 6, "random", seed=3, jobs=1)
-    monkeypatch.setattr(prepare_unit, "UNIT", 4)
+    monkeypatch.setattr(worker, "UNIT", 4)
     prepare(tmp_path / "tree", tmp_path / "other", 6, "random", seed=3, jobs=3)
     assert shards(tmp_path / "one") == shards(tmp_path / "other")
     prepare(tmp_path / "tree", tmp_path / "seed", 6, "random", seed=4, jobs=1)
@@ -214,7 +214,7 @@ def test_a_file_that_crashes_its_reader_is_found_and_skipped(tmp_path: Path, mon
             os._exit(11)  # as a decoder in C may
         return decode(path, *rest, **more)
 
-    monkeypatch.setattr(prepare_unit, "decode", trap)
+    monkeypatch.setattr(worker, "decode", trap)
     index = prepare(tmp_path / "tree", tmp_path / "out", 4, jobs=2)
     assert [shard.count for shard in index.shards] == [5, 5] and facts(index).keys() == {"a/03.png"}
     assert "crashes" in facts(index)["a/03.png"]

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import little
-from ganherd.data import prepare as preparing
-from ganherd.data import prepare_unit
-from ganherd.data.folder import decode
-from ganherd.data.prepare import prepare
-from ganherd.data.source import load
-from ganherd.errors import Interrupted
-from ganherd.recipe import Data
+from ganherd.data.dataset import load
+from ganherd.data.readers.class_folders import decode
+from ganherd.data.shards import prepare as preparing
+from ganherd.data.shards import worker
+from ganherd.data.shards.prepare import prepare
+from ganherd.recipe.schema import Data
+from ganherd.util.errors import Interrupted
 from trees import refused, shards, tree
 
 
@@ -51,7 +51,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path, monke
     tree(tmp_path / "tree", {"a": 5, "b": 3})
     tree(tmp_path / "tree", {"grey": 3}, colour=False)
     prepare(tmp_path / "tree", tmp_path / "whole", 4, jobs=1)
-    monkeypatch.setattr(prepare_unit, "UNIT", 2)
+    monkeypatch.setattr(worker, "UNIT", 2)
     monkeypatch.setattr(preparing, "_pool", lambda jobs: Inline())
     read: list[str] = []
 
@@ -59,7 +59,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path, monke
         read.append(str(path))
         return decode(path, *rest, **more)
 
-    monkeypatch.setattr(prepare_unit, "decode", noted)
+    monkeypatch.setattr(worker, "decode", noted)
     rename, moments = Path.replace, 0
     for moment in range(100):
         out, left = tmp_path / f"out-{moment}", moment
@@ -122,9 +122,9 @@ def test_kill_9_loses_nothing_that_was_done_and_leaves_no_worker(
     while any(_alive(pid) for pid in workers):
         time.sleep(0.01)
     read: list[str] = []
-    monkeypatch.setattr(prepare_unit, "UNIT", 2)
+    monkeypatch.setattr(worker, "UNIT", 2)
     monkeypatch.setattr(preparing, "_pool", lambda jobs: Inline())
-    monkeypatch.setattr(prepare_unit, "decode", lambda path, *a, **k: read.append(path.name) or decode(path, *a, **k))
+    monkeypatch.setattr(worker, "decode", lambda path, *a, **k: read.append(path.name) or decode(path, *a, **k))
     seen: list[tuple[int, int]] = []
     prepare(tmp_path / "tree", tmp_path / "out", 4, jobs=2, progress=lambda *at: seen.append(at))
     assert seen[0] == (2 * len(done), 30) and seen[-1] == (30, 30) and len(read) == 30 - 2 * len(done)
@@ -142,7 +142,7 @@ def _alive(pid: int) -> bool:
 
 def test_ctrl_c_is_answered_with_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree(tmp_path / "tree", {"a": 10})
-    monkeypatch.setattr(prepare_unit, "UNIT", 2)
+    monkeypatch.setattr(worker, "UNIT", 2)
 
     def stop(done: int, total: int) -> None:
         if done >= 4:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import little
-from ganherd.data import shards
+from ganherd.data.dataset import load
 from ganherd.data.inspect import describe
-from ganherd.data.shards import Rows, load_shards, verify
-from ganherd.data.source import load
-from ganherd.recipe import Data
+from ganherd.data.shards import shards
+from ganherd.data.shards.shards import Rows, load_shards, verify
+from ganherd.recipe.schema import Data
 from trees import COUNTS, prepared, refused
 
 
@@ -82,9 +82,9 @@ from pathlib import Path
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 from ganherd.data.partition import partition
-from ganherd.data.source import load
-from ganherd.data.stream_feed import make_feed
-from ganherd.recipe import Data
+from ganherd.data.dataset import load
+from ganherd.herd.stream_feed import make_feed
+from ganherd.recipe.schema import Data
 out, room, members = sys.argv[1], sys.argv[2], slice(1, 3)
 settings = Data(source=out, holdout=0.25)
 data = load(settings)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.data import stream_feed
-from ganherd.data.feed import Feed
+from ganherd.data.dataset import Dataset, load
 from ganherd.data.partition import partition
-from ganherd.data.source import Dataset, load
-from ganherd.data.stream_feed import StreamFeed, make_feed
-from ganherd.recipe import Data
+from ganherd.herd import stream_feed
+from ganherd.herd.feed import Feed
+from ganherd.herd.stream_feed import StreamFeed, make_feed
+from ganherd.recipe.schema import Data
 from trees import prepared
 
 BATCH, CPU = 4, torch.device("cpu")
@@ -141,9 +141,9 @@ def test_members_that_share_all_rows_keep_one_list_of_them(data: Dataset) -> Non
 
 def test_a_herd_trains_to_the_same_weights(data: Dataset, tmp_path: Path) -> None:
     """Through the engine, with several critic updates, blocks and members one by one."""
-    from ganherd.herd.engine import Engine, Plan
-    from ganherd.recipe import Recipe
-    from ganherd.run.assemble import assemble
+    from ganherd.herd.engine.engines import Engine, Plan
+    from ganherd.recipe.schema import Recipe
+    from ganherd.training.setup.assemble import assemble
 
     np.savez(tmp_path / "data.npz", x=np.asarray(data.x), y=data.y, x_test=np.asarray(data.x_test), y_test=data.y_test)
     net = {"name": "small", "width": 4}

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ganherd.run import checkpoint
+from ganherd.runs import checkpoint
 
 GONE = object()  # the field is removed
 

@@ -15,8 +15,9 @@ import torch
 import ganherd
 import little
 from ganherd.herd.state import Blueprint
-from ganherd.run import checkpoint, loop
-from ganherd.run.folder import RunFolder
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder
+from ganherd.training import loop
 
 
 @pytest.fixture(autouse=True)
@@ -147,8 +148,8 @@ def test_half_a_line_at_the_end_of_the_records_is_cut_off(tmp_path: Path, runs: 
 
 def test_any_flipped_bit_is_found(tmp_path: Path, runs: tuple[Path, Path]) -> None:
     """Or changes nothing, as one in a blank of state.json."""
-    from ganherd import recipe_file
-    from ganherd.run.assemble import assemble
+    from ganherd.recipe import recipe_file
+    from ganherd.training.setup.assemble import assemble
 
     assembly = assemble(recipe_file.load(runs[0] / "recipe.yaml"))
     blueprints: dict[str, Blueprint] = {"g": assembly.herd.g, "d": assembly.herd.d}

@@ -14,8 +14,9 @@ import pytest
 
 import ganherd
 import little
-from ganherd.run import checkpoint, finish, loop, record
-from ganherd.run.folder import RunFolder
+from ganherd.runs import checkpoint, records
+from ganherd.runs.folder import RunFolder
+from ganherd.training import finish, loop
 from small import small_data, small_recipe
 
 
@@ -56,8 +57,8 @@ REFUSED: dict[str, tuple[Any, str, int | None]] = {
     "the first checkpoint": (checkpoint, "_write", None),
     "a checkpoint": (checkpoint, "_write", 7),
     "the folder of a checkpoint": (checkpoint, "_settle", 7),
-    "a record": (record.Lines, "write", 7),
-    "putting records on the disk": (record.Lines, "settle", 7),
+    "a record": (records.Lines, "write", 7),
+    "putting records on the disk": (records.Lines, "settle", 7),
     "the mixture": (finish, "make_mixture", 24),
 }
 
@@ -122,11 +123,11 @@ def test_a_resume_on_a_disk_still_full_is_75_again(
 def test_a_line_that_the_disk_took_half_of_is_not_written_later(tmp_path: Path) -> None:
     """Out of a buffer, when the file was cut and goes on already."""
     path = tmp_path / "metrics.jsonl"
-    lines = record.Lines(path)
+    lines = records.Lines(path)
     lines.write({"step": 1})
     kept = lines.settle()
     lines.write({"step": 2})
-    again = record.Lines(path, kept)
+    again = records.Lines(path, kept)
     again.write({"step": 3})
     lines.close()
     del lines
@@ -204,7 +205,7 @@ def test_a_run_folder_that_may_only_be_read(disk: Path, whole: Path, capsys: pyt
 def test_scores_that_cannot_be_kept_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ganherd.scores.of_run import keep
+    from ganherd.scoring.one_run import keep
 
     recipe = small_recipe(small_data(tmp_path / "small.npz"), run={"scores": False})
     run = ganherd.train(recipe, run=tmp_path / "run", quiet=True)

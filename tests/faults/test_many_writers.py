@@ -10,7 +10,8 @@ import pytest
 
 import ganherd
 from commands import data, own_cache, run
-from ganherd import files, sampling
+from ganherd.mixture import sampling
+from ganherd.util import files
 
 __all__ = ["data", "own_cache", "run"]  # fixtures
 
@@ -49,7 +50,7 @@ def test_a_file_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path) 
 
 def test_records_that_have_another_name_are_not_written_through(tmp_path: Path) -> None:
     """A copy of a run by hard links, or a stranger's: resuming it must not change the other file."""
-    from ganherd.run.record import Lines
+    from ganherd.runs.records import Lines
 
     (tmp_path / "other").write_text('{"step": 1}\n{"step": 2}\n')
     (tmp_path / "metrics.jsonl").hardlink_to(tmp_path / "other")

@@ -15,15 +15,15 @@ import pytest
 
 import ganherd
 import little
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
 
 FULL = Path("/dev/full")
 # A command without the pictures, scores and report that take most of a little run's time.
-BRIEF = "import little, pytest; little.be_brief(pytest.MonkeyPatch()); from ganherd.cli import main; main()"
+BRIEF = "import little, pytest; little.be_brief(pytest.MonkeyPatch()); from ganherd.cli.main import main; main()"
 # Warns, logs and prints while it trains, as libraries and a user's own nets do.
 NOISY = """
 import logging, warnings
-from ganherd.run import loop
+from ganherd.training import loop
 tick = loop.Trainer.tick
 def noisy(self, step):
     tick(self, step)
@@ -129,7 +129,7 @@ def test_closing_the_terminal_of_a_training_saves_it_and_exits_75(tmp_path: Path
 
 def test_closed_streams_do_not_lend_their_numbers_to_files(tmp_path: Path, recipe: Path) -> None:
     """`>&- 2>&-`: a file of the run would be number 2, and a library's message would be written into it."""
-    spoiler = "import os; from ganherd.run import loop; tick = loop.Trainer.tick\n"
+    spoiler = "import os; from ganherd.training import loop; tick = loop.Trainer.tick\n"
     spoiler += (
         "loop.Trainer.tick = lambda self, step: (tick(self, step), os.write(1, b'spoilt'), os.write(2, b'spoilt'))\n"
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import little
-from ganherd.errors import UserError
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError
 
 
 def test_the_second_process_is_refused_and_the_lock_dies_with_the_first(

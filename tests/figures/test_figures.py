@@ -12,11 +12,11 @@ from PIL import Image
 
 import ganherd
 import little
-from ganherd import figures
-from ganherd.errors import UserError
-from ganherd.figures import curves, maps
-from ganherd.figures.compared import Compared, LeftOut, opened
-from ganherd.run.record import COSTS
+from ganherd.report import figures
+from ganherd.report.figures import class_maps, learning_curves
+from ganherd.report.figures.figure_runs import Compared, LeftOut, opened
+from ganherd.runs.records import COSTS
+from ganherd.util.errors import UserError
 from small import small_data, small_recipe
 
 GAP = {"strategy": {"name": "gap", "gap": {"every": "2steps"}}}
@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     with pytest.MonkeyPatch.context() as patch:
         little.be_brief(patch)
-        patch.setattr("ganherd.mixture._NOISES", 512)
+        patch.setattr("ganherd.mixture.mixture._NOISES", 512)
         for name, recipe in wanted.items():
             ganherd.train(recipe, run=folder / name, quiet=True)
     return {name: folder / name for name in wanted}
@@ -51,8 +51,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setattr(maps, "COUNTED", 200)
-    monkeypatch.setattr(maps, "MAPPED", 40)
+    monkeypatch.setattr(class_maps, "COUNTED", 200)
+    monkeypatch.setattr(class_maps, "MAPPED", 40)
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
@@ -85,7 +85,7 @@ def test_points_stand_in_a_row_for_each_data_set(runs: dict[str, Path]) -> None:
 
 def test_curves_are_the_recorded_costs(runs: dict[str, Path]) -> None:
     """The mean over members and seeds, and one member; the gap between held-out and trained data."""
-    ((_, caption, picture),) = curves.generalisation(of(runs["single"], runs["gap"]), 0, lambda line: None)
+    ((_, caption, picture),) = learning_curves.generalisation(of(runs["single"], runs["gap"]), 0, lambda line: None)
     assert "on 8 images that they train on" in caption
     lines = little.lines(runs["gap"] / "metrics.jsonl")
     trained, held = (np.array([line[name] for line in lines]) for name in COSTS)
@@ -101,7 +101,7 @@ def test_curves_are_the_recorded_costs(runs: dict[str, Path]) -> None:
 
 
 def test_spread_is_the_standard_deviation_over_the_members_of_each_seed(runs: dict[str, Path]) -> None:
-    ((_, _, picture),) = curves.spread(of(runs["single"], runs["gap"]), 0, lambda line: None)
+    ((_, _, picture),) = learning_curves.spread(of(runs["single"], runs["gap"]), 0, lambda line: None)
     held = np.array([line[COSTS[1]] for line in little.lines(runs["gap"] / "metrics.jsonl")]).reshape(-1, 2, 3)
     by_seed = held[len(held) // 2 :].std(2).mean(0)
     panel, side = picture.axes  # type: ignore[union-attr]
@@ -117,7 +117,7 @@ def test_the_costs_of_points_are_on_points(runs: dict[str, Path]) -> None:
 def test_where_both_are_alike_half_of_the_nearest_are_samples() -> None:
     random = np.random.default_rng(0)
     data, same, far = random.normal(size=(3, 800, 4))
-    found = maps._overlap({"data": data, "same": same, "far": far + 50, "copies": data + 1e-9})
+    found = class_maps._overlap({"data": data, "same": same, "far": far + 50, "copies": data + 1e-9})
     assert found["same"] == pytest.approx(0.5, abs=0.06) and found["far"] == 0 and found["copies"] == 1
 
 
@@ -126,9 +126,9 @@ def test_what_does_not_fit_is_left_out_with_a_reason_and_nothing_at_all_is_an_er
 ) -> None:
     nothing = lambda line: None  # noqa: E731
     with pytest.raises(LeftOut, match="one each"):
-        list(curves.spread(of(runs["single"]), 0, nothing))
+        list(learning_curves.spread(of(runs["single"]), 0, nothing))
     with pytest.raises(LeftOut, match="run.validation=256"):
-        list(curves.generalisation(of(runs["few"]), 0, nothing))
+        list(learning_curves.generalisation(of(runs["few"]), 0, nothing))
     with pytest.raises(UserError, match="no figure fits these runs: map is left out: it is for images"):
         figures.draw([runs["few"]], tmp_path, only=["map"])
     with pytest.raises(UserError, match="no figure named 'maps'"):

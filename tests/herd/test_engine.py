@@ -7,10 +7,10 @@ import json
 import pytest
 import torch
 
-from ganherd import recipe_file
-from ganherd.herd import autotune
-from ganherd.herd.engine import Engine, Plan, members_that_fit, memory_per_member
-from ganherd.run.assemble import assemble
+from ganherd.herd.engine import autotune
+from ganherd.herd.engine.engines import Engine, Plan, members_that_fit, memory_per_member
+from ganherd.recipe import recipe_file
+from ganherd.training.setup.assemble import assemble
 from small import small_data, small_recipe
 
 

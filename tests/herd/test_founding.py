@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ganherd import nets
-from ganherd.herd import streams
+from ganherd.herd import rng
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.state import Seat, founded, new_state
-from ganherd.recipe_nets import Net
+from ganherd.recipe.net_config import Net
 
 Make = Callable[[], nn.Module]
-SEEDS = [streams.key(7, slot) for slot in range(6)]  # some are negative
+SEEDS = [rng.key(7, slot) for slot in range(6)]  # some are negative
 
 
 def generator(shape: tuple[int, ...], name: str, **settings: object) -> Make:
@@ -70,7 +70,7 @@ def bits(value: Tensor) -> bytes:
 
 def alone(make: Make, seed: int, dtype: torch.dtype) -> list[bytes]:
     """The row and the buffers of a module that is built as anyone would."""
-    streams.seed_(torch.default_generator, seed)
+    rng.seed_(torch.default_generator, seed)
     module = make().to(dtype)
     row = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
     return [bits(row), *(bits(buffer) for buffer in module.buffers())]

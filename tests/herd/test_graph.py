@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd import recipe_file
-from ganherd.herd.engine import Plan, make_engine, place
-from ganherd.herd.lower import lower
+from ganherd.herd.engine.engines import Plan, make_engine, place
+from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.recipe import Net
-from ganherd.run.assemble import assemble
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Net
+from ganherd.training.setup.assemble import assemble
 
 pytestmark = pytest.mark.gpu
 
@@ -93,7 +93,7 @@ def test_graph_equals_fused(tmp_path, sections):
 
 def test_a_state_kept_on_the_host_while_a_graph_is_captured_is_the_same(tmp_path, monkeypatch):
     beside, _ = trained(tmp_path, "graph", [9])
-    monkeypatch.setattr("ganherd.herd.graph._LARGE", 0.0)
+    monkeypatch.setattr("ganherd.herd.engine.cuda_graph._LARGE", 0.0)
     on_host, _ = trained(tmp_path, "graph", [9])
     hold_equal(beside, on_host)  # two runs that are alike differ by 1e-11 too: cuDNN's sums in float64
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ganherd.errors import UserError
-from ganherd.herd import guard
-from ganherd.herd.agreement import compare
-from ganherd.herd.play import member_call
+from ganherd.herd.checks import guard
+from ganherd.herd.checks.agreement import compare
+from ganherd.herd.checks.trial import SMALL, Task
+from ganherd.herd.lowering.network import member_call
 from ganherd.herd.state import Blueprint, Habits, new_state
-from ganherd.herd.trial import SMALL, Task
+from ganherd.util.errors import UserError
 
 SHAPE, LATENT, CLASSES = (1, 4, 4), 3, 3
 
@@ -187,7 +187,7 @@ def test_rows_that_mix_are_noticed(role: str, monkeypatch: pytest.MonkeyPatch) -
         real(self, state, *more, **options)
         state[f"{role[0]}.params"].copy_(state[f"{role[0]}.params"].flip(0))
 
-    from ganherd.herd.step import Step
+    from ganherd.herd.step.step import Step
 
     real = Step.__call__
     monkeypatch.setattr(Step, "__call__", mixing)
@@ -284,7 +284,7 @@ def test_an_engine_that_fails_is_reported_as_failing(monkeypatch: pytest.MonkeyP
     def fails(*_, **__):
         raise RuntimeError("no way. At all")
 
-    monkeypatch.setattr("ganherd.herd.step.Step.__call__", fails)
+    monkeypatch.setattr("ganherd.herd.step.step.Step.__call__", fails)
     results = guard.check(task(Net)).results
     for one in results.values():
         assert one.failed and math.isnan(one.difference)

@@ -13,15 +13,16 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from ganherd.herd import fast, ops, streams
-from ganherd.herd.adam import adam_reference_
-from ganherd.herd.kernels import norm
-from ganherd.herd.kernels.adam import adam_triton_, clip_triton_
-from ganherd.herd.kernels.conv import How
-from ganherd.herd.kernels.member_conv import MemberConv
-from ganherd.herd.kernels.norm import MemberNorm
-from ganherd.herd.kernels.random import MemberDropout, fill, mix
-from ganherd.herd.kernels.taps import Turn
+from ganherd.herd import rng
+from ganherd.herd.lowering import ops, ops_triton
+from ganherd.herd.lowering.kernels import norm
+from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_, clip_triton_
+from ganherd.herd.lowering.kernels.conv import How
+from ganherd.herd.lowering.kernels.member_conv import MemberConv
+from ganherd.herd.lowering.kernels.norm import MemberNorm
+from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
+from ganherd.herd.lowering.kernels.taps import Turn
+from ganherd.herd.step.adam import adam_reference_
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -103,7 +104,7 @@ def test_an_upsampling_before_a_convolution_equals_both_modules(channels, size):
     x = torch.randn(2, 2, channels[0], *size)
     weight, bias = (torch.stack([p.detach(), -0.5 * p.detach()]) for p in (layer.weight, layer.bias))
     results = []
-    for library, dtype in ((ops, torch.float64), (fast, torch.float32)):
+    for library, dtype in ((ops, torch.float64), (ops_triton, torch.float32)):
         given = [t.to(DEVICE, dtype).requires_grad_() for t in (x, weight, bias)]
         out = library.conv2d(*given, layer, upsample_first=True)
         out.square().sum().backward()
@@ -117,9 +118,9 @@ def test_a_doubling_of_any_size_equals_its_module(more):
     """Output padding makes a transposed convolution of stride 2 double exactly; where the edges differ, no kernel fits."""
     torch.manual_seed(0)
     layer = torch.nn.ConvTranspose2d(3, 2, 5, 2, 2, output_padding=more).to(DEVICE)
-    assert fast.fits(layer) == (more[0] == more[1])
+    assert ops_triton.fits(layer) == (more[0] == more[1])
     x = torch.randn(1, 2, 3, 4, 4, device=DEVICE)
-    ours = fast.conv_transpose2d(x, layer.weight[None], layer.bias[None], layer)
+    ours = ops_triton.conv_transpose2d(x, layer.weight[None], layer.bias[None], layer)
     close(ours[0], layer(x[0]), 1e-5)
 
 
@@ -155,8 +156,8 @@ def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope, parts, monk
 @pytest.mark.parametrize("slope", [1.0, 0.2])
 def test_dropout_draws_what_the_streams_would(slope):
     x = torch.randn(3, 2, 5, 4, 3).to(DEVICE)  # [N, B, C, H, W]
-    keys = torch.from_numpy(streams.keys(streams.np.arange(3), 7)).to(DEVICE)
-    u = streams._hashed(keys, (2, 5, 4, 3), "uniform", torch.float32)
+    keys = torch.from_numpy(rng.keys(rng.np.arange(3), 7)).to(DEVICE)
+    u = rng._hashed(keys, (2, 5, 4, 3), "uniform", torch.float32)
     expected = torch.where(u >= 0.25, F.leaky_relu(x, slope) / 0.75, torch.zeros_like(x))
     rows = x.permute(0, 1, 3, 4, 2).reshape(3, 2, 12, 5).contiguous().requires_grad_()
     ours = MemberDropout.apply(rows, keys, 0.25, slope)
@@ -200,14 +201,14 @@ def test_clipping_equals_its_twin_and_keeps_what_is_not_a_number():
 
 
 def test_keys_and_numbers_are_those_of_the_streams():
-    base = streams.np.arange(-3, 4) * 12345678987654321
+    base = rng.np.arange(-3, 4) * 12345678987654321
     keys = torch.from_numpy(base).to(DEVICE)
     at = torch.tensor(41, device=DEVICE)
-    assert mix(keys, at, (5, 6)).tolist() == streams.keys(base, 41, 5, 6).tolist()
-    assert mix(keys, None, (7,)).tolist() == streams.keys(base, 7).tolist()
+    assert mix(keys, at, (5, 6)).tolist() == rng.keys(base, 41, 5, 6).tolist()
+    assert mix(keys, None, (7,)).tolist() == rng.keys(base, 7).tolist()
     for kind in ("uniform", "normal"):
         ours = fill(keys, 3000, kind, torch.float32).cpu()
-        theirs = streams._hashed(keys.cpu(), (3000,), kind, torch.float32)
+        theirs = rng._hashed(keys.cpu(), (3000,), kind, torch.float32)
         assert torch.allclose(ours, theirs, atol=1e-5), kind
 
 
@@ -218,7 +219,7 @@ def test_a_linear_layer_between_images_equals_its_twin(flatten, shape):
     x = torch.randn(2, 3, 4, 3, 2) if flatten else torch.randn(2, 3, 24)
     weight, bias = torch.randn(2, 30, 24), torch.randn(2, 30)
     results = []
-    for library, dtype in ((ops, torch.float64), (fast, torch.float32)):
+    for library, dtype in ((ops, torch.float64), (ops_triton, torch.float32)):
         given = [t.to(DEVICE, dtype).requires_grad_() for t in (x, weight, bias)]
         out = library.linear(*given, flatten, shape)
         (out * torch.arange(out.numel(), device=DEVICE).view(out.shape)).sum().backward()
@@ -236,7 +237,7 @@ def test_a_weight_over_its_largest_singular_value_equals_its_twin(shape, move):
     u, given = (torch.randn(3, *sizes, generator=generator) for sizes in (shape[:1], shape))
     u = F.normalize(u, dim=1)
     results = []
-    for divide, dtype in ((ops.divide, torch.float64), (fast.divide, torch.float32)):
+    for divide, dtype in ((ops.divide, torch.float64), (ops_triton.divide, torch.float32)):
         own = rows.to(DEVICE, dtype).requires_grad_()
         weight, moved = divide(own[:, 5:].unflatten(1, shape), u.to(DEVICE, dtype), move)
         (grads,) = torch.autograd.grad((weight * given.to(DEVICE, dtype)).sum(), own)

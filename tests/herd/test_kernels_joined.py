@@ -12,11 +12,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from ganherd.herd import streams
-from ganherd.herd.kernels.adam import adam_triton_
-from ganherd.herd.kernels.memory import remembered
-from ganherd.herd.kernels.taps import Turn, turned
-from ganherd.herd.lower import ALL, JOINED, KERNEL, lower
+from ganherd.herd import rng
+from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_
+from ganherd.herd.lowering.kernels.taps import Turn, turned
+from ganherd.herd.lowering.kernels.weight_cache import remembered
+from ganherd.herd.lowering.lower import ALL, JOINED, KERNEL, lower
 from ganherd.herd.state import Blueprint
 from ganherd.nets.gran import GranGenerator
 from ganherd.nets.residual import ResidualDiscriminator, ResidualGenerator
@@ -62,7 +62,7 @@ NETS = {
 
 @pytest.mark.parametrize("name", NETS)
 def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
-    monkeypatch.setattr(streams, "draw", streams._hashed)  # the CPU draws otherwise than a GPU; here both the same
+    monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
     torch.manual_seed(0)
     make, shape = NETS[name]
     modules = [make() for _ in range(2)]
@@ -71,7 +71,7 @@ def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
     rows += 0.1 * torch.randn(rows.shape)
     kinds = {key: dict(modules[0].named_buffers())[key] for key in net.buffers}
     x = torch.randn(2, 4, *shape)
-    keys = torch.from_numpy(streams.keys(streams.np.arange(2), 3)).to(DEVICE)
+    keys = torch.from_numpy(rng.keys(rng.np.arange(2), 3)).to(DEVICE)
     results = []
     for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
         lowered = lower(modules[0], kernels)

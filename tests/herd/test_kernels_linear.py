@@ -11,8 +11,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from ganherd.herd import ops
-from ganherd.herd.kernels.linear import MemberLinear
+from ganherd.herd.lowering import ops
+from ganherd.herd.lowering.kernels.linear import MemberLinear
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -13,11 +13,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from ganherd.herd import streams
-from ganherd.herd.kernels.conv import How
-from ganherd.herd.kernels.member_conv import MemberConv
-from ganherd.herd.kernels.taps import Turn
-from ganherd.herd.lower import lower
+from ganherd.herd import rng
+from ganherd.herd.lowering.kernels.conv import How
+from ganherd.herd.lowering.kernels.member_conv import MemberConv
+from ganherd.herd.lowering.kernels.taps import Turn
+from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.losses import gradient_penalty, r1_penalty
 from ganherd.nets.residual import ResidualDiscriminator
@@ -85,7 +85,7 @@ def critic_of(penalty: str) -> nn.Module:
 
 @pytest.mark.parametrize("penalty", ["gradient", "r1", "r1, residual"])
 def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
-    monkeypatch.setattr(streams, "draw", streams._hashed)  # the CPU draws otherwise than a GPU; here both the same
+    monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
     torch.manual_seed(0)
     modules = [critic_of(penalty) for _ in range(2)]
     net = Blueprint(modules[0])
@@ -95,7 +95,7 @@ def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
     real, fake = (torch.randn(2, 3, 1, *shape) for _ in range(2))
     kinds = {key: torch.stack([dict(one.named_buffers())[key] for one in modules]) for key in net.buffers}
     at = torch.rand(2, 3)
-    keys = torch.from_numpy(streams.keys(streams.np.arange(2), 3)).to(DEVICE)
+    keys = torch.from_numpy(rng.keys(rng.np.arange(2), 3)).to(DEVICE)
     results = []
     for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
         lowered = lower(modules[0], kernels, twice=True)

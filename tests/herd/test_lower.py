@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ganherd.herd.lower import lower
+from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 
 

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
-from ganherd.herd.kernels import shapes
-from ganherd.herd.kernels.shapes import Shape, Shapes
+from ganherd.herd.lowering.kernels import tiles
+from ganherd.herd.lowering.kernels.tiles import Shape, Shapes
 
 QUICK, SLOW, TOO_LARGE = Shape(16, 16, 16, 4, 2), Shape(32, 32, 32, 4, 2), Shape(64, 64, 64, 8, 4)
 
@@ -61,7 +61,7 @@ class OnGpu:
 
 
 def on_gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    cuda = shapes.torch.cuda
+    cuda = tiles.torch.cuda
     monkeypatch.setattr(cuda, "Event", clock.event)
     monkeypatch.setattr(cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(cuda, "current_stream", lambda: "a stream")
@@ -84,13 +84,13 @@ def test_large_herds_share_what_was_measured(tmp_path: Path, monkeypatch: pytest
     """A hundred members have been measured: a thousand need no measurement, ten do."""
     clock = Clock({SLOW: 1.2, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
-    monkeypatch.setattr(shapes.torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(tiles.torch.cuda, "get_device_name", lambda device: "a GPU")
     known = Shapes(tmp_path / "kernels.json")
-    monkeypatch.setattr(shapes, "_shapes", lambda: known)
+    monkeypatch.setattr(tiles, "_shapes", lambda: known)
 
     def launches(members: int) -> int:
         before = sum(clock.launches.values())
-        assert shapes.chosen(OnGpu(members), "product", (3,), 1e12, [SLOW, QUICK], clock.run) == QUICK
+        assert tiles.chosen(OnGpu(members), "product", (3,), 1e12, [SLOW, QUICK], clock.run) == QUICK
         return sum(clock.launches.values()) - before
 
     assert [launches(members) > 0 for members in (100, 1000, 10, 16, 64)] == [True, False, True, False, False]

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from ganherd.errors import UserError
-from ganherd.herd import streams
+from ganherd.herd import rng
+from ganherd.herd.rng import MemberRandomness, Streams, device_keys, draw, key, keys
 from ganherd.herd.state import seeded
-from ganherd.herd.streams import MemberRandomness, Streams, device_keys, draw, key, keys
-from ganherd.host import in_threads
+from ganherd.util.errors import UserError
+from ganherd.util.host import in_threads
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 PARTS = st.lists(st.integers(0, 2**40), min_size=1, max_size=5)
@@ -64,22 +64,22 @@ def test_keys_with_equal_low_halves_draw_different_numbers(shape: tuple[int, ...
     own = np.array([123456789] + [123456789 ^ (1 << bit) for bit in range(32, 63)] + [123456789 - 2**63])
     numbers = draw(own, shape, kind, torch.float64).reshape(len(own), -1)
     assert len(np.unique(numbers.numpy(), axis=0)) == len(own) == 33
-    with streams.using(1):
+    with rng.using(1):
         assert len(np.unique(draw(own, shape, kind).reshape(len(own), -1).numpy(), axis=0)) == 1
 
 
 def test_nets_and_orders_of_keys_with_equal_low_halves_differ() -> None:
     first, second = (seeded(lambda: nn.Linear(3, 4), key) for key in (7, 7 + 2**40))
     assert not torch.equal(first.weight, second.weight)
-    orders = [torch.randperm(50, generator=streams.seed_(torch.Generator(), key)) for key in (7, 7 + 2**40)]
+    orders = [torch.randperm(50, generator=rng.seed_(torch.Generator(), key)) for key in (7, 7 + 2**40)]
     assert not torch.equal(*orders)
 
 
 @given(INT64)
 def test_the_first_version_is_what_manual_seed_gives(member: int) -> None:
-    with streams.using(1):
+    with rng.using(1):
         drawn = draw(np.array([member]), (5,), "normal")[0]
-        own = streams.seed_(torch.Generator(), member)
+        own = rng.seed_(torch.Generator(), member)
     assert torch.equal(drawn, torch.randn(5, generator=torch.Generator().manual_seed(member)))
     assert torch.equal(own.get_state(), torch.Generator().manual_seed(member).get_state())
 
@@ -87,19 +87,17 @@ def test_the_first_version_is_what_manual_seed_gives(member: int) -> None:
 def test_a_seeded_generator_has_the_layout_of_one_that_pytorch_seeds() -> None:
     """The words of the twister lie where PyTorch has them, and nothing is drawn yet."""
     twister = slice(24, 24 + 8 * 624)
-    own, theirs = (
-        g.get_state().numpy() for g in (streams.seed_(torch.Generator(), 5), torch.Generator().manual_seed(5))
-    )
+    own, theirs = (g.get_state().numpy() for g in (rng.seed_(torch.Generator(), 5), torch.Generator().manual_seed(5)))
     assert theirs[twister].view(np.uint64)[0] == 5
-    assert own[twister].view(np.uint64).tolist() == streams._words(np.array([5]))[0].tolist()
+    assert own[twister].view(np.uint64).tolist() == rng._words(np.array([5]))[0].tolist()
     own[:8], own[twister], theirs[:8], theirs[twister] = 0, 0, 0, 0
     assert own.tolist() == theirs.tolist()
 
 
 def test_threads_of_the_host_draw_from_the_version_of_the_caller() -> None:
     seen: list[int] = []
-    with streams.using(1):
-        in_threads(lambda _: seen.append(streams.version()), range(6), 3)
+    with rng.using(1):
+        in_threads(lambda _: seen.append(rng.version()), range(6), 3)
     assert seen == [1] * 6
 
 
@@ -108,7 +106,7 @@ def test_draws_look_like_their_distribution() -> None:
     own = keys(np.zeros(200, np.int64), np.arange(200))
     for numbers in (
         draw(own, (500,), "normal"),
-        streams._hashed(torch.from_numpy(own), (500,), "normal", torch.float32),
+        rng._hashed(torch.from_numpy(own), (500,), "normal", torch.float32),
     ):
         assert abs(float(numbers.mean())) < 0.015 and abs(float(numbers.std()) - 1) < 0.015
         assert float(numbers.mean(0).abs().max()) < 0.35  # 200 members, the same place: 5 sigma of 1/sqrt(200)
@@ -117,7 +115,7 @@ def test_draws_look_like_their_distribution() -> None:
         assert float((numbers.abs() > 3).double().mean()) == pytest.approx(0.0027, abs=0.001)
     for numbers in (
         draw(own, (500,), "uniform"),
-        streams._hashed(torch.from_numpy(own), (500,), "uniform", torch.float32),
+        rng._hashed(torch.from_numpy(own), (500,), "uniform", torch.float32),
     ):
         assert float(numbers.min()) >= 0 and float(numbers.max()) < 1
         assert np.histogram(numbers.numpy(), 10, (0, 1))[0] == pytest.approx(np.full(10, 1e4), rel=0.05)
@@ -125,9 +123,9 @@ def test_draws_look_like_their_distribution() -> None:
 
 def test_the_prior_is_normal_or_even_on_minus_one_to_one() -> None:
     at = Streams(np.arange(50), 3)
-    even = at.prior((streams.NOISE, 0), (100, 4), "uniform", torch.float64)
+    even = at.prior((rng.NOISE, 0), (100, 4), "uniform", torch.float64)
     assert even.dtype == torch.float64 and -1 <= float(even.min()) < -0.99 and 0.99 < float(even.max()) < 1
-    assert float(at.prior((streams.NOISE, 0), (100, 4), "normal", torch.float32).std()) == pytest.approx(1, abs=0.03)
+    assert float(at.prior((rng.NOISE, 0), (100, 4), "normal", torch.float32).std()) == pytest.approx(1, abs=0.03)
 
 
 def test_steps_updates_and_purposes_draw_different_numbers() -> None:
@@ -135,7 +133,7 @@ def test_steps_updates_and_purposes_draw_different_numbers() -> None:
     drawn = [
         Streams(base, step).draw(parts, (4,), "normal", torch.float32)
         for step in (0, 1)
-        for parts in ((streams.NOISE, 0), (streams.NOISE, 1), (streams.PENALTY, 0))
+        for parts in ((rng.NOISE, 0), (rng.NOISE, 1), (rng.PENALTY, 0))
     ]
     assert len({tuple(row.flatten().tolist()) for row in drawn}) == len(drawn)
 

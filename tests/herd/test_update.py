@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ganherd.herd.update import average_
+from ganherd.herd.step.update import average_
 
 
 def test_an_average_is_young_then_decays() -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ganherd.herd.adam import adam_
-from ganherd.herd.lower import lower
+from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
-from ganherd.herd.weights import Weights, joined, pieces
+from ganherd.herd.step.adam import adam_
+from ganherd.herd.step.weights import Weights, joined, pieces
 
 N = 3
 SIZES = {

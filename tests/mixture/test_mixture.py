@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 import ganherd
-from ganherd import mixture as mixtures
-from ganherd import mixture_file, recipe_file
-from ganherd.errors import UserError
-from ganherd.herd import streams
-from ganherd.herd.engine import Engine, Plan
-from ganherd.mixture import Mixture
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.finish import make_mixture
+from ganherd.herd import rng
+from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.mixture import mixture as mixtures
+from ganherd.mixture import mixture_files
+from ganherd.mixture.mixture import Mixture
+from ganherd.recipe import recipe_file
+from ganherd.training.finish import make_mixture
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.util.errors import UserError
 from small import LABELS, small_recipe
 
 
@@ -109,9 +110,9 @@ def test_a_sample_is_what_its_generator_makes_of_its_noise(data) -> None:
     module = copy.deepcopy(herd.herd.g.module).eval()
     views = herd.herd.g.views(herd.herd.state["g.ema"])
     module.load_state_dict({name: value[1] for name, value in views.items()})
-    key = np.array([streams.key(7, streams.SAMPLE, 0, 1, 2, 0)])
+    key = np.array([rng.key(7, rng.SAMPLE, 0, 1, 2, 0)])
     with torch.no_grad():
-        wanted = (module(streams.draw(key, (64, 8), "normal")[0]) * 127.5 + 127.5).round().clamp(0, 255)
+        wanted = (module(rng.draw(key, (64, 8), "normal")[0]) * 127.5 + 127.5).round().clamp(0, 255)
     assert np.array_equal(made.sample(20, label="one", seed=7).x, wanted[:20].to(torch.uint8).numpy())
     assert not torch.equal(herd.herd.state["g.ema"], herd.herd.state["g.params"])
 
@@ -268,17 +269,17 @@ def test_a_winner_is_marked_and_found_again(data, tmp_path) -> None:
     made.save(tmp_path / "mixture")
     assert ganherd.load(tmp_path).winner is None
     tensors = (tmp_path / "mixture" / "generators.safetensors").read_bytes()
-    winner = mixture_file.Winner(member=1, value=0.25)
-    mixture_file.mark(tmp_path / "mixture", winner)
+    winner = mixture_files.Winner(member=1, value=0.25)
+    mixture_files.mark(tmp_path / "mixture", winner)
     again = ganherd.load(tmp_path)
     assert again.winner == winner and np.array_equal(again.sample(9).x, made.sample(9).x)
     assert (tmp_path / "mixture" / "generators.safetensors").read_bytes() == tensors
     again.save(tmp_path / "copy" / "mixture")
     assert ganherd.load(tmp_path / "copy").winner == winner
-    mixture_file.mark(tmp_path / "mixture", None)
+    mixture_files.mark(tmp_path / "mixture", None)
     assert ganherd.load(tmp_path).winner is None and equal(made, ganherd.load(tmp_path))
     with pytest.raises(ValueError):
-        mixture_file.mark(tmp_path / "mixture", mixture_file.Winner(member=9, value=0.25))
+        mixture_files.mark(tmp_path / "mixture", mixture_files.Winner(member=9, value=0.25))
 
 
 def tamper(folder: Path, **changes: Any) -> Path:

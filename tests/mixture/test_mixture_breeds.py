@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ganherd
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.herd import streams
-from ganherd.herd.engine import Engine, Plan
-from ganherd.mixture import Mixture
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.finish import make_mixture
-from ganherd.scores.ais import decoder_of
+from ganherd.herd import rng
+from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.metrics.ais.ais import decoder_of
+from ganherd.mixture.mixture import Mixture
+from ganherd.recipe import recipe_file
+from ganherd.training.finish import make_mixture
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.util.errors import UserError
 from small import small_recipe
 
 BREEDS = {
@@ -65,8 +65,8 @@ def test_a_sample_is_made_by_its_members_own_net_from_its_own_prior(hybrid: Asse
             breed = herd.breed_of(member)
             views = breed.g.views(breed.view(herd.state)["g.ema"])
             own = {name: value[3 * replica + member] for name, value in views.items()}
-            key = np.array([streams.key(7, streams.SAMPLE, replica, member, 0, 0)])
-            noise = streams.draw(key, (64, 4), mixture.prior[member])[0]
+            key = np.array([rng.key(7, rng.SAMPLE, replica, member, 0, 0)])
+            noise = rng.draw(key, (64, 4), mixture.prior[member])[0]
             noise = noise if member == 1 else noise * 2 - 1
             with torch.no_grad():
                 x = torch.func.functional_call(breed.g.module.eval(), own, (noise,)) * 127.5 + 127.5

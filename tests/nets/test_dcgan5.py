@@ -10,7 +10,7 @@ from torch import nn
 
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.dcgan5 import halved
-from ganherd.recipe import Net
+from ganherd.recipe.schema import Net
 
 
 def pair(shape: tuple[int, int, int], g: dict[str, Any], d: dict[str, Any]) -> tuple[nn.Module, nn.Module]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.herd.lower import JOINED, VMAP, lower
+from ganherd.herd.lowering.lower import JOINED, VMAP, lower
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.gran import GranGenerator, StepNorm
-from ganherd.recipe import Net
+from ganherd.recipe.schema import Net
 
 
 def gran(shape: tuple[int, int, int], latent: int, **settings: Any) -> GranGenerator:

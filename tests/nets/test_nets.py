@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from ganherd.errors import UserError
 from ganherd.nets import build_discriminator, build_generator, catalog
-from ganherd.recipe import Net
+from ganherd.recipe.schema import Net
+from ganherd.util.errors import UserError
 
 NAMES = sorted(name for name, spec in catalog.GENERATORS.items() if not spec.labelled)  # those: test_residual.py
 SIDE = {"dcgan": 28}

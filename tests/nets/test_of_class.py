@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ganherd.nets import of_class
+from ganherd.nets import class_extraction
 from ganherd.nets.conditional import ConditionalDiscriminator, ConditionalGenerator
 from ganherd.nets.residual import ResidualDiscriminator, ResidualGenerator
 
@@ -28,7 +28,7 @@ def test_each_class_makes_the_images_that_the_conditional_generator_makes_of_it(
     y = torch.arange(CLASSES).repeat_interleave(torch.tensor([9, 5, 7]))
     z = torch.randn(len(y), LATENT, dtype=torch.float64)
     buffers = {name: value.clone() for name, value in told.named_buffers()}
-    every = list(of_class.generators(told, z, y))
+    every = list(class_extraction.generators(told, z, y))
     assert all(torch.equal(value, buffers[name]) for name, value in told.named_buffers())  # it was only looked at
     images = told.train()(z, y)
     assert len(every) == CLASSES
@@ -52,7 +52,7 @@ def test_each_class_judges_as_the_conditional_discriminator_does_of_it(spectral:
         told.train()(x, torch.zeros(5, dtype=torch.int64))  # spectral norm has an estimate
     for label in range(CLASSES):
         own = ResidualDiscriminator(SHAPE, width=4, spectral=spectral, body=body).double()
-        own.load_state_dict(of_class.discriminator(told, label))
+        own.load_state_dict(class_extraction.discriminator(told, label))
         theirs = told.eval()(x, torch.full((5,), label)) - told.head.bias
         ours = own.eval()(x) - own.head.bias
         factor = own.head.weight.norm() if spectral else 1.0

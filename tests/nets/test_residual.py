@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ganherd.errors import UserError
-from ganherd.herd.engine import Plan
-from ganherd.herd.lower import lower
+from ganherd.herd.engine.engines import Plan
+from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint, takes_label
 from ganherd.losses import r1_penalty
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.nets.bodies import Attention
-from ganherd.nets.spectral import SpectralConv2d, SpectralLinear
-from ganherd.recipe import Net
+from ganherd.nets.common.bodies import Attention
+from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear
+from ganherd.recipe.schema import Net
+from ganherd.util.errors import UserError
 from promises.test_fused_equals_separate import differences, herd_of
 
 NAMES = ["residual", "conditional"]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.utils import spectral_norm
 
-from ganherd.herd.lower import lower
+from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
-from ganherd.nets.spectral import SpectralConv2d, SpectralEmbedding, SpectralLinear, divide
+from ganherd.nets.common.spectral import SpectralConv2d, SpectralEmbedding, SpectralLinear, divide
 
 Make = Callable[[], nn.Module]
 LAYERS: dict[str, tuple[Make, Make, Callable[..., Tensor]]] = {  # ours, the plain layer, its input

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from ganherd.herd.lower import lower
+from ganherd.herd.lowering.lower import lower
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.recipe import Net
+from ganherd.recipe.schema import Net
 
 PACGAN_G = {"width": 400, "init": "normal"}
 PACGAN_D: dict[str, Any] = {"width": 200, "layers": 3, "activation": "maxout", "batch_norm": False, "init": "normal"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import little
-from ganherd.run import loop
+from ganherd.training import loop
 
 
 def train(recipe: dict[str, Any], run: str, last: int) -> None:

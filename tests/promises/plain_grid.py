@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
-from ganherd.herd import streams
-from ganherd.herd.streams import Streams
-from ganherd.run.assemble import Assembly
+from ganherd.herd import rng
+from ganherd.herd.rng import Streams
+from ganherd.training.setup.assemble import Assembly
 from promises.separate import SeparateGan
 
 
@@ -104,8 +104,8 @@ class PlainGrid:
         return new, old
 
     def _tournament(self, sub: list[Individual], cell: int, iteration: int, number: int, j: int) -> Individual:
-        key = streams.keys(np.zeros(1, np.int64), self.seed, -streams.TOURNAMENT, cell, iteration, number)
-        u = streams.draw(key, (self.p, len(self._widest()) * self.p), "uniform", torch.float64)[0, j].tolist()
+        key = rng.keys(np.zeros(1, np.int64), self.seed, -rng.TOURNAMENT, cell, iteration, number)
+        u = rng.draw(key, (self.p, len(self._widest()) * self.p), "uniform", torch.float64)[0, j].tolist()
         drawn = sorted(range(len(sub)), key=lambda i: u[i])[: self.settings.tournament]
         return min((sub[i] for i in drawn), key=lambda one: one.fitness)
 
@@ -125,15 +125,15 @@ class PlainGrid:
     # -- fitness --------------------------------------------------------------------------------------------------
 
     def _fitness_sample(self, cell: int, iteration: int, generators: int) -> tuple[Tensor, list[Tensor]]:
-        key = streams.keys(np.zeros(1, np.int64), self.seed, -streams.FITNESS, cell, iteration)
+        key = rng.keys(np.zeros(1, np.int64), self.seed, -rng.FITNESS, cell, iteration)
         n = self.settings.fitness.samples
         own = self.feed.own_rows(cell * self.p)
-        generator = streams.seed_(torch.Generator(), streams.key(int(key[0]), streams.ORDER))
+        generator = rng.seed_(torch.Generator(), rng.key(int(key[0]), rng.ORDER))
         order = torch.randperm(len(own), generator=generator).numpy()
         x = self.feed.gather(torch.from_numpy(own[np.resize(order, n)])[None])[0][0]
         shape = (n, self.rules.latent)
         noise = [
-            Streams(streams.keys(key, a), 0).prior((streams.NOISE,), shape, self.rules.prior, x.dtype)[0]
+            Streams(rng.keys(key, a), 0).prior((rng.NOISE,), shape, self.rules.prior, x.dtype)[0]
             for a in range(generators)
         ]
         return x, noise
@@ -225,8 +225,8 @@ class PlainGrid:
         mutation = self.settings.mutation
         if mutation.learning_rate == "off":
             return
-        normal = float(draws.draw((streams.MUTATE, number, 0), (), "normal", torch.float64)[0])
-        if float(draws.draw((streams.MUTATE, number, 1), (), "uniform", torch.float64)[0]) >= mutation.probability:
+        normal = float(draws.draw((rng.MUTATE, number, 0), (), "normal", torch.float64)[0])
+        if float(draws.draw((rng.MUTATE, number, 1), (), "uniform", torch.float64)[0]) >= mutation.probability:
             return
         if mutation.learning_rate == "reference":
             lr = max(0.0, one.lr + mutation.strength * (normal * self.lr0[kind] - self.lr0[kind] / 10))
@@ -240,16 +240,16 @@ class PlainGrid:
         """One at random; the first, its own partner, where there is nobody else."""
         if len(opponents) == 1:
             return opponents[0]
-        u = float(draws.draw((streams.OPPONENT, number), (), "uniform", torch.float64)[0])
+        u = float(draws.draw((rng.OPPONENT, number), (), "uniform", torch.float64)[0])
         return opponents[int(u * len(opponents))]
 
     def _drawn_loss(self, draws: Streams) -> str:
-        u = float(draws.draw((streams.MUTATE_LOSS,), (), "uniform", torch.float64)[0])
+        u = float(draws.draw((rng.MUTATE_LOSS,), (), "uniform", torch.float64)[0])
         return self.settings.mutation.losses[int(u * len(self.settings.mutation.losses))]
 
     def _noise(self, draws: Streams, call: int) -> Tensor:
         shape = (self.rules.batch, self.rules.latent)
-        return draws.prior((streams.NOISE, call), shape, self.rules.prior, torch.float64)[0]
+        return draws.prior((rng.NOISE, call), shape, self.rules.prior, torch.float64)[0]
 
     # -- what is compared -----------------------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 import little
-from ganherd import recipe_file
-from ganherd.comm.base import Communicator
-from ganherd.comm.detect import connect
-from ganherd.run import start
-from ganherd.run.ranks import job
-from ganherd.strategies.base import Event
-from ganherd.strategies.cellular import Cellular
+from ganherd.comm.backends.detect import connect
+from ganherd.comm.communicator import Communicator
+from ganherd.comm.ranks import job
+from ganherd.recipe import recipe_file
+from ganherd.strategies.cellular.cellular import Cellular
+from ganherd.strategies.strategy import Event
+from ganherd.training import start
 
 
 def uneven(patch: pytest.MonkeyPatch, comm: Communicator, folder: Path, slow: int) -> None:

@@ -21,27 +21,30 @@ from typing import Any
 import pytest
 
 import little
-from ganherd import recipe_file
-from ganherd.comm.base import Communicator
+from ganherd.comm.backends.detect import connect
 from ganherd.comm.buddies import Buddies
-from ganherd.comm.detect import connect
-from ganherd.herd import engine as engines
-from ganherd.run import apart, catch_up, checkpoint, course, health, loop, start
-from ganherd.run.folder import RunFolder
-from ganherd.run.ranks import job
-from ganherd.run.rescue import Rescue
+from ganherd.comm.communicator import Communicator
+from ganherd.comm.ranks import job
+from ganherd.herd.engine import engines
+from ganherd.recipe import recipe_file
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder
+from ganherd.training import course, loop, start
+from ganherd.training.health import response
+from ganherd.training.ranks import catch_up, rank_sync
+from ganherd.training.ranks.recovery import Rescue
 
 PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a function, or after it
     "record": (loop.Trainer, "record", False),
     "recorded": (loop.Trainer, "record", True),
     "looked": (loop.Trainer, "look", True),
-    "healed": (health, "heal", True),
+    "healed": (response, "heal", True),
     "checkpoint": (checkpoint, "_write_members", True),
     "checkpoint done": (checkpoint, "save", True),
     "copies": (Buddies, "refresh", False),
     "copies done": (Buddies, "refresh", True),
-    "heard": (apart.Together, "heard", False),
-    "heard it": (apart.Together, "heard", True),
+    "heard": (rank_sync.Together, "heard", False),
+    "heard it": (rank_sync.Together, "heard", True),
     "catching up": (catch_up.Follower, "tick", False),
     "caught up": (catch_up.Follower, "follow", True),
     "going on": (Rescue, "stand", False),

@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 
 import little
-from ganherd import recipe_file
-from ganherd.comm.base import Communicator
-from ganherd.comm.detect import connect
+from ganherd.comm.backends.detect import connect
+from ganherd.comm.communicator import Communicator
 from ganherd.comm.pending import Fetch
-from ganherd.errors import Interrupted
-from ganherd.run import checkpoint, loop, start
-from ganherd.run.ranks import job
-from ganherd.strategies.mixtures import Mixtures
+from ganherd.comm.ranks import job
+from ganherd.recipe import recipe_file
+from ganherd.runs import checkpoint
+from ganherd.strategies.mixing.neighbourhood_mixtures import Mixtures
+from ganherd.training import loop, start
+from ganherd.util.errors import Interrupted
 
 MEETING = 8  # a step at which members meet, of both strategies
 

@@ -13,12 +13,13 @@ import signal
 import pytest
 
 import little
-from ganherd import recipe_file
-from ganherd.comm.base import Communicator
-from ganherd.comm.detect import connect
-from ganherd.errors import Interrupted
-from ganherd.run import balance, loop, start
-from ganherd.run.ranks import job
+from ganherd.comm.backends.detect import connect
+from ganherd.comm.communicator import Communicator
+from ganherd.comm.ranks import job
+from ganherd.recipe import recipe_file
+from ganherd.training import loop, start
+from ganherd.training.ranks import balance
+from ganherd.util.errors import Interrupted
 
 
 def stopped(comm: Communicator, patch: pytest.MonkeyPatch) -> None:

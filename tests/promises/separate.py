@@ -12,10 +12,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.nn.functional import cross_entropy
 
 from ganherd.augment import augment, numbers
-from ganherd.herd import streams
+from ganherd.herd import rng
+from ganherd.herd.rng import MemberRandomness, Streams
 from ganherd.herd.state import seeded, takes_label
-from ganherd.herd.streams import MemberRandomness, Streams
-from ganherd.run.assemble import Assembly, makers
+from ganherd.training.setup.assemble import Assembly, makers
 
 
 class SeparateGan:
@@ -33,7 +33,7 @@ class SeparateGan:
         betas = (get["beta1"], get["beta2"])
         self.adam_g = torch.optim.Adam(self.g.parameters(), lr=get["lr_g"], betas=betas, eps=self.rules.eps)
         self.adam_d = torch.optim.Adam(self.d.parameters(), lr=get["lr_d"], betas=betas, eps=self.rules.eps)
-        self.base = np.array([streams.key(get["seed"], get["slot"], get["life"])])
+        self.base = np.array([rng.key(get["seed"], get["slot"], get["life"])])
         self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
         self.ema = self._module(assembly, "g", member)
@@ -96,7 +96,7 @@ class SeparateGan:
             loss = loss + self.rules.class_d * cross_entropy(real_classes, self.y)
             loss = loss + self.rules.class_d * cross_entropy(fake_classes, self.y)
         if self.rules.game.penalty:  # also where another member has one: the pass moves batch-norm buffers
-            at = draws.draw((streams.PENALTY, update), (self.rules.batch,), "uniform", x.dtype)[0]
+            at = draws.draw((rng.PENALTY, update), (self.rules.batch,), "uniform", x.dtype)[0]
             at = at.reshape(-1, *(1,) * (x.dim() - 1))
             between = (x + at * (fake - x)).requires_grad_()
             logit, _ = self._judge(between, draws, next(calls))
@@ -149,7 +149,7 @@ class SeparateGan:
     # -- what a run defines ---------------------------------------------------------------------------------------
 
     def _call(self, module: nn.Module, x: Tensor, draws: Streams, call: int) -> Tensor:
-        with MemberRandomness(draws.keys(streams.INSIDE, call)[0]):  # dropout from the member's stream
+        with MemberRandomness(draws.keys(rng.INSIDE, call)[0]):  # dropout from the member's stream
             return module(x, self.y) if takes_label(module) else module(x)
 
     def _judge(self, x: Tensor, draws: Streams, call: int) -> tuple[Tensor, Tensor | None]:
@@ -164,17 +164,17 @@ class SeparateGan:
 
     def _noise(self, draws: Streams, call: int) -> Tensor:
         dtype = next(self.g.parameters()).dtype
-        return draws.prior((streams.NOISE, call), (self.rules.batch, self.rules.latent), self.prior, dtype)[0]
+        return draws.prior((rng.NOISE, call), (self.rules.batch, self.rules.latent), self.prior, dtype)[0]
 
     def _shown(self, x: Tensor, draws: Streams, step: int, update: int, made: int) -> Tensor:
         """What the discriminator is shown of real (0) or made (1) images."""
         if self.rules.flip and not made:
-            u = draws.draw((streams.AUGMENT, update, 2), (self.rules.batch, 1), "uniform", torch.float32)[0, :, 0]
+            u = draws.draw((rng.AUGMENT, update, 2), (self.rules.batch, 1), "uniform", torch.float32)[0, :, 0]
             x = torch.stack([one.flip(-1) if float(v) < 0.5 else one for one, v in zip(x, u, strict=True)])
         x = self._blur(x, draws, step, update, made)
         if self.rules.augment:
             shape = (self.rules.batch, numbers(self.rules.augment))
-            u = draws.draw((streams.AUGMENT, update, made), shape, "uniform", torch.float32)[0]
+            u = draws.draw((rng.AUGMENT, update, made), shape, "uniform", torch.float32)[0]
             x = augment(x, u, self.rules.augment)
         return x
 
@@ -185,7 +185,7 @@ class SeparateGan:
         left = max(0.0, 1 - done)
         if self.rules.input_noise_decay == "steps":
             left = 1.0 if done < 0.5 else 1 / 3 if done < 1 else 0.0
-        return x + self.sigma * left * draws.draw((streams.INPUT_NOISE, update, which), x.shape, "normal", x.dtype)[0]
+        return x + self.sigma * left * draws.draw((rng.INPUT_NOISE, update, which), x.shape, "normal", x.dtype)[0]
 
     def _limit(self, module: nn.Module) -> None:
         if self.rules.grad_clip is not None:

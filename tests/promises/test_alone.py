@@ -10,7 +10,7 @@ import pytest
 
 import little
 from comm.test_ulfm import need_ulfm
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
 from promises.test_faults import launch, steps_made
 from promises.test_ranks import assert_same_herd, recipe
 

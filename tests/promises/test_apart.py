@@ -13,11 +13,11 @@ import pytest
 
 import little
 from comm.test_ulfm import need_ulfm
-from ganherd.comm import heartbeat
-from ganherd.run import checkpoint, status
-from ganherd.run.assemble import assemble
-from ganherd.run.folder import RunFolder
-from ganherd.strategies.topology import torus
+from ganherd.comm.liveness import heartbeat
+from ganherd.runs import checkpoint, run_status
+from ganherd.runs.folder import RunFolder
+from ganherd.strategies.cellular.topology import torus
+from ganherd.training.setup.assemble import assemble
 from promises import test_faults, test_ranks
 
 pytestmark = pytest.mark.usefixtures("brief")
@@ -81,7 +81,7 @@ def test_ranks_run_ahead_of_a_slow_one_up_to_the_bound(runs: Path) -> None:
         assert most[0] == most[LEG] == 0
         if rank != SLOW:
             assert most == [0, 1, 2, 2, 2, 2] * 2
-    assert "neighbours' nets were up to 2 iterations old" in status.text(status.describe(runs / "slow"))
+    assert "neighbours' nets were up to 2 iterations old" in run_status.text(run_status.describe(runs / "slow"))
 
 
 def test_records_and_checkpoints_wait_until_all_are_together_and_events_lack_nothing(runs: Path) -> None:

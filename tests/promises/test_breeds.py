@@ -14,18 +14,19 @@ from safetensors.torch import load_file
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.errors import UserError
 from ganherd.herd.breeds import Breeds
-from ganherd.herd.engine import Engine, Herd, Plan
+from ganherd.herd.engine.engines import Engine, Herd, Plan
+from ganherd.herd.rng import Streams
 from ganherd.herd.state import bases
-from ganherd.herd.streams import Streams
-from ganherd.run import checkpoint, loop
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.folder import RunFolder
-from ganherd.run.meetings import make_strategy, plan_meetings
-from ganherd.run.progress import Progress
-from ganherd.run.repair import repair
+from ganherd.recipe import recipe_file
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder
+from ganherd.training import loop
+from ganherd.training.health.repair import repair
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.build_strategy import make_strategy, plan_meetings
+from ganherd.util.errors import UserError
+from ganherd.util.progress import Progress
 from promises.separate import SeparateGan
 
 # batch norm in the narrow one, dropout in the widest; the second is wider than the first and the third
@@ -146,7 +147,7 @@ def test_discriminators_swap_across_breeds_and_the_members_stay_what_they_are_ap
 
 def test_what_a_graph_would_capture_is_the_same_step(tmp_path: Path) -> None:
     """Breed after breed, with every number that changes as a tensor; here it is executed instead of captured."""
-    from ganherd.herd.graph import GraphEngine
+    from ganherd.herd.engine.cuda_graph import GraphEngine
 
     whole, captured = (assemble(recipe_of(tmp_path, herd={"seeds": 2}, train={"n_critic": 2})).herd for _ in range(2))
     sums = whole.no_sums()

@@ -11,11 +11,11 @@ import torch
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.herd.engine import Plan, make_engine, place
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.meetings import make_strategy
-from ganherd.strategies.cellular import Cellular
+from ganherd.herd.engine.engines import Plan, make_engine, place
+from ganherd.recipe import recipe_file
+from ganherd.strategies.cellular.cellular import Cellular
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.build_strategy import make_strategy
 from promises.plain_grid import PlainGrid
 from promises.test_resume import ask_to_stop
 

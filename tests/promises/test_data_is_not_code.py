@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from commands import Answer, cli, data, own_cache, run
-from ganherd.run import checkpoint
+from ganherd.runs import checkpoint
 from small import small_data, small_recipe
 
 __all__ = ["cli", "data", "own_cache", "run"]  # fixtures
@@ -373,7 +373,7 @@ def test_names_do_not_steer_the_terminal(cli, hostile) -> None:
 def test_names_are_no_markup_of_the_progress_display() -> None:
     from rich.console import Console
 
-    from ganherd.run.progress import Progress
+    from ganherd.util.progress import Progress
 
     shown = Console(file=io.StringIO(), force_terminal=True, width=80)
     shown.print(Progress(["member 0 ([/bold] [red]x)"])._view())

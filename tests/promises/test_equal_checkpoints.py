@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import little
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("brief")
 HERE = Path(__file__).parent

@@ -17,9 +17,9 @@ import torch
 import little
 from comm.launch import mpiexec, torchrun
 from comm.test_ulfm import need_ulfm
-from ganherd.run import checkpoint
-from ganherd.run.assemble import assemble
-from ganherd.run.folder import RunFolder
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder
+from ganherd.training.setup.assemble import assemble
 from promises.test_ranks import assert_same_herd, recipe
 from promises.test_ranks import words as ranks_of
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd import recipe_file
-from ganherd.herd import autotune
-from ganherd.herd.engine import Engine, Plan
-from ganherd.run.assemble import Assembly, assemble
+from ganherd.herd.engine import autotune
+from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.recipe import recipe_file
+from ganherd.training.setup.assemble import Assembly, assemble
 from promises.separate import SeparateGan
 
 LOSSES = [

@@ -14,12 +14,12 @@ import torch
 
 import ganherd
 import little
-from ganherd.herd.engine import Plan, make_engine
-from ganherd.herd.streams import Streams
-from ganherd.run import loop
-from ganherd.run.assemble import Assembly
-from ganherd.run.meetings import make_strategy, plan_meetings
-from ganherd.strategies.gap import pairs
+from ganherd.herd.engine.engines import Plan, make_engine
+from ganherd.herd.rng import Streams
+from ganherd.strategies.gap.gap import pairs
+from ganherd.training import loop
+from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.build_strategy import make_strategy, plan_meetings
 from promises.separate import SeparateGan
 from promises.test_fused_equals_separate import herd_of
 
@@ -292,7 +292,7 @@ def test_records_of_members_at_their_own_pace_are_means_over_their_own_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without swaps a slow member is a fast one that has come less far: after 12 steps at half the pace, 6."""
-    monkeypatch.setattr("ganherd.run.progress.Progress.rate", 10.0)  # steps of the run in a second
+    monkeypatch.setattr("ganherd.util.progress.Progress.rate", 10.0)  # steps of the run in a second
     little.train(tmp_path / "paced", settings(tmp_path, "12steps", every="0", pace=[1.0, 0.5, 1.0, 1.0, 0.1]))
     little.train(tmp_path / "all", settings(tmp_path, "12steps", every="0"))
     lines = [little.lines(tmp_path / name / "metrics.jsonl") for name in ("paced", "all")]

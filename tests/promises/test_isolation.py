@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from ganherd import recipe_file
-from ganherd.herd.engine import Engine, Plan
+from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.herd.state import State
-from ganherd.run.assemble import assemble
-from ganherd.run.budget import Budget
-from ganherd.run.folder import RunFolder
-from ganherd.run.loop import RunFailed, Trainer
-from ganherd.run.progress import Progress
-from ganherd.run.stop import StopRequest
+from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
+from ganherd.training.budget import Budget
+from ganherd.training.loop import Trainer
+from ganherd.training.setup.assemble import assemble
+from ganherd.training.stop_request import StopRequest
+from ganherd.util.errors import RunFailed
+from ganherd.util.progress import Progress
 from small import small_data, small_recipe
 
 STEPS, SICK, AT = 12, 3, 5  # steps of the run; who falls ill, and after which step
@@ -233,7 +234,7 @@ def test_a_collapsed_member_raises_the_alarm(tmp_path: Path) -> None:
 
 def test_a_repaired_member_survives_a_resume(tmp_path: Path) -> None:
     """The new learning rate, stream and count of repairs are part of the checkpoint."""
-    from ganherd.run import checkpoint
+    from ganherd.runs import checkpoint
 
     poisoned = herd_after(tmp_path / "run", SMALL, poison=nan_weights)
     kept = checkpoint.load(checkpoint.path_of(poisoned.folder.checkpoints, STEPS), poisoned.blueprints)
@@ -244,7 +245,7 @@ def test_a_repaired_member_survives_a_resume(tmp_path: Path) -> None:
 def test_a_run_ends_also_with_a_member_that_nobody_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mixture keeps all the others; who is missing is said where it is asked for."""
     import ganherd
-    from ganherd.errors import UserError
+    from ganherd.util.errors import UserError
 
     plain = Engine.advance
 

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 import ganherd
-from ganherd import mixture, recipe_file
-from ganherd.errors import UserError
 from ganherd.herd.state import buffers_of, takes_label
+from ganherd.mixture import mixture
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.recipe import Net
-from ganherd.run import checkpoint
-from ganherd.run.assemble import assemble
-from ganherd.run.finish import make_mixture
-from ganherd.run.preview import Preview
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Net
+from ganherd.runs import checkpoint
+from ganherd.training.finish import make_mixture
+from ganherd.training.recording.preview import Preview
+from ganherd.training.setup.assemble import assemble
+from ganherd.util.errors import UserError
 from small import small_data, small_recipe
 
 TOLD = {

@@ -14,16 +14,17 @@ import torch
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.herd import autotune, streams
-from ganherd.herd.engine import Engine, Plan
-from ganherd.herd.explain import explain
+from ganherd.herd import rng
+from ganherd.herd.engine import autotune
+from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.herd.engine.explain import explain
+from ganherd.herd.rng import Streams
 from ganherd.herd.state import buffers_of
-from ganherd.herd.streams import Streams
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.finish import make_mixture
-from ganherd.run.preview import Preview
+from ganherd.recipe import recipe_file
+from ganherd.training.finish import make_mixture
+from ganherd.training.recording.preview import Preview
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.util.errors import UserError
 from promises import own_nets
 from promises.test_fused_equals_separate import differences
 
@@ -244,12 +245,12 @@ def test_a_mixture_samples_as_each_member_alone_in_evaluation_mode(tmp_path: Pat
     for mixture in (made, ganherd.load(tmp_path, trust_code=True)):
         for member in (1, 0, 1):
             tensors = mixture.generator(member)[1]
-            z, _ = mixture._noise(member, streams.key(0, streams.SAMPLE, 0, member, 0), np.arange(1))
+            z, _ = mixture._noise(member, rng.key(0, rng.SAMPLE, 0, member, 0), np.arange(1))
             wanted = alone(net, tensors)(z) * mixture.scale + mixture.offset
             (images,) = mixture.images(member, -1, 64)
             assert np.abs(images - wanted.clamp(0, 255).numpy()).max() < 0.51
-    seeds = streams.keys(np.zeros(2, np.int64), np.zeros(2, np.int64), np.arange(2))
-    noise = Streams(seeds, 0).prior((streams.PREVIEW,), (64, 3), "normal", torch.float64)
+    seeds = rng.keys(np.zeros(2, np.int64), np.zeros(2, np.int64), np.arange(2))
+    noise = Streams(seeds, 0).prior((rng.PREVIEW,), (64, 3), "normal", torch.float64)
     breed, state = assembly.herd.breeds.all[0], assembly.herd.state
     for member, views in enumerate(_each(breed.g.views(state["g.ema"]))):
         tensors = views | {name: value[member] for name, value in buffers_of(state, "g").items()}

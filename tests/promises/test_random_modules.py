@@ -11,11 +11,11 @@ from functools import partial
 import pytest
 import torch
 
-from ganherd.errors import UserError
-from ganherd.herd import guard
+from ganherd.herd.checks import guard
+from ganherd.herd.checks.trial import Extent, Task
+from ganherd.herd.checks.tryout import try_out
 from ganherd.herd.state import takes_label
-from ganherd.herd.trial import Extent, Task
-from ganherd.herd.tryout import try_out
+from ganherd.util.errors import UserError
 from promises.random_modules import ALONE, CLASSES, LATENT, SHAPE, RandomModule, write
 
 IN_CI = 50

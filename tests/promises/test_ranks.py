@@ -16,11 +16,11 @@ import torch
 
 import little
 from comm.launch import mpiexec, torchrun
-from ganherd.comm import heartbeat
-from ganherd.run import checkpoint, status
-from ganherd.run.assemble import assemble
-from ganherd.run.folder import RunFolder
-from ganherd.run.record import CLOCK_FIELDS, PROCESS_EVENTS, PROCESS_FIELDS
+from ganherd.comm.liveness import heartbeat
+from ganherd.runs import checkpoint, run_status
+from ganherd.runs.folder import RunFolder
+from ganherd.runs.records import CLOCK_FIELDS, PROCESS_EVENTS, PROCESS_FIELDS
+from ganherd.training.setup.assemble import assemble
 
 pytestmark = pytest.mark.usefixtures("brief")
 HERE = Path(__file__).parent
@@ -249,9 +249,9 @@ def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_pat
         [*command, str(written), "--run", str(run)], env=little.environment(), stderr=subprocess.PIPE, text=True
     )
     little.underway(process, run)
-    seen = status.describe(run)
+    seen = run_status.describe(run)
     assert [rank["members"] for rank in seen["ranks"]] == [[0, 1, 2], [3, 4, 5]] and seen["state"] == "running"
-    assert "rank 1 on " in status.text(seen)
+    assert "rank 1 on " in run_status.text(seen)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75, said

@@ -15,8 +15,8 @@ import torch
 
 import ganherd
 import little
-from ganherd.run import length, loop, start
-from ganherd.run.folder import RunFolder
+from ganherd.runs.folder import RunFolder
+from ganherd.training import loop, run_length, start
 
 EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loop")]
 
@@ -162,7 +162,7 @@ def test_a_stop_while_the_mixture_is_made_can_be_resumed(
     tmp_path: Path, settings: Any, undisturbed: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("ganherd.run.finish.make_mixture", lambda *_: os.kill(os.getpid(), number))
+        patch.setattr("ganherd.training.finish.make_mixture", lambda *_: os.kill(os.getpid(), number))
         with pytest.raises(ganherd.Interrupted, match="the last step, which is saved; resume it with"):
             little.train(tmp_path / "run", settings)
     assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
@@ -184,7 +184,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
         raise little.Killed
 
     with monkeypatch.context() as patch, pytest.raises(little.Killed):
-        patch.setattr("ganherd.run.checkpoint.save", die)
+        patch.setattr("ganherd.runs.checkpoint.save", die)
         little.train(tmp_path / "run", settings)
     assert little.command("train", "--resume", tmp_path / "run") == 0
     assert "it starts again from its first step" in capsys.readouterr().err
@@ -214,7 +214,7 @@ def test_engine_and_threads_are_the_recorded_ones(
         return made(herd, plan)
 
     monkeypatch.setattr(loop, "make_engine", watched)
-    monkeypatch.setattr("ganherd.herd.autotune.choose", lambda *_: pytest.fail("the engine is not chosen again"))
+    monkeypatch.setattr("ganherd.herd.engine.autotune.choose", lambda *_: pytest.fail("the engine is not chosen again"))
     torch.set_num_threads(2)
     little.resume(tmp_path / "run")
     assert seen == [(recorded["name"], 1)]
@@ -272,7 +272,7 @@ def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loop.Trainer, "tick", slower)
     monkeypatch.setattr(loop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
-    for module in (start, length):
+    for module in (start, run_length):
         monkeypatch.setattr(module, "measure", lambda *_: (100.0, 1.0))
 
 
@@ -289,7 +289,7 @@ def test_where_a_time_budget_ended_is_where_it_ends_after_a_kill(
         raise little.Killed
 
     with monkeypatch.context() as patch, pytest.raises(little.Killed):
-        patch.setattr("ganherd.run.finish.make_mixture", die)
+        patch.setattr("ganherd.training.finish.make_mixture", die)
         little.train(tmp_path / "run", settings)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["budget"]["steps"] == 196
     little.resume(tmp_path / "run")

@@ -15,16 +15,16 @@ from torch import Tensor
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.comm.base import Placement
-from ganherd.comm.local import Local
-from ganherd.errors import UserError
-from ganherd.herd.engine import Plan
+from ganherd.comm.backends.local import Local
+from ganherd.comm.communicator import Placement
+from ganherd.herd.engine.engines import Plan
 from ganherd.herd.state import State, members_of
-from ganherd.run import loop
-from ganherd.run.assemble import Assembly
-from ganherd.run.meetings import make_strategy
+from ganherd.recipe import recipe_file
 from ganherd.strategies.share import Share, columns
+from ganherd.training import loop
+from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.build_strategy import make_strategy
+from ganherd.util.errors import UserError
 from promises import test_breeds
 from promises.separate import SeparateGan
 from promises.test_fused_equals_separate import herd_of

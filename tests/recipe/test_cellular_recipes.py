@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.herd.engine import Plan, make_engine, place
-from ganherd.recipe import Recipe, parse_budget
-from ganherd.recipe_file import load, names
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.meetings import make_strategy
+from ganherd.herd.engine.engines import Plan, make_engine, place
+from ganherd.recipe.recipe_file import load, names
+from ganherd.recipe.schema import Recipe, parse_budget
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.build_strategy import make_strategy
 
 CELLULAR = [name for name, _ in names() if load(name).strategy.name == "cellular"]
 MNIST = [name for name in CELLULAR if name.startswith("mnist-")]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ganherd import doctor
+from ganherd import machine_check
 
 
-def rows() -> dict[str, doctor.Row]:
-    found = doctor.examine()
+def rows() -> dict[str, machine_check.Row]:
+    found = machine_check.examine()
     assert all(set(row) == {"what", "found", "needed_for", "how_to_get"} for row in found)
     assert len({row["what"] for row in found}) == len(found), "each thing once"
     return {row["what"]: row for row in found}
@@ -28,7 +28,7 @@ def test_this_machine_is_described() -> None:
 
 
 def test_what_is_missing_says_how_to_get_it_and_what_is_there_says_nothing() -> None:
-    for row in doctor.examine():
+    for row in machine_check.examine():
         assert bool(row["found"]) != bool(row["how_to_get"])
         assert row["needed_for"]
 

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import little
-from ganherd.errors import UserError
 from ganherd.nets import catalog
-from ganherd.recipe import LOSSES, Recipe, parse_budget, parse_bytes
-from ganherd.recipe_file import DEFAULT, difference, dump, load, names, text
+from ganherd.recipe.recipe_file import DEFAULT, difference, dump, load, names, text
+from ganherd.recipe.schema import LOSSES, Recipe, parse_budget, parse_bytes
+from ganherd.util.errors import UserError
 
 
 def write(folder: Path, content: str) -> Path:
@@ -27,7 +27,9 @@ def write(folder: Path, content: str) -> Path:
 
 
 def test_no_torch_is_needed_to_read_recipes() -> None:
-    code = "import sys; from ganherd.recipe_file import *; names(); load(DEFAULT); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from ganherd.recipe.recipe_file import *; names(); load(DEFAULT); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], env=little.environment()).returncode == 0
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ganherd.errors import UserError
 from ganherd.nets import catalog
-from ganherd.recipe import LOSSES, Recipe, Section
-from ganherd.recipe_file import load, text
+from ganherd.recipe.recipe_file import load, text
+from ganherd.recipe.schema import LOSSES, Recipe, Section
+from ganherd.util.errors import UserError
 
 
 def mistake(content: str | bytes, folder: Path, *overrides: str) -> str:

@@ -14,12 +14,12 @@ import torch
 import ganherd
 import little
 from ganherd import nets
-from ganherd.herd.engine import Plan, make_engine
-from ganherd.recipe import Recipe
-from ganherd.recipe_file import load
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.folder import RunFolder
-from ganherd.run.phases import before
+from ganherd.herd.engine.engines import Plan, make_engine
+from ganherd.recipe.recipe_file import load
+from ganherd.recipe.schema import Recipe
+from ganherd.runs.folder import RunFolder
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.variants.phases import before
 
 W = ["cifar10-wcgan-paper", "cifar100-wcgan-paper", "imagenet-wcgan-paper", "mnist-wcgan-paper"]
 DC = ["cifar10-dccgan-paper", "cifar100-dccgan-paper", "imagenet-dccgan-paper"]
@@ -181,7 +181,7 @@ def test_as_printed_it_does_not_train(tmp_path: Path) -> None:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     little.be_brief(monkeypatch)
-    monkeypatch.setattr("ganherd.mixture._NOISES", 512)  # of which batch norm's statistics are estimated
+    monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)  # of which batch norm's statistics are estimated
     yield
     torch.set_num_threads(1)
 
@@ -221,8 +221,8 @@ def test_the_two_phases_have_the_same_nets() -> None:
 
 _HUNDRED = """
 import os, resource, signal, sys
-from ganherd.cli import main
-from ganherd.run.loop import Trainer
+from ganherd.cli.main import main
+from ganherd.training.loop import Trainer
 
 tick = Trainer.tick
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.recipe import Recipe
-from ganherd.run.folder import RunFolder
+from ganherd.recipe.schema import Recipe
+from ganherd.runs.folder import RunFolder
 
 
 @dataclass

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.mixture_file import Neighbourhood, Neighbourhoods
-from ganherd.pictures import svg
-from ganherd.recipe_file import load
-from ganherd.report.cells import cells
+from ganherd.mixture.mixture_files import Neighbourhood, Neighbourhoods
+from ganherd.recipe.recipe_file import load
 from ganherd.report.gather import Member, Story
-from ganherd.report.herd import events as told_events
-from ganherd.report.page import summary
-from ganherd.run import status
-from ganherd.strategies.lineage_picture import draw_map
-from ganherd.strategies.profile import ROUTINES
+from ganherd.report.grid_section import cells
+from ganherd.report.herd_section import events as told_events
+from ganherd.report.run_page import summary
+from ganherd.runs import run_status
+from ganherd.runs.profile import ROUTINES
+from ganherd.strategies.cellular.history.lineage_picture import draw_map
+from ganherd.viz.pictures import svg
 
 CELLS = 4
 
@@ -163,12 +163,12 @@ def test_tournaments_are_counted_and_not_told_one_by_one() -> None:
 
 
 def test_the_status_says_where_the_time_went(tmp_path: Path) -> None:
-    from ganherd.strategies.profile import total
+    from ganherd.runs.profile import total
 
     facts = {
         "run": "runs/grid", "state": "finished", "step": 1800, "steps": 1800, "seconds_left": None, "members": 4,
         "host": "here", "engine": {"name": "fused"}, "rate": 10.0, "heartbeat": None, "alarms": [], "ill": [],
         "profile": total(story().metrics),
     }  # fmt: skip
-    assert "of its time: update 21.0 s (70%), gather 1.5 s (5%)" in status.text(facts)
-    assert "of its time" not in status.text({**facts, "profile": {}})
+    assert "of its time: update 21.0 s (70%), gather 1.5 s (5%)" in run_status.text(facts)
+    assert "of its time" not in run_status.text({**facts, "profile": {}})

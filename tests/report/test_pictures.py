@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ganherd import pictures
-from ganherd.report import charts
+from ganherd.viz import charts, pictures
 
 
 def flat(*greys: int, side: int = 8, channels: int = 1) -> np.ndarray:

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ganherd import pictures, report
-from ganherd.errors import UserError
-from ganherd.recipe import Data, Herd, Recipe
+from ganherd import report
+from ganherd.recipe.schema import Data, Herd, Recipe
 from ganherd.report.gather import gather
-from ganherd.report.page import summary
-from ganherd.report.samples import _real_rows, samples
+from ganherd.report.run_page import summary
+from ganherd.report.sample_section import _real_rows, samples
+from ganherd.util.errors import UserError
+from ganherd.viz import pictures
 
 MakeRun = Callable[..., Any]
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -136,7 +137,7 @@ def test_maps_of_this_mixture_are_shown_with_what_they_are(make_run: MakeRun, fa
 
 
 def test_the_best_member_is_marked(make_run: MakeRun, fakes: Any) -> None:
-    from ganherd.mixture_file import Winner
+    from ganherd.mixture.mixture_files import Winner
 
     data, run = fakes.images(), make_run()
     mixture = fakes.mixture(data)

@@ -11,16 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import little
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.herd.engine import Plan
+from ganherd.herd.engine.engines import Plan
 from ganherd.herd.state import members_of
-from ganherd.run import health, loop, status
-from ganherd.run.alarms import ALARMS, LIMITS, Alarms
-from ganherd.run.assemble import assemble
-from ganherd.run.folder import RunFolder
-from ganherd.run.progress import Progress
-from ganherd.run.watch import SCORES, Watch, _called, below
+from ganherd.recipe import recipe_file
+from ganherd.runs import run_status
+from ganherd.runs.folder import RunFolder
+from ganherd.training import loop
+from ganherd.training.health import response
+from ganherd.training.health.alarms import ALARMS, LIMITS, Alarms
+from ganherd.training.health.monitor import SCORES, Watch, _called, below
+from ganherd.training.setup.assemble import assemble
+from ganherd.util.errors import RunFailed, UserError
+from ganherd.util.progress import Progress
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FAILING = ["collapsed", "cycling", "dead critic, BCE", "dead critic, Wasserstein", "memorising", "diverged"]
@@ -133,9 +135,9 @@ def test_a_collapse_that_passes_is_told_twice(tmp_path: Path, capsys: pytest.Cap
 
 def test_who_is_ill_is_told_by_status_and_the_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = sick(little.recipe(tmp_path, "12steps", watch={"every": 1}), tmp_path / "run")
-    facts = status.describe(run)
+    facts = run_status.describe(run)
     assert [(e["what"], e["member"]) for e in facts["ill"]] == [("collapse", 1)]
-    assert "not well now: member 1 (1) (collapse)" in status.text(facts)
+    assert "not well now: member 1 (1) (collapse)" in run_status.text(facts)
     progress = Progress(["a", "b", "c", "d", "e"])
     progress.say_alarms(300, [(0, "dead_critic"), (1, "collapse"), (2, "collapse"), (3, "collapse"), (4, "collapse")])
     assert capsys.readouterr().err.splitlines() == [
@@ -204,8 +206,8 @@ def test_a_collapsed_member_is_treated_as_the_recipe_says_and_no_other_changes(
 
 def test_a_member_that_starts_anew_has_the_weights_of_its_next_life(tmp_path: Path) -> None:
     from ganherd.herd.state import Seat, new_state
-    from ganherd.run.assemble import makers
-    from ganherd.run.repair import repair
+    from ganherd.training.health.repair import repair
+    from ganherd.training.setup.assemble import makers
 
     recipe = recipe_file.load(little.recipe(tmp_path))
     assembly = assemble(recipe)
@@ -231,14 +233,14 @@ def test_a_member_with_two_alarms_at_once_is_repaired_once_for_the_first(tmp_pat
     bad, known = torch.zeros(3, 4, dtype=torch.bool), torch.ones(3, 4, dtype=torch.bool)
     bad[2] = True
     trainer.alarms.state["watch.bad"][2] = max(LIMITS.patience)  # they were all bad long enough
-    health.raise_alarms(trainer, 2, bad, known)
+    response.raise_alarms(trainer, 2, bad, known)
     trainer.close()
     told = [(e["event"], e.get("what"), e.get("policy")) for e in folder.events()]
     assert told == [("alarm", what, None) for what in ALARMS[2:]] + [("repair", None, "reseed")]
 
 
 def test_policy_stop_ends_the_run_and_says_what_to_try(tmp_path: Path) -> None:
-    with pytest.raises(loop.RunFailed, match=r"member 1 cannot go on: its samples are hardly varied.*; try a lower"):
+    with pytest.raises(RunFailed, match=r"member 1 cannot go on: its samples are hardly varied.*; try a lower"):
         sick(shared(tmp_path, "stop"), tmp_path / "run")
     assert RunFolder(tmp_path / "run").info["state"] == "failed"
 
@@ -329,7 +331,7 @@ def test_a_net_that_only_runs_in_its_own_precision_is_looked_at_in_it(
             raise RuntimeError("expected m1 and m2 to have the same dtype")
         return _called(net, batched, mapped)
 
-    monkeypatch.setattr("ganherd.run.watch._called", refusing)
+    monkeypatch.setattr("ganherd.training.health.monitor._called", refusing)
     own.look(1)
     assert torch.allclose(own.state["watch.sketch"], wide.state["watch.sketch"], 1e-3, 1e-3)
     assert not torch.equal(own.state["watch.sketch"], wide.state["watch.sketch"])
@@ -346,7 +348,7 @@ def test_memory_that_runs_out_never_changes_how_members_are_looked_at(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ganherd.run.watch._called", out)
+        patch.setattr("ganherd.training.health.monitor._called", out)
         with pytest.raises(torch.OutOfMemoryError):
             watch.look(0)
     watch.look(0)

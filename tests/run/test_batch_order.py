@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganherd.data.feed import Feed
-from ganherd.herd import streams
+from ganherd.herd import rng
+from ganherd.herd.feed import Feed
 
 COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 BATCH = st.integers(1, 12)
@@ -24,7 +24,7 @@ def feed_of(counts: list[int], batch: int) -> Feed:
 
 
 def bases_of(counts: list[int], seed: int) -> np.ndarray:
-    return np.array([streams.key(seed, slot, 0) for slot in range(len(counts))])
+    return np.array([rng.key(seed, slot, 0) for slot in range(len(counts))])
 
 
 def epoch_of(feed: Feed, base: np.ndarray, member: int, epoch: int) -> np.ndarray:

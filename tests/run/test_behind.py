@@ -12,9 +12,10 @@ import torch
 
 import ganherd
 import little
-from ganherd.errors import Interrupted
-from ganherd.run import behind, checkpoint
-from ganherd.run.behind import Behind
+from ganherd.runs import checkpoint
+from ganherd.training import async_writer
+from ganherd.training.async_writer import Behind
+from ganherd.util.errors import Interrupted
 from small import small_data, small_recipe
 
 
@@ -71,7 +72,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: p
 
 
 def test_the_memory_of_a_copy_is_used_again() -> None:
-    writer, state = behind.Behind(), {"a": torch.arange(3.0), "b": torch.zeros(2)}
+    writer, state = async_writer.Behind(), {"a": torch.arange(3.0), "b": torch.zeros(2)}
     first = writer.copy(state)
     place = first["a"].data_ptr()
     state["a"] += 1

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import little
-from ganherd.recipe_file import load
-from ganherd.run import cadence
-from ganherd.run.assemble import assemble
-from ganherd.run.folder import RunFolder
+from ganherd.recipe.recipe_file import load
+from ganherd.runs.folder import RunFolder
+from ganherd.training.health import look_interval
+from ganherd.training.setup.assemble import assemble
 
 
 def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def planned(made: dict[str, Any]) -> int:
-    return cadence.planned(assemble(load(made))).every
+    return look_interval.planned(assemble(load(made))).every
 
 
 def test_the_interval_follows_from_nets_rules_and_data_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,11 +53,11 @@ def test_the_interval_follows_from_nets_rules_and_data_alone(tmp_path: Path, mon
 
 def test_a_cheap_step_has_fewer_looks_than_a_dear_one() -> None:
     rules = assemble(load("digits-wcgan")).herd.rules
-    dear = cadence.step_work(rules, 1.0, 1.0)
+    dear = look_interval.step_work(rules, 1.0, 1.0)
     assert dear == 32 * (3 * (1 + 6 + 6) + 3 + 2)
-    cheap = cadence.step_work(replace(rules, n_critic=1, skip_d=1, gp_weight=0.0), 1.0, 1.0)
+    cheap = look_interval.step_work(replace(rules, n_critic=1, skip_d=1, gp_weight=0.0), 1.0, 1.0)
     assert cheap == 32 * (0.5 * (1 + 6 + 6) + 3 + 2)
-    assert cadence.choose(100.0, cheap, 1) > cadence.choose(100.0, dear, 1)
+    assert look_interval.choose(100.0, cheap, 1) > look_interval.choose(100.0, dear, 1)
 
 
 class Own(nn.Module):
@@ -75,7 +75,7 @@ class Own(nn.Module):
 
 def test_operations_of_every_product_are_counted() -> None:
     state = torch.random.get_rng_state()
-    found = cadence.operations(Own, (1, 6, 12), (2,))
+    found = look_interval.operations(Own, (1, 6, 12), (2,))
     convolutions, products = 2 * 4 * 6 * 12 * 9 + 2 * 4 * 6 * 12 * 8, 2 * 576 * 576 + 2 * 5 * 576 + 2 * 5
     assert found == convolutions + products
     assert torch.equal(torch.random.get_rng_state(), state)

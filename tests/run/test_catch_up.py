@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import little
-from ganherd.herd.engine import Plan
-from ganherd.run import checkpoint
-from ganherd.run.alone import Back
-from ganherd.run.assemble import assemble
-from ganherd.run.catch_up import catch_up
-from ganherd.run.folder import RunFolder
+from ganherd.herd.engine.engines import Plan
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder
+from ganherd.training.ranks.catch_up import catch_up
+from ganherd.training.ranks.solo_recovery import Back
+from ganherd.training.setup.assemble import assemble
 
 
 @pytest.mark.timeout(120)

@@ -14,10 +14,10 @@ import torch
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.run import checkpoint
-from ganherd.run.assemble import Assembly, assemble
+from ganherd.recipe import recipe_file
+from ganherd.runs import checkpoint
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.util.errors import UserError
 from small import small_data, small_recipe
 
 SMALL = {"name": "small", "width": 6, "batch_norm": True}

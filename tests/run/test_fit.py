@@ -13,15 +13,17 @@ import pytest
 import torch
 
 import little
-from ganherd import memory, recipe_file
-from ganherd.data import stream_feed
-from ganherd.errors import UserError
-from ganherd.herd import autotune, engine
-from ganherd.recipe import Engine
-from ganherd.run import disk, loop
-from ganherd.run.assemble import assemble
-from ganherd.run.folder import RunFolder
-from ganherd.scores import store
+from ganherd.features import cache
+from ganherd.herd import stream_feed
+from ganherd.herd.engine import autotune, engines
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Engine
+from ganherd.runs.folder import RunFolder
+from ganherd.training import loop
+from ganherd.training.setup import disk
+from ganherd.training.setup.assemble import assemble
+from ganherd.util import memory
+from ganherd.util.errors import UserError
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -203,7 +205,7 @@ def test_members_train_one_by_one_if_measuring_their_memory_runs_out(
     def out(*_: Any) -> int:
         raise OUT["a GPU"]
 
-    monkeypatch.setattr(engine, "memory_per_member", out)
+    monkeypatch.setattr(engines, "memory_per_member", out)
     little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
     assert RunFolder(tmp_path / "run").info["engine"]["chunk"] == 1
 
@@ -227,7 +229,7 @@ def test_a_resumed_run_that_does_not_fit_says_what_can_still_be_changed(
         patch.setattr(memory, "available_memory", lambda with_swap: 1000)
         assert little.command(*words) == 2
     with monkeypatch.context() as patch:
-        patch.setattr("ganherd.run.start.set_precision", little_memory)
+        patch.setattr("ganherd.training.start.set_precision", little_memory)
         assert little.command(*words) == 2
     for said in capsys.readouterr().err.splitlines():
         assert "free memory, or resume it with more ranks" in said and "Train fewer members" not in said
@@ -265,11 +267,11 @@ def test_the_cache_of_engines_is_written_whatever_another_host_left_there(tmp_pa
 def test_what_is_cached_for_scores_can_be_read_by_all_users_of_the_cache(tmp_path: Path) -> None:
     path, before = tmp_path / "a.safetensors", os.umask(0o022)
     try:
-        store.write(path, "key", {"x": torch.ones(3)}, {})
+        cache.write(path, "key", {"x": torch.ones(3)}, {})
     finally:
         os.umask(before)
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o644}
-    cached = store.read(path, "key")
+    cached = cache.read(path, "key")
     assert cached is not None and cached[0]["x"].tolist() == [1, 1, 1]
 
 
@@ -283,6 +285,6 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_available_memory_is_within_that_of_the_machine() -> None:
-    from ganherd.host import memory as all_memory
+    from ganherd.util.host import memory as all_memory
 
     assert 0 < memory.available_memory() <= 4 * all_memory()

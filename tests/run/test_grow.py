@@ -14,10 +14,10 @@ import torch
 
 import ganherd
 import little
-from ganherd import mixture
-from ganherd.errors import UserError
-from ganherd.run import loop
-from ganherd.run.retrain import prepare
+from ganherd.mixture import mixture
+from ganherd.training import loop
+from ganherd.training.variants.retrain import prepare
+from ganherd.util.errors import UserError
 from small import small_data, small_recipe
 
 NETS = {  # batch norm, so that its statistics are kept too

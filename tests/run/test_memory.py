@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ganherd.host import give_back
-from ganherd.run.spawn import spawn
+from ganherd.training.ranks.spawn import spawn
+from ganherd.util.host import give_back
 
 ROLLUP = Path("/proc/self/smaps_rollup")
 
@@ -55,9 +55,8 @@ def test_ranks_that_a_command_starts_share_what_it_has_loaded(tmp_path: Path, mo
         together("done")
         raise SystemExit(75 * (os.environ["RANK"] == "1"))
 
-    monkeypatch.setattr("ganherd.cli.main", main)
     try:
-        assert spawn(2, ["train", "--quiet"]) == 75
+        assert spawn(main, 2, ["train", "--quiet"]) == 75
     finally:
         gc.unfreeze()
     for rank in range(2):

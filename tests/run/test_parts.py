@@ -10,9 +10,10 @@ import torch
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.run import parts, status
-from ganherd.run.folder import RunFolder
+from ganherd.recipe import recipe_file
+from ganherd.runs import run_status
+from ganherd.runs.folder import RunFolder
+from ganherd.training.variants import job_parts
 from promises.test_ranks import assert_same_herd
 from promises.test_resume import ask_to_stop
 
@@ -33,13 +34,13 @@ def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patch:
         ask_to_stop(patch, 11)
         with pytest.raises(ganherd.Interrupted, match="parts/001-002"):
-            parts.train_part(recipe, run, "1-2", quiet=True)
-    facts = status.describe(run)
+            job_parts.train_part(recipe, run, "1-2", quiet=True)
+    facts = run_status.describe(run)
     assert facts["state"] == "parts" and [part["state"] for part in facts["parts"]] == ["interrupted"]
-    assert "trained in parts" in status.text(facts)
-    parts.train_part(recipe, run, "0", quiet=True)
-    assert parts.unfinished(RunFolder(run)) == ["1-2 not finished"] and not (run / "mixture").exists()
-    assert parts.train_part(recipe, run, "1-2", quiet=True).path == run
+    assert "trained in parts" in run_status.text(facts)
+    job_parts.train_part(recipe, run, "0", quiet=True)
+    assert job_parts.unfinished(RunFolder(run)) == ["1-2 not finished"] and not (run / "mixture").exists()
+    assert job_parts.train_part(recipe, run, "1-2", quiet=True).path == run
     assert_same_herd(run, tmp_path / "whole", ("metrics.jsonl",))
     for path in (run, tmp_path / "whole"):
         little.resume(path, "36steps")
@@ -73,14 +74,14 @@ def test_a_part_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None
     """Before its run.json: it hinders neither the others, nor itself."""
     recipe, run = recipe_file.load(little.write_recipe(tmp_path, budget="3steps", net="tiny")), tmp_path / "run"
     own = run / "parts" / "000-000"
-    parts.train_part(recipe, run, "1", quiet=True)
+    job_parts.train_part(recipe, run, "1", quiet=True)
     own.mkdir()
     for name in (".lock", "recipe.yaml", ".new-0123456789abcdef.json"):
         (own / name).touch()
-    parts.train_part(recipe, run, "2", quiet=True)
-    facts = status.describe(run)
+    job_parts.train_part(recipe, run, "2", quiet=True)
+    facts = run_status.describe(run)
     assert len(facts["parts"]) == 2 and facts["left"] == ["0-0 not finished"]
-    assert parts.train_part(recipe, run, "0", quiet=True).path == run
+    assert job_parts.train_part(recipe, run, "0", quiet=True).path == run
 
 
 def test_a_folder_with_a_recipe_of_the_users_own_is_not_taken(tmp_path: Path) -> None:
@@ -94,9 +95,9 @@ def test_parts_that_ended_at_different_steps_are_not_begun_again(
 ) -> None:
     """Joined they have no checkpoint; a resume must not take that for a run at its beginning."""
     recipe, run = recipe_file.load(little.write_recipe(tmp_path, budget="3steps", net="tiny")), tmp_path / "run"
-    parts.train_part(recipe, run, "0", quiet=True)
+    job_parts.train_part(recipe, run, "0", quiet=True)
     little.resume(run / "parts" / "000-000", "5steps")
-    parts.train_part(recipe, run, "1-2", quiet=True)
+    job_parts.train_part(recipe, run, "1-2", quiet=True)
     assert RunFolder(run).info["state"] == "finished" and not (run / "checkpoints").exists()
     for words in (("--budget", "9steps"), ("--retrain", "0")):
         assert little.command("train", "--resume", run, *words) == 2

@@ -16,11 +16,11 @@ import pytest
 import ganherd
 import little
 from commands import Answer, cli, own_cache
-from ganherd import recipe_file
-from ganherd.comm.local import Local
-from ganherd.commands import train
-from ganherd.errors import UserError
-from ganherd.run.folder import RunFolder
+from ganherd.cli import train
+from ganherd.comm.backends.local import Local
+from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError
 from small import small_data, small_recipe
 
 __all__ = ["cli", "own_cache"]  # fixtures
@@ -84,13 +84,13 @@ def test_a_run_on_relative_data_is_resumed_and_scored_from_elsewhere(
     assert RunFolder(run.path).recipe.data.source == str(project / "data.npz")
     monkeypatch.chdir(project.parent / "elsewhere")
     ganherd.resume("../project/run", ["train.budget=8steps"], quiet=True)
-    from ganherd.scores import score_run
+    from ganherd.scoring import score_run
 
     assert score_run(run.path, ["histogram"], samples=20)["histogram"]["samples"] == 20
 
 
 def test_the_same_recipe_file_resumes_its_run(project: Path) -> None:
-    from ganherd.run.identity import refuse_changes
+    from ganherd.training.setup.identity import refuse_changes
 
     recipe = written(project / "mine.yaml")
     run = ganherd.train(recipe, run="run", quiet=True)

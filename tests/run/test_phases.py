@@ -12,12 +12,14 @@ import yaml
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.comm.local import Local
-from ganherd.errors import Interrupted, UserError
-from ganherd.run import dry, phases, start
-from ganherd.run.folder import RunFolder
-from ganherd.run.identity import refuse_changes
+from ganherd.comm.backends.local import Local
+from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
+from ganherd.training import start
+from ganherd.training.setup import dry_run
+from ganherd.training.setup.identity import refuse_changes
+from ganherd.training.variants import phases
+from ganherd.util.errors import Interrupted, UserError
 from small import small_data, small_recipe
 
 
@@ -179,9 +181,9 @@ def test_parts_of_a_herd_are_refused_before_anything_is_written(recipe: dict[str
 
 
 def test_a_dry_run_tells_both_phases(recipe: dict[str, Any]) -> None:
-    facts = dry.describe(recipe_file.load(recipe))
+    facts = dry_run.describe(recipe_file.load(recipe))
     assert facts["steps"] == 2
-    assert "one.yaml is trained first, for 6steps; the rest is the herd's own" in dry.known(facts)
+    assert "one.yaml is trained first, for 6steps; the rest is the herd's own" in dry_run.known(facts)
     assert not Path("run").exists()
 
 

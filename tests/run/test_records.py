@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import little
-from ganherd import files, recipe_file
-from ganherd.errors import UserError
-from ganherd.recipe import parse_budget
-from ganherd.run import checkpoint
-from ganherd.run.assemble import assemble
-from ganherd.run.budget import Budget, plan_budget
-from ganherd.run.folder import RunFolder, next_path, write_aside
-from ganherd.run.preview import Preview
-from ganherd.run.record import Lines, plain
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import parse_budget
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder, next_path, write_aside
+from ganherd.runs.records import Lines, plain
+from ganherd.training.budget import Budget, plan_budget
+from ganherd.training.recording.preview import Preview
+from ganherd.training.setup.assemble import assemble
+from ganherd.util import files
+from ganherd.util.errors import UserError
 
 # -- lines ------------------------------------------------------------------------------------------------------------
 
@@ -276,7 +277,7 @@ def test_a_look_tells_a_collapsed_member(tmp_path: Path) -> None:
 def test_pictures_are_drawn_where_the_recipe_says(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ganherd.report.write", lambda *_, **__: None)
-        patch.setattr("ganherd.run.finish.write_scores", lambda *_: {})
+        patch.setattr("ganherd.training.finish.write_scores", lambda *_: {})
         little.train(tmp_path / "run", little.recipe(tmp_path, "10steps", sample_every=4))
     names = sorted(path.name for path in (tmp_path / "run" / "samples").iterdir())
     assert names == ["final.png", "step-00000004.png", "step-00000008.png", "step-00000010.png"]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ganherd.comm.base import RankLost, Survivors
-from ganherd.comm.local import Local
-from ganherd.errors import Interrupted
-from ganherd.run.conclude import Run
-from ganherd.run.rescue import Rescue
+from ganherd.comm.backends.local import Local
+from ganherd.comm.communicator import RankLost, Survivors
+from ganherd.training.conclude import Run
+from ganherd.training.ranks.recovery import Rescue
+from ganherd.util.errors import Interrupted
 
 
 class One(Local):

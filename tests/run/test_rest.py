@@ -12,17 +12,18 @@ import pytest
 import torch
 
 import little
-from ganherd import mixture, recipe_file
-from ganherd.data.feed import Feed
-from ganherd.data.stream_feed import StreamFeed
-from ganherd.errors import UserError
-from ganherd.herd.engine import Plan
-from ganherd.herd.part import Part
-from ganherd.herd.step import Step
-from ganherd.recipe import Stop
-from ganherd.run import loop
-from ganherd.run.assemble import assemble
-from ganherd.run.rest import Rest
+from ganherd.herd.engine.engines import Plan
+from ganherd.herd.engine.subset import Part
+from ganherd.herd.feed import Feed
+from ganherd.herd.step.step import Step
+from ganherd.herd.stream_feed import StreamFeed
+from ganherd.mixture import mixture
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Stop
+from ganherd.training import loop
+from ganherd.training.health.convergence import Rest
+from ganherd.training.setup.assemble import assemble
+from ganherd.util.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def test_the_others_are_as_if_nobody_rested(
 ) -> None:
     """Float64: bit for bit one by one, to rounding where others are stacked; the one at rest keeps its weights; less is
     computed, and no more is said to be."""
-    monkeypatch.setattr("ganherd.run.progress.Progress.rate", 10.0)  # steps of the run in a second
+    monkeypatch.setattr("ganherd.util.progress.Progress.rate", 10.0)  # steps of the run in a second
     settings = {"engine": engine, "net": net}
     little.train(tmp_path / "whole", recipe(tmp_path, **settings))
     all_work = work[0]

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import little
-from ganherd import cli
-from ganherd.run.stop import StopRequest
+from ganherd.cli import main
+from ganherd.training.stop_request import StopRequest
 
 RANK = """
 import os, signal, sys, time
 from pathlib import Path
-from ganherd import cli
-from ganherd.run.spawn import spawn
+from ganherd.cli import main
+from ganherd.training.ranks.spawn import spawn
 
 here = Path(sys.argv[1])
 
@@ -35,8 +35,8 @@ def work(**_):
         time.sleep(0.01)
     time.sleep(0.2)
 
-cli.app = work
-sys.exit(spawn(2, sys.argv[2:]))
+main.app = work
+sys.exit(spawn(main.main, 2, sys.argv[2:]))
 """
 
 
@@ -146,7 +146,7 @@ def test_an_interrupt_that_python_wraps_is_one_too(
     def app(**_: object) -> None:
         raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
 
-    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(main, "app", app)
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main.main()
     assert end.value.code == 130 and capsys.readouterr().err == "ganherd: interrupted.\n"

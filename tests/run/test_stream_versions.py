@@ -12,8 +12,8 @@ import torch
 
 import ganherd
 import little
-from ganherd.herd import streams
-from ganherd.run.folder import RunFolder
+from ganherd.herd import rng
+from ganherd.runs.folder import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def without_version(path: Path) -> None:
 
 def old_run(run: Path, settings: dict[str, Any]) -> None:
     """Train a run as it was before streams had a version."""
-    with streams.using(1):
+    with rng.using(1):
         little.train(run, settings)
     without_version(run / "run.json")
     without_version(run / "mixture" / "mixture.json")
@@ -74,7 +74,7 @@ def test_an_old_mixture_makes_the_images_that_it_made(tmp_path: Path) -> None:
     mixture = ganherd.load(tmp_path / "run")
     samples = mixture.sample(100, seed=3)
     breed, state = mixture.generator(1)
-    block = streams.keys(np.array([streams.key(3, streams.SAMPLE, 0, 1, 2)]), 0)
+    block = rng.keys(np.array([rng.key(3, rng.SAMPLE, 0, 1, 2)]), 0)
     z = torch.randn(64, mixture.latent, generator=torch.Generator().manual_seed(int(block[0])))
     with torch.no_grad():
         expected = torch.func.functional_call(breed.module, state, (z,)) * mixture.scale + mixture.offset

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import little
-from ganherd.run import loop, trackers
-from ganherd.run.watch import SCORES
+from ganherd.training import loop
+from ganherd.training.health.monitor import SCORES
+from ganherd.training.recording import trackers
 
 Curves = dict[str, dict[int, float]]  # by name, then by step
 

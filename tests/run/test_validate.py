@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 import little
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.herd.engine import Engine, Plan
+from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.herd.state import buffers_of
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.record import COSTS
-from ganherd.run.validate import Validation
+from ganherd.recipe import recipe_file
+from ganherd.runs.records import COSTS
+from ganherd.training.recording.validation import Validation
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.util.errors import UserError
 from small import small_data, small_recipe
 
 NETS = {

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ganherd import nets
-from ganherd.errors import UserError
 from ganherd.herd.state import seeded
-from ganherd.mixture import Mixture
-from ganherd.mixture_breeds import Generators
-from ganherd.recipe import Net
-from ganherd.scores import ais
-from ganherd.scores.ais import Settings, bdmc, decoder_of, dequantised, kde, log_likelihood, schedule
-from ganherd.scores.ais_hmc import Chains, Hmc, Likelihood, points_at_once
+from ganherd.metrics.ais import ais
+from ganherd.metrics.ais.ais import Settings, bdmc, decoder_of, dequantised, kde, log_likelihood, schedule
+from ganherd.metrics.ais.hmc import Chains, Hmc, Likelihood, points_at_once
+from ganherd.mixture.generators import Generators
+from ganherd.mixture.mixture import Mixture
+from ganherd.recipe.schema import Net
+from ganherd.util.errors import UserError
 
 
 class Linear:
@@ -267,7 +267,7 @@ def test_a_members_generator_is_its_decoder_in_unit_pixels(prior: str) -> None:
 @pytest.fixture
 def log_ps(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """What AIS finds for each member in turn, [P] each; not for the simulated images of the gap."""
-    from ganherd.scores.ais_mixture import SIMULATED
+    from ganherd.metrics.ais.ais_mixture import SIMULATED
 
     seen: list[np.ndarray] = []
     plain = ais.log_likelihood
@@ -288,8 +288,8 @@ def mixed(log_ps: list[np.ndarray], weights: Sequence[float]) -> float:
 
 
 def test_the_score_of_a_mixture(digits: object, log_ps: list[np.ndarray]) -> None:
-    from ganherd.scores.ais_mixture import measure
-    from ganherd.scores.material import Annealing, Material
+    from ganherd.features.material import Annealing, Material
+    from ganherd.metrics.ais.ais_mixture import measure
 
     mixture = _mixture("uniform")
     asked = Annealing(points=3, variance=0.05, temperatures=60, chains=4)
@@ -302,8 +302,8 @@ def test_the_score_of_a_mixture(digits: object, log_ps: list[np.ndarray]) -> Non
 
 
 def test_the_score_of_classes_and_neighbourhoods(digits: Any, log_ps: list[np.ndarray]) -> None:
-    from ganherd.scores.ais_mixture import measure
-    from ganherd.scores.material import Annealing, Material, Neighbourhood
+    from ganherd.features.material import Annealing, Material, Neighbourhood
+    from ganherd.metrics.ais.ais_mixture import measure
 
     few: Any = {"annealing": Annealing(points=4, temperatures=30, chains=2)}
     cells = [Neighbourhood([0]), Neighbourhood([0, 1], [1.0, 3.0])]

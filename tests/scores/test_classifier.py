@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.errors import UserError
-from ganherd.scores import classifier
-from ganherd.scores.classifier import classifier_for
+from ganherd.features import classifier
+from ganherd.features.classifier import classifier_for
+from ganherd.util.errors import UserError
 
 
 def test_held_out_digits_are_recognised(digits: Any) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.errors import UserError
-from ganherd.scores import known_metrics, score, score_seeds, store
-from ganherd.scores.inception_score import inception_score
-from ganherd.scores.kid import discrepancy, kid
-from ganherd.scores.lipizzaner_net import LipizzanerNet
-from ganherd.scores.prdc import prdc
-from ganherd.scores.reference import Reference
+from ganherd.features import cache
+from ganherd.features.lipizzaner import LipizzanerNet
+from ganherd.features.real_features import Reference
+from ganherd.metrics.inception_score import inception_score
+from ganherd.metrics.kid import discrepancy, kid
+from ganherd.metrics.prdc import prdc
+from ganherd.scoring import known_metrics, score, score_seeds
+from ganherd.util.errors import UserError
 from scores.test_frechet import AsTheyAre, correlated
 
 Replay = Callable[..., Any]
@@ -241,7 +242,7 @@ def test_real_features_are_kept_by_content(tmp_path: Path, rgb: Any) -> None:
     assert torch.equal(first, again) and len(told) == 3
     assert not torch.equal(first, real(255 - data.x)) and len(told) == 5  # other data
     assert not torch.equal(first, real(data.x, "two.npz")) and len(told) == 7  # another network
-    file = next(path for path in store.cache_folder("features").glob("*.safetensors"))
+    file = next(path for path in cache.cache_folder("features").glob("*.safetensors"))
     for path in file.parent.glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-1] + b"?")  # damaged: computed again
     assert torch.equal(first, real(data.x)) and len(told) == 9

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ganherd.scores.frechet import distance, distance_and_error, distance_of_few
-from ganherd.scores.moments import Moments, moments
+from ganherd.features.moments import Moments, moments
+from ganherd.metrics.frechet import distance, distance_and_error, distance_of_few
 
 
 class AsTheyAre(nn.Module):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import ganherd
-from ganherd.data.source import load as load_data
-from ganherd.run.folder import RunFolder
-from ganherd.scores import gallery, score_run
+from ganherd.data.dataset import load as load_data
+from ganherd.runs.folder import RunFolder
+from ganherd.scoring import gallery, score_run
 from little import be_brief
 from small import small_data, small_recipe
 
@@ -113,13 +113,13 @@ def test_what_cannot_be_drawn_is_told_and_the_rest_comes(run: Path, tmp_path: Pa
 
 
 def _pixels(data: Any) -> Any:
-    from ganherd.scores.reference import Reference
+    from ganherd.features.real_features import Reference
 
     return Reference(data, "pixels")
 
 
 def test_a_network_that_is_missing_or_heavy_is_not_waited_for(run: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from ganherd.scores.reference import Reference
+    from ganherd.features.real_features import Reference
 
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))

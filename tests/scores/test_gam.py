@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from ganherd.errors import UserError
-from ganherd.scores import gam, gam_table
-from ganherd.scores.gam import Player, called_real, gam2, helps, met_matrix, threshold
+from ganherd.metrics.gam import gam, gam_table
+from ganherd.metrics.gam.gam import Player, called_real, gam2, helps, met_matrix, threshold
+from ganherd.util.errors import UserError
 
 
 def paper() -> list[Player]:

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 import ganherd
 import little
 from ganherd import nets
-from ganherd.data.source import load as load_data
-from ganherd.errors import UserError
-from ganherd.recipe import Data
-from ganherd.run.folder import RunFolder
-from ganherd.scores import score, score_runs
-from ganherd.scores.gam_judges import Judges, load_judges
-from ganherd.scores.gam_runs import contest
+from ganherd.data.dataset import load as load_data
+from ganherd.recipe.schema import Data
+from ganherd.runs.folder import RunFolder
+from ganherd.scoring import score, score_runs
+from ganherd.scoring.gam_judges import Judges, load_judges
+from ganherd.scoring.gam_runs import contest
+from ganherd.util.errors import UserError
 
 
 def _recipe(loss: str, seed: int, **data: Any) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:  # what comes after the mixture is not needed here
         patch.setattr("ganherd.report.write", lambda *_, **__: None)
-        patch.setattr("ganherd.run.finish.write_scores", lambda *_: {})
-        patch.setattr("ganherd.run.finish.write_picture", lambda *_: None)
+        patch.setattr("ganherd.training.finish.write_scores", lambda *_: {})
+        patch.setattr("ganherd.training.finish.write_picture", lambda *_: None)
         for name, loss, seed in (("plain", "non-saturating", 1), ("critic", "wasserstein", 2)):
             ganherd.train(_recipe(loss, seed), run=folder / name, quiet=True)
     return {name: folder / name for name in ("plain", "critic")}

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.errors import UserError
-from ganherd.scores import METRICS, Neighbourhood, score, score_seeds
-from ganherd.scores.clock import Clock, timed
-from ganherd.scores.frechet import distance
-from ganherd.scores.material import EACH, Material
-from ganherd.scores.moments import moments
-from ganherd.scores.reference import Reference
-from ganherd.scores.seeds import together
+from ganherd.features.material import EACH, Material
+from ganherd.features.moments import moments
+from ganherd.features.real_features import Reference
+from ganherd.metrics.frechet import distance
+from ganherd.metrics.statistics.seeds import together
+from ganherd.scoring import METRICS, Neighbourhood, score, score_seeds
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Clock, timed
 
 Replay = Callable[..., Any]
 EVERYTHING = ["label_accuracy", "histogram", "diversity", "fid", "kid", "coverage", "classifier_score", "memorisation"]
@@ -119,7 +119,7 @@ def test_points_of_neighbourhoods_capture_modes(ring: Any, replay: Replay) -> No
 
 
 def test_a_set_with_some_labels_is_judged_by_those(digits: Any) -> None:
-    from ganherd.scores.of_sets import GivenSet
+    from ganherd.scoring.two_sets import GivenSet
 
     y = digits.y_test.copy()
     y[::2] = -1

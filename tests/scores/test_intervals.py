@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.scores import intervals, score, table
-from ganherd.scores.diversity import relative_error, spread
-from ganherd.scores.histogram import total_variation
-from ganherd.scores.modes import Modes, coverage, entry
-from ganherd.scores.reference import Reference
-from ganherd.scores.seeds import together
+from ganherd.features.real_features import Reference
+from ganherd.metrics.diversity import relative_error, spread
+from ganherd.metrics.histogram import total_variation
+from ganherd.metrics.modes import Modes, coverage, entry
+from ganherd.metrics.statistics import intervals
+from ganherd.metrics.statistics.seeds import together
+from ganherd.scoring import score, table
 
 _FILE = Path(__file__).parents[2] / "benchmarks" / "interval_coverage.py"
 _SPEC = importlib.util.spec_from_file_location("interval_coverage", _FILE)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.errors import UserError
-from ganherd.scores import maps
-from ganherd.scores.modes import toy_modes
+from ganherd.metrics.modes import toy_modes
+from ganherd.scoring import maps
+from ganherd.util.errors import UserError
 
 
 @pytest.fixture(scope="module")

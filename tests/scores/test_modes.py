@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.data.stacked import stack_digits
-from ganherd.errors import UserError
-from ganherd.scores.modes import (
+from ganherd.data.readers.stacked_mnist import stack_digits
+from ganherd.metrics.modes import (
     POINTS,
     Modes,
     coverage,
@@ -25,7 +24,8 @@ from ganherd.scores.modes import (
     table,
     toy_modes,
 )
-from ganherd.scores.stacked import stacked_counts, stacked_coverage
+from ganherd.metrics.stacked_modes import stacked_counts, stacked_coverage
+from ganherd.util.errors import UserError
 
 
 def draw(modes: Modes, n: int, only: list[int] | None = None, seed: int = 0) -> np.ndarray:
@@ -107,8 +107,8 @@ def test_labels_give_the_modes_of_other_points(tmp_path: Path) -> None:
 
 
 def test_r15_keeps_its_modes_when_it_is_trained_on_a_hundred_points() -> None:
-    from ganherd.data.source import load
-    from ganherd.recipe import Data
+    from ganherd.data.dataset import load
+    from ganherd.recipe.schema import Data
 
     modes = modes_of(load(Data(source="r15", points=100)))
     assert "600 points" in modes.about and len(modes.means) == 15
@@ -130,7 +130,7 @@ def test_a_mixture_and_its_members_have_as_many_samples_each(ring: Any, replay: 
 
 
 def test_the_score_says_which_modes_and_how_many_points(ring: Any, replay: Any) -> None:
-    from ganherd.scores.material import Material
+    from ganherd.features.material import Material
 
     mixture = replay(ring)
     mixture.members = 8

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd import pictures
-from ganherd.errors import UserError
-from ganherd.scores.neighbours import BY_CHANCE, Nearest, below, draw_neighbours, measure, measure_arrays, nearest
+from ganherd.metrics.memorisation import BY_CHANCE, Nearest, below, draw_neighbours, measure, measure_arrays, nearest
+from ganherd.util.errors import UserError
+from ganherd.viz import pictures
 
 
 def brute(x: np.ndarray, training: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +81,7 @@ def test_digits_and_digits_learnt_by_heart(digits: Any) -> None:
 
 
 def test_the_score_of_samples(digits: Any, replay: Any) -> None:
-    from ganherd.scores.material import LeftOut, Material
+    from ganherd.features.material import LeftOut, Material
 
     found = measure(Material(replay(digits), digits, 300))
     # this mixture replays held-out rows, which are no copies of training rows

@@ -13,12 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from ganherd.errors import UserError
-from ganherd.homes import data_home
-from ganherd.scores import inception, lipizzaner_net, networks, score
-from ganherd.scores.features import extract
-from ganherd.scores.material import LeftOut
-from ganherd.scores.reference import Reference
+from ganherd.features import inception, lipizzaner, networks
+from ganherd.features.extract import extract
+from ganherd.features.material import LeftOut
+from ganherd.features.real_features import Reference
+from ganherd.scoring import score
+from ganherd.util.errors import UserError
+from ganherd.util.paths import data_home
 
 Replay = Callable[..., Any]
 
@@ -88,7 +89,7 @@ def test_the_network_is_chosen_by_the_data(
 
 
 def test_classifier_features_are_those_behind_its_logits(digits: Any) -> None:
-    from ganherd.scores.classifier import classifier_for
+    from ganherd.features.classifier import classifier_for
 
     network = networks.find("classifier", digits)
     features, logits = extract(network, digits.x_test)
@@ -139,7 +140,7 @@ def test_weights_of_another_net_are_refused(tmp_path: Path, digits: Any) -> None
         networks.find("lipizzaner-mnist", digits)
     with pytest.raises(UserError, match="there is no file gone.npz"):  # also where the data would not fit
         networks.find("gone.npz", digits)
-    good = {name: p.detach().numpy() for name, p in lipizzaner_net.LipizzanerNet().named_parameters()}
+    good = {name: p.detach().numpy() for name, p in lipizzaner.LipizzanerNet().named_parameters()}
     np.savez(tmp_path / "good.npz", **good)
     assert networks.find(str(tmp_path / "good.npz"), mnist).name == "lipizzaner-mnist"
     np.savez(tmp_path / "bad.npz", **{**good, "fc2.bias": np.zeros(9)})
@@ -161,10 +162,10 @@ def test_a_head_is_checked(tmp_path: Path, digits: Any) -> None:
         networks.find("pixels", digits, head=tmp_path / "head.npz")
 
 
-@pytest.mark.data("mnist", lipizzaner_net.FILE)
+@pytest.mark.data("mnist", lipizzaner.FILE)
 def test_lipizzaners_network_recognises_mnist() -> None:
-    from ganherd.data.source import load
-    from ganherd.recipe import Data
+    from ganherd.data.dataset import load
+    from ganherd.recipe.schema import Data
 
     mnist = load(Data(source="mnist"))
     features, logits = extract(networks.find("lipizzaner-mnist", mnist), mnist.x_test)
@@ -175,9 +176,9 @@ def test_lipizzaners_network_recognises_mnist() -> None:
 @pytest.mark.data("cifar10", inception.FILE)
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.long)])
 def test_inception_end_to_end_against_an_independent_way_there(count: int) -> None:
-    from ganherd.data.source import load
-    from ganherd.recipe import Data
-    from ganherd.scores.frechet import distance, moments
+    from ganherd.data.dataset import load
+    from ganherd.metrics.frechet import distance, moments
+    from ganherd.recipe.schema import Data
 
     cifar = load(Data(source="cifar10"))
     network = networks.find("inception", cifar)

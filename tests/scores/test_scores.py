@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.errors import UserError
-from ganherd.scores import METRICS, known_metrics, score, score_run, table
-from ganherd.scores.diversity import diversity, spread
-from ganherd.scores.histogram import class_histogram, expected_by_chance, total_variation
-from ganherd.scores.label_accuracy import label_accuracy
+from ganherd.metrics.diversity import diversity, spread
+from ganherd.metrics.histogram import class_histogram, expected_by_chance, total_variation
+from ganherd.metrics.label_accuracy import label_accuracy
+from ganherd.scoring import METRICS, known_metrics, score, score_run, table
+from ganherd.util.errors import UserError
 
 Replay = Callable[..., Any]
 
@@ -111,8 +111,8 @@ def test_the_histogram_is_that_of_the_network_asked_for_where_it_tells_the_class
     from torch import Tensor, nn
     from torch.nn import functional as F
 
-    from ganherd.scores.networks import Network
-    from ganherd.scores.reference import Reference
+    from ganherd.features.networks import Network
+    from ganherd.features.real_features import Reference
 
     class AllTheSame(nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -211,7 +211,7 @@ def test_pure_functions() -> None:
 
 
 def test_the_registry_needs_no_torch() -> None:
-    code = "import sys; from ganherd.scores import METRICS as M; print('torch' in sys.modules, 'fid' in M)"
+    code = "import sys; from ganherd.scoring import METRICS as M; print('torch' in sys.modules, 'fid' in M)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "True"]
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import ganherd
-from ganherd.data.source import Dataset, load
-from ganherd.errors import UserError
-from ganherd.recipe import Data
-from ganherd.scores import Scored, networks, score_run, score_sets, side_by_side, table
-from ganherd.scores.of_sets import GivenSet
+from ganherd.data.dataset import Dataset, load
+from ganherd.features import networks
+from ganherd.recipe.schema import Data
+from ganherd.scoring import Scored, score_run, score_sets, side_by_side, table
+from ganherd.scoring.two_sets import GivenSet
+from ganherd.util.errors import UserError
 
 CHEAP = ["fid", "kid", "diversity"]
 

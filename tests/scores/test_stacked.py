@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.data import stacked as stacks
-from ganherd.data.fetch import list_sources
-from ganherd.data.source import Dataset, load
-from ganherd.errors import UserError
-from ganherd.recipe import Data
-from ganherd.scores import known_metrics, score, score_sets
-from ganherd.scores.material import Material
-from ganherd.scores.of_sets import GivenSet
-from ganherd.scores.stacked import measure
+from ganherd.data.dataset import Dataset, load
+from ganherd.data.readers import stacked_mnist as stacks
+from ganherd.data.readers.download import list_sources
+from ganherd.features.material import Material
+from ganherd.metrics.stacked_modes import measure
+from ganherd.recipe.schema import Data
+from ganherd.scoring import known_metrics, score, score_sets
+from ganherd.scoring.two_sets import GivenSet
+from ganherd.util.errors import UserError
 
 
 @pytest.fixture(scope="module")

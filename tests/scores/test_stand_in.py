@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from commands import Answer
-from ganherd.scores.inception import SOURCE, tensorflow_resize
+from ganherd.features.inception import SOURCE, tensorflow_resize
 
 Cli = Callable[..., Answer]
 WIDTH = 24

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ganherd.ensembles import Chosen, Found
-from ganherd.recipe_scores import LESS, MORE
-from ganherd.scores import METRICS
-from ganherd.scores.intervals import jackknife, wilson
-from ganherd.scores.verdict import difference, sign, verdict
+from ganherd.metrics.statistics.intervals import jackknife, wilson
+from ganherd.metrics.statistics.verdict import difference, sign, verdict
+from ganherd.recipe.mixture_scores import LESS, MORE
+from ganherd.scoring import METRICS
+from ganherd.scoring.ensembles import Chosen, Found
 
 
 def test_only_an_interval_without_zero_decides() -> None:

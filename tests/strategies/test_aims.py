@@ -13,19 +13,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.recipe_scores import BY, known_score, more_is_better
-from ganherd.scores import METRICS, frechet, inception_score, prdc
-from ganherd.scores import modes as known_modes
-from ganherd.scores.features import Features
-from ganherd.scores.moments import Moments, moments
-from ganherd.scores.registry import GROUPS
-from ganherd.strategies import aims, ensemble
-from ganherd.strategies.aims import Aim, Seen
-from ganherd.strategies.mixing import evolve, uniform
-from ganherd.strategies.preflight import refuse_impossible
-from ganherd.strategies.reweighted import CapturedScore, Oriented
+from ganherd.features.extract import Features
+from ganherd.features.moments import Moments, moments
+from ganherd.metrics import frechet, inception_score, prdc
+from ganherd.metrics import modes as known_modes
+from ganherd.metrics.registry import GROUPS
+from ganherd.recipe import recipe_file
+from ganherd.recipe.mixture_scores import BY, known_score, more_is_better
+from ganherd.scoring import METRICS
+from ganherd.strategies.cellular.requirements import refuse_impossible
+from ganherd.strategies.mixing import objectives, subset_search
+from ganherd.strategies.mixing.mixing import evolve, uniform
+from ganherd.strategies.mixing.objectives import Aim, Seen
+from ganherd.strategies.mixing.reweighted import CapturedScore, Oriented
+from ganherd.util.errors import UserError
 from promises.test_cellular import ITERATIONS, SPAN, made, settings, train
 from test_docs import ROOT, blocks
 
@@ -54,7 +55,7 @@ class Stage:
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     """Three generators: each makes mostly one of the clusters, and now and then what was asked for."""
-    monkeypatch.setattr(aims, "load", lambda name, trust_code: far)
+    monkeypatch.setattr(objectives, "load", lambda name, trust_code: far)
     rng = np.random.default_rng(7)
     centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
     y = np.arange(REAL) % CLASSES
@@ -73,7 +74,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def aim_of(name: str, stage: Stage) -> Aim:
-    found = aims.find(name, stage, N, lambda features: torch.device("cpu"))  # type: ignore[arg-type]
+    found = objectives.find(name, stage, N, lambda features: torch.device("cpu"))  # type: ignore[arg-type]
     assert found is not None
     return found
 
@@ -200,11 +201,11 @@ def test_the_es_comes_to_the_best_of_all_weights(stage: Stage, name: str) -> Non
     value = by_hand(name, stage, found.weights[0].numpy())
     assert abs(value - best) <= 0.02 * abs(best - worst) or (value > best) == more_is_better(name)
     assert (found.history.diff(dim=0) <= 0).all()
-    whole = ensemble.evolutionary(score, 3, 3, 1, generations=30)
+    whole = subset_search.evolutionary(score, 3, 3, 1, generations=30)
     value = by_hand(name, stage, whole.weights.numpy())
     assert abs(value - best) <= 0.05 * abs(best - worst) or (value > best) == more_is_better(name)
     alone = score(torch.ones(3, 1).double(), torch.arange(3)[:, None])
-    assert ensemble.greedy(score, 3, 3).score <= float(alone.min())
+    assert subset_search.greedy(score, 3, 3).score <= float(alone.min())
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -231,8 +232,8 @@ OWN = "def low(features, weights, real):\n    return float((weights @ features.m
 def test_a_grid_evolves_by_any_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: str, when: str) -> None:
     (tmp_path / "my_low.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    load = aims.load
-    monkeypatch.setattr(aims, "load", lambda name, trust_code: load(name, True))
+    load = objectives.load
+    monkeypatch.setattr(objectives, "load", lambda name, trust_code: load(name, True))
     mixing = {"samples": 30, "generations": 20, "sigma": 0.1, "score": score, "when": when}
     _, strategy, events = train(settings(tmp_path, grid=[2, 2], mixing=mixing))
     sign = -1 if more_is_better(score) else 1
@@ -261,7 +262,7 @@ def test_the_best_iteration_is_the_one_with_the_most_of_it(tmp_path: Path) -> No
 
 
 def test_without_any_number_the_newest_iteration_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aims, "load", lambda name, trust_code: lambda *_: float("nan"))
+    monkeypatch.setattr(objectives, "load", lambda name, trust_code: lambda *_: float("nan"))
     mixing = {"samples": 20, "score": "my:never", "keep": "best"}
     _, strategy, _ = train(settings(tmp_path, grid=[2, 2], mixing=mixing))
     ended = strategy.neighbourhoods(SPAN * ITERATIONS)
@@ -273,7 +274,7 @@ def test_the_score_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.Mon
     (block,) = [block for block in blocks(ROOT / "docs" / "cellular.md", "python") if "def sliced" in block]
     (tmp_path / "scores_of_the_documents.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
-    sliced = aims.load("scores_of_the_documents:sliced", trust_code=True)
+    sliced = objectives.load("scores_of_the_documents:sliced", trust_code=True)
     rng = np.random.default_rng(0)
     real = rng.normal(size=(200, 3)).astype(np.float32)
     near, shifted = real[None], np.stack([real, real + 4])
@@ -318,13 +319,13 @@ def test_what_cannot_be_is_said_before_a_run(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=sentence):
         recipe = recipe_file.load(settings(tmp_path, grid=[2, 2], mixing=mixing))
-        from ganherd.data.source import load
+        from ganherd.data.dataset import load
 
         refuse_impossible(recipe.strategy.cellular, load(recipe.data), trust_code=True)
 
 
 def test_a_function_that_fails_is_named_and_code_must_be_trusted(stage: Stage) -> None:
-    from ganherd.strategies.reweighted import OwnScore
+    from ganherd.strategies.mixing.reweighted import OwnScore
 
     def wrong(features: np.ndarray, weights: np.ndarray, real: np.ndarray) -> float:
         features += 1  # what belongs to all

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd import mixture
-from ganherd.errors import UserError
-from ganherd.herd import streams
-from ganherd.herd.engine import Plan, make_engine
+from ganherd.features.moments import moments
+from ganherd.herd import rng
+from ganherd.herd.engine.engines import Plan, make_engine
+from ganherd.herd.rng import Streams
 from ganherd.herd.state import bases
-from ganherd.herd.streams import Streams
-from ganherd.run import finish
-from ganherd.scores import frechet
-from ganherd.scores.moments import moments
-from ganherd.strategies.fitness import Side
+from ganherd.metrics import frechet
+from ganherd.mixture import mixture
+from ganherd.strategies.cellular.fitness import Side
+from ganherd.training import finish
+from ganherd.util.errors import UserError
 from promises.test_cellular import ITERATIONS, MUSTANGS, SPAN, made, settings, train
 
 # the torus by hand: each cell with the cells to its West, North, East and South
@@ -82,7 +82,7 @@ def test_cells_start_apart_and_draw_apart(tmp_path: Path) -> None:
     for kind in ("g", "d"):
         assert len({tuple(row) for row in state[f"{kind}.params"].tolist()}) == 9
     base = bases(state)
-    noise = Streams(base, 0).prior((streams.NOISE, 0), (4, 3), "normal", torch.float64)
+    noise = Streams(base, 0).prior((rng.NOISE, 0), (4, 3), "normal", torch.float64)
     assert len({tuple(row) for row in noise.flatten(1).tolist()}) == 9
     assert len({tuple(row) for row in herd.feed.indices(slice(0, 9), base, 0).tolist()}) == 9
     on = strategy._sample(0)
@@ -250,8 +250,8 @@ def test_equal_weights_score_as_the_pooled_samples_do(tmp_path: Path) -> None:
         module = copy.deepcopy(assembly.herd.g.module).train()
         views = assembly.herd.g.views(assembly.herd.state["g.params"])
         module.load_state_dict({name: value[cell] for name, value in views.items()}, strict=False)
-        key = streams.keys(np.zeros(1, np.int64), 3, -streams.MIXING, cell, 0)
-        z = Streams(key, 0).prior((streams.NOISE,), (30, 3), "normal", torch.float64)[0]
+        key = rng.keys(np.zeros(1, np.int64), 3, -rng.MIXING, cell, 0)
+        z = Streams(key, 0).prior((rng.NOISE,), (30, 3), "normal", torch.float64)[0]
         with torch.no_grad():
             x = (module(z).float() * data.scale + data.offset).round().clamp(0, 255).to(torch.uint8)
             features.append(mixer.network.module(x)[0])

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganherd.errors import UserError
-from ganherd.scores.moments import moments
-from ganherd.strategies.ensemble import Ensemble, evolutionary, greedy, neighbourhoods
-from ganherd.strategies.mixing import FrechetScore, VariationScore, summarise
+from ganherd.features.moments import moments
+from ganherd.strategies.mixing.mixing import FrechetScore, VariationScore, summarise
+from ganherd.strategies.mixing.subset_search import Ensemble, evolutionary, greedy, neighbourhoods
+from ganherd.util.errors import UserError
 
 GENERATORS = 10
 

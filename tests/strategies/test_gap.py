@@ -8,16 +8,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from ganherd import recipe_file
-from ganherd.comm.base import Placement
-from ganherd.comm.local import Local
-from ganherd.errors import UserError
-from ganherd.herd import streams
-from ganherd.recipe_strategy import Gap as Settings
-from ganherd.run.meetings import never_due
-from ganherd.strategies.gap import Gap, pairs, travelling, who_met
-from ganherd.strategies.gap_paced import PacedGap
-from ganherd.strategies.gap_picture import draw_who_met
+from ganherd.comm.backends.local import Local
+from ganherd.comm.communicator import Placement
+from ganherd.herd import rng
+from ganherd.recipe import recipe_file
+from ganherd.recipe.strategy_config import Gap as Settings
+from ganherd.strategies.gap.gap import Gap, pairs, travelling, who_met
+from ganherd.strategies.gap.paced import PacedGap
+from ganherd.training.setup.build_strategy import never_due
+from ganherd.util.errors import UserError
+from ganherd.viz.meeting_map import draw_who_met
 
 # what two members, three, … did at the swaps 1 to 4 of seed 0, worked out by hand: see `by_hand`
 KNOWN = {
@@ -29,7 +29,7 @@ KNOWN = {
 
 def by_hand(seed: int, number: int, members: int, stay: set[int] = frozenset()) -> set[frozenset[int]]:
     """The rule in other words: everyone draws a number; whose turn it is sits out; the two lowest pair, and so on."""
-    left = {slot: streams.key(seed, streams.PAIRING, number, slot) for slot in range(members) if slot not in stay}
+    left = {slot: rng.key(seed, rng.PAIRING, number, slot) for slot in range(members) if slot not in stay}
     if len(left) % 2 == 1:
         turn = sorted(left)[number % len(left)]
         left.pop(turn)

@@ -12,10 +12,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ganherd.herd.state import finite
-from ganherd.run import health
-from ganherd.run.assemble import Assembly
-from ganherd.run.meetings import make_strategy
-from ganherd.strategies.gap import Gap, travelling
+from ganherd.strategies.gap.gap import Gap, travelling
+from ganherd.training.health import response
+from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.build_strategy import make_strategy
 from promises.test_gap import herd
 
 MOST = 15  # operations of a look and a swap of weights; with more that travels, two for each tensor of it
@@ -99,12 +99,12 @@ def test_a_look_holds_for_its_step_and_until_a_repair(tmp_path: Path) -> None:
 def test_the_loop_looks_once_for_a_meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ganherd
     import little
-    from ganherd.strategies import gap
+    from ganherd.strategies.gap import gap
     from small import small_data, small_recipe
 
     looks: list[str] = []
     monkeypatch.setattr(gap, "finite", lambda state: looks.append("swap") or finite(state))
-    monkeypatch.setattr(health, "finite", lambda state: looks.append("loop") or finite(state))
+    monkeypatch.setattr(response, "finite", lambda state: looks.append("loop") or finite(state))
     little.be_brief(monkeypatch)
     data = small_data(tmp_path / "data.npz", each=(60, 60, 60))
     sections: dict[str, Any] = {"data": {"partition": "all"}, "herd": {"members": 4}}

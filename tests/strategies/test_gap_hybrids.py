@@ -11,15 +11,15 @@ import torch
 
 import ganherd
 import little
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.herd.engine import Engine, Plan
-from ganherd.run.assemble import Assembly, assemble
-from ganherd.run.folder import RunFolder
-from ganherd.run.meetings import make_strategy
-from ganherd.scores import gam, gam_table
-from ganherd.scores.gam import Player, met_matrix
-from ganherd.scores.of_runs import score_runs
+from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.metrics.gam import gam, gam_table
+from ganherd.metrics.gam.gam import Player, met_matrix
+from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
+from ganherd.scoring.several_runs import score_runs
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.build_strategy import make_strategy
+from ganherd.util.errors import UserError
 
 CPU = ["engine.device=cpu", "engine.name=fused", "engine.threads=1", "engine.chunk=4"]
 NARROW = [
@@ -55,7 +55,7 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     swaps = ["strategy.gap.every=2steps"]
     with pytest.MonkeyPatch.context() as patch:
         little.be_brief(patch)
-        patch.setattr("ganherd.mixture._NOISES", 512)  # what batch norm is re-estimated from
+        patch.setattr("ganherd.mixture.mixture._NOISES", 512)  # what batch norm is re-estimated from
         for kind in KINDS:
             alone = [*NARROW, *short, "nets.generator.width=2"]
             for name, more in ((f"mnist-gan-{kind}", ["herd.members=2"]), (f"mnist-gap-{kind}2", swaps)):

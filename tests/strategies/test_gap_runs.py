@@ -14,14 +14,15 @@ from PIL import Image
 
 import ganherd
 import little
-from ganherd import mixture, recipe_file
-from ganherd.errors import UserError
-from ganherd.herd.engine import Engine, Plan
+from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.mixture import mixture
+from ganherd.recipe import recipe_file
 from ganherd.report.gather import Member, Story
-from ganherd.report.meetings import meetings
-from ganherd.run.assemble import assemble
-from ganherd.run.meetings import make_strategy
-from ganherd.scores.of_runs import score_runs
+from ganherd.report.swap_section import meetings
+from ganherd.scoring.several_runs import score_runs
+from ganherd.training.setup.assemble import assemble
+from ganherd.training.setup.build_strategy import make_strategy
+from ganherd.util.errors import UserError
 from small import small_data, small_recipe
 
 GAP_RECIPES = [name for name, _ in recipe_file.names() if "-gap" in name]
@@ -156,7 +157,7 @@ def test_the_cost_of_a_swap_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path))
-    monkeypatch.setattr("ganherd.herd.autotune._SECONDS", 0.02)
+    monkeypatch.setattr("ganherd.herd.engine.autotune._SECONDS", 0.02)
     words = ("bench", "exchange", "--cases", "small", "--members", "3", "--seconds", "0.05", "--device", "cpu", "-q")
     assert little.command(*words, "--json") == 0
     weights, everything = json.loads(capsys.readouterr().out)["rows"]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.pictures import svg
-from ganherd.strategies import lineage_picture
-from ganherd.strategies.lineage import drawn_losses, lineage, of_records
-from ganherd.strategies.topology import torus
+from ganherd.strategies.cellular.history import lineage_picture
+from ganherd.strategies.cellular.history.lineage import drawn_losses, lineage, of_records
+from ganherd.strategies.cellular.topology import torus
+from ganherd.viz.pictures import svg
 from promises.test_cellular import ITERATIONS, SPAN, made, settings, train
 
 WON = {"event": "tournament", "iteration": 0, "g": [1, 1, 2, 0], "d": [0, 1, 2, 3]}

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ganherd.errors import UserError
-from ganherd.herd import streams
-from ganherd.scores.frechet import distance
-from ganherd.scores.histogram import class_histogram, total_variation
-from ganherd.scores.kid import discrepancy
-from ganherd.scores.moments import Moments, moments
-from ganherd.strategies import topology
-from ganherd.strategies.kernel_score import KernelScore, RealSide
-from ganherd.strategies.mixing import FrechetScore, VariationScore, entries, evolve, spread, summarise, uniform
+from ganherd.features.moments import Moments, moments
+from ganherd.herd import rng as streams
+from ganherd.metrics.frechet import distance
+from ganherd.metrics.histogram import class_histogram, total_variation
+from ganherd.metrics.kid import discrepancy
+from ganherd.strategies.cellular import topology
+from ganherd.strategies.mixing.kernel_score import KernelScore, RealSide
+from ganherd.strategies.mixing.mixing import FrechetScore, VariationScore, entries, evolve, spread, summarise, uniform
+from ganherd.util.errors import UserError
 
 
 def generators(count: int, n: int, features: int, seed: int = 0) -> Tensor:
@@ -96,7 +96,7 @@ def test_more_features_than_samples_and_chunks_change_nothing(monkeypatch: pytes
     together = score(uniform(table), table)
     pooled = [float(distance(moments(x[row].reshape(-1, 24)), real)) for row in table]
     assert together.tolist() == pytest.approx(pooled, rel=1e-6)  # roots of eigenvalues that are 0 but for rounding
-    monkeypatch.setattr("ganherd.strategies.mixing._AT_ONCE", 1)
+    monkeypatch.setattr("ganherd.strategies.mixing.mixing._AT_ONCE", 1)
     assert score(uniform(table), table).tolist() == pytest.approx(together.tolist(), rel=1e-12)
 
 

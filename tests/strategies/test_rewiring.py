@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from ganherd import recipe_file
-from ganherd.errors import UserError
-from ganherd.run.assemble import assemble
-from ganherd.run.meetings import make_strategy, never_due
+from ganherd.recipe import recipe_file
+from ganherd.training.setup.assemble import assemble
+from ganherd.training.setup.build_strategy import make_strategy, never_due
+from ganherd.util.errors import UserError
 from promises.test_cellular import SPAN, made, settings, train
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from ganherd import pictures
-from ganherd.errors import UserError
-from ganherd.strategies import topology as t
-from ganherd.strategies.topology_picture import draw_topology, positions
+from ganherd.strategies.cellular import topology as t
+from ganherd.strategies.cellular.history.topology_picture import draw_topology, positions
+from ganherd.util.errors import UserError
+from ganherd.viz import pictures
 
 SIDE = st.integers(1, 7)
 

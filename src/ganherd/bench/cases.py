@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ganherd.errors import UserError
 from ganherd.nets import catalog
-from ganherd.recipe import Recipe
+from ganherd.recipe.schema import Recipe
+from ganherd.util.errors import UserError
 
 IMAGES = 5_000  # as many as a class of CIFAR-10 has
 SEVERAL = (1, 4, 10, 16, 64)  # members that small nets are measured with on a CPU
@@ -81,6 +81,6 @@ def recipe_of(case: Case, members: int, source: Path | str, device: str, precisi
         "train": {"batch": case.batch, "n_critic": 1, "precision": precision},
         "engine": {"device": device},
     }
-    from ganherd import recipe_file
+    from ganherd.recipe import recipe_file
 
     return recipe_file.load(settings)

@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from ganherd.bench import cases
-from ganherd.errors import UserError
-from ganherd.host import torch_threads
+from ganherd.util.errors import UserError
+from ganherd.util.host import torch_threads
 
 Row = dict[str, Any]
 SELDOM = 0.5  # swaps an epoch: one every two epochs, for which the claim stands that they cost little
@@ -48,7 +48,7 @@ class Asked:
 def measure(asked: Asked, say: Callable[[str], None]) -> list[Row]:
     """A row for each case, number of members, and what travels."""
     asked.check()
-    from ganherd.run.device import device_of
+    from ganherd.herd.engine.device import device_of
 
     gpu = device_of(cases.recipe_of(cases.CASES["small"], 2, "random", asked.device, "float32")).type == "cuda"
     precision = asked.precision or ("bf16" if gpu else "float32")
@@ -61,17 +61,17 @@ def measure(asked: Asked, say: Callable[[str], None]) -> list[Row]:
 
 
 def _rows(name: str, members: int, asked: Asked, precision: str, say: Callable[[str], None]) -> list[Row]:
-    from ganherd import recipe_file
-    from ganherd.bench.data import as_file
-    from ganherd.bench.memory import synchronize
-    from ganherd.herd import autotune
-    from ganherd.herd.engine import place, rate
+    from ganherd.bench.peak_memory import synchronize
+    from ganherd.bench.random_images import as_file
+    from ganherd.herd.engine import autotune
+    from ganherd.herd.engine.device import set_precision
+    from ganherd.herd.engine.engines import place, rate
     from ganherd.herd.state import finite
-    from ganherd.recipe_strategy import Gap
-    from ganherd.run.assemble import assemble
-    from ganherd.run.device import set_precision
-    from ganherd.run.meetings import make_strategy
-    from ganherd.strategies.gap import travelling
+    from ganherd.recipe import recipe_file
+    from ganherd.recipe.strategy_config import Gap
+    from ganherd.strategies.gap.gap import travelling
+    from ganherd.training.setup.assemble import assemble
+    from ganherd.training.setup.build_strategy import make_strategy
 
     case = cases.known(name)
     with as_file(case) as path:
@@ -150,7 +150,7 @@ def table(rows: Sequence[Row]) -> str:
     >>> print(table([]).splitlines()[0])
     case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  at 0.5 swaps an epoch  at 2 swaps  below 1 %
     """
-    from ganherd.run.progress import size
+    from ganherd.util.progress import size
 
     lines = [
         "case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  "

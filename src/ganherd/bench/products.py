@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ganherd.host import torch_threads
+from ganherd.util.host import torch_threads
 
 if TYPE_CHECKING:
-    from ganherd.recipe import Recipe
+    from ganherd.recipe.schema import Recipe
 
 Layers = Sequence[tuple[int, int]]
 _MEASURED = 40  # steps, of which all others are multiples
@@ -20,7 +20,7 @@ _MEASURED = 40  # steps, of which all others are multiples
 
 def floor(recipe: Recipe, batches: int, clock: Callable[[], float]) -> dict[str, float]:
     """CPU seconds per cell and iteration in `update` and `evaluate`, for the MLPs of the recipe on 28 × 28 images."""
-    from ganherd.strategies.rewiring import Rewiring
+    from ganherd.strategies.cellular.rewiring import Rewiring
 
     settings = recipe.strategy.cellular
     cells, s = settings.cells, Rewiring(settings).at(0).widest

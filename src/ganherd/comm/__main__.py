@@ -9,10 +9,10 @@ import time
 
 import torch
 
-from ganherd.comm.base import Communicator
-from ganherd.comm.detect import connect, detect
+from ganherd.comm.backends.detect import connect, detect
+from ganherd.comm.communicator import Communicator
 from ganherd.comm.placement import place
-from ganherd.errors import UserError
+from ganherd.util.errors import UserError
 
 _BYTES = 4 * 2**20  # of the member that each rank sends to the next
 

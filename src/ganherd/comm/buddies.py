@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ganherd.comm.base import Communicator, Placement
+from ganherd.comm.communicator import Communicator, Placement
 
 if TYPE_CHECKING:
     from ganherd.herd.state import State

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ganherd.comm.base import Communicator
+    from ganherd.comm.communicator import Communicator
     from ganherd.herd.state import State
 
 

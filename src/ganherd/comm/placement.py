@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
 
-from ganherd.comm.base import Placement
+from ganherd.comm.communicator import Placement
 
 Rectangle = tuple[int, int, int, int]  # first row, first column, rows, columns
 Cut = tuple[tuple[int, int], ...]  # of each band: its height, and into how many rectangles it is cut

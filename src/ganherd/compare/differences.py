@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ganherd.scores.registry import METRICS
-from ganherd.scores.seeds import together
-from ganherd.scores.verdict import UNDECIDED, verdict
+from ganherd.metrics.registry import METRICS
+from ganherd.metrics.statistics.seeds import together
+from ganherd.metrics.statistics.verdict import UNDECIDED, verdict
 
 Scores = Mapping[str, Mapping[str, Any]]
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.data.keyed import shuffle
-from ganherd.errors import UserError
-from ganherd.run.folder import RunFolder, mixture_of, write_aside
-from ganherd.scores.clock import Clock
-from ganherd.scores.seeds import together
-from ganherd.scores.verdict import UNDECIDED, sign
+from ganherd.metrics.statistics.seeds import together
+from ganherd.metrics.statistics.verdict import UNDECIDED, sign
+from ganherd.runs.folder import RunFolder, mixture_of, write_aside
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Clock
 
 if TYPE_CHECKING:
-    from ganherd.compare.fit import Images
-    from ganherd.data.source import Dataset
-    from ganherd.mixture import Mixture
+    from ganherd.compare.downstream_classifier import Images
+    from ganherd.data.dataset import Dataset
+    from ganherd.mixture.mixture import Mixture
 
 GENERATED = 1000  # of each class
 Say = Callable[[str], None]
@@ -51,10 +51,10 @@ def measure(
 
 def measure_run(run: Path, asked: Asked, trust_code: bool = False, say: Say | None = None) -> dict[str, Any]:
     """Nothing is written. Rows: generated images alone, so many real ones of each class, and all that the mixture has seen."""
-    from ganherd import mixture
-    from ganherd.compare.fit import Images, accuracy, steps_for
-    from ganherd.data.source import load
-    from ganherd.scores.features import best_device
+    from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
+    from ganherd.data.dataset import load
+    from ganherd.features.extract import best_device
+    from ganherd.mixture import mixture
 
     made = mixture.load(run, trust_code).to(best_device())
     data = load(RunFolder(run).recipe.data)
@@ -109,7 +109,7 @@ def _refuse(made: Mixture, data: Dataset, run: Path) -> None:
 
 def _generated(made: Mixture, count: int, seed: int) -> Images:
     """Of each class so many, of another replica for another seed where there are several."""
-    from ganherd.compare.fit import Images
+    from ganherd.compare.downstream_classifier import Images
 
     each = [made.sample(count, k, seed, seed % made.replicas) for k in range(len(made.labels))]
     return Images(np.concatenate([one.x for one in each]), np.repeat(np.arange(len(each)), count))
@@ -117,7 +117,7 @@ def _generated(made: Mixture, count: int, seed: int) -> Images:
 
 def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images:
     """The first so many of each class in the seed's own order: fewer are always among more."""
-    from ganherd.compare.fit import Images
+    from ganherd.compare.downstream_classifier import Images
 
     rows = np.concatenate([rows[shuffle(len(rows), "downstream", seed, k)[:count]] for k, rows in enumerate(own)])
     return Images(data.x[rows], data.y[rows])
@@ -141,9 +141,9 @@ def _over(values: list[float], seeds: list[int], least: float = 0.0) -> dict[str
 
 
 def _write(facts: Mapping[str, Any], where: Path) -> None:
-    from ganherd import pictures
-    from ganherd.compare.downstream_show import draw
-    from ganherd.run.record import plain
+    from ganherd.compare.downstream_text import draw
+    from ganherd.runs.records import plain
+    from ganherd.viz import pictures
 
     try:
         where.mkdir(parents=True, exist_ok=True)

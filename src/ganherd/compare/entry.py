@@ -6,8 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
-from ganherd.herd.pace import Pace
-from ganherd.recipe import Recipe
+from ganherd.herd.step.pace import Pace
+from ganherd.recipe.schema import Recipe
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Entry:
 
 def look_at(recipe: Recipe) -> Entry:
     """Assembles the herd once, and lets it go again."""
-    from ganherd.run import phases
-    from ganherd.run.assemble import assemble
+    from ganherd.training.setup.assemble import assemble
+    from ganherd.training.variants import phases
 
     if phases.pending(recipe) is None:
         first, assembly = None, assemble(recipe, trust_code=True)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ganherd.data.source import Dataset, load
+from ganherd.data.dataset import Dataset, load
 
 __all__ = ["Dataset", "load"]

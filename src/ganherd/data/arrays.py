@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ganherd.errors import UserError
+from ganherd.util.errors import UserError
 
 Array = npt.NDArray[Any]
 

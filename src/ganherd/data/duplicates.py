@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ganherd.data.arrays import ROWS, Array
-from ganherd.errors import counted
+from ganherd.util.errors import counted
 
 
 @dataclass(frozen=True)

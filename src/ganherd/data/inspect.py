@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ganherd import recipe
 from ganherd.data import duplicates
-from ganherd.data.fetch import get, list_sources
-from ganherd.data.sheet import contact_sheet
-from ganherd.data.source import Dataset, load
-from ganherd.errors import counted
+from ganherd.data.contact_sheet import contact_sheet
+from ganherd.data.dataset import Dataset, load
+from ganherd.data.readers.download import get, list_sources
+from ganherd.recipe import schema
+from ganherd.util.errors import counted
 
 __all__ = ["contact_sheet", "describe", "get", "inspect", "list_sources", "text"]
 
 
-def inspect(settings: recipe.Data) -> dict[str, Any]:
+def inspect(settings: schema.Data) -> dict[str, Any]:
     """Load the data that a recipe names and describe it.
 
     >>> inspect(recipe.Data(source="ring8", points=80))["classes"][0]

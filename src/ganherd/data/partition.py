@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ganherd import recipe
+from ganherd.data.dataset import Dataset
 from ganherd.data.keyed import shuffle
-from ganherd.data.source import Dataset
-from ganherd.errors import UserError
+from ganherd.recipe import schema
+from ganherd.util.errors import UserError
 
 Ints = npt.NDArray[np.int64]
 
@@ -26,7 +26,7 @@ class Partition:
 
 
 def partition(
-    dataset: Dataset, settings: recipe.Data, members: int | None, batch: int, seed: int, together: int = 1
+    dataset: Dataset, settings: schema.Data, members: int | None, batch: int, seed: int, together: int = 1
 ) -> Partition:
     """The rows of one replica's members; `seed` matters to diets only, which so many neighbours share."""
     notes: list[str] = []

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ganherd.herd.custom import twin
-from ganherd.herd.names import called, kept
-from ganherd.herd.python_state import different, equal, kept_by
-from ganherd.herd.streams import MemberRandomness
+from ganherd.herd.checks.module_copies import twin
+from ganherd.herd.checks.python_state import different, equal, kept_by
+from ganherd.herd.parameter_names import called, kept
+from ganherd.herd.rng import MemberRandomness
 
 Tensors = dict[str, Tensor]
 

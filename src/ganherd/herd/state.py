@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ganherd.errors import UserError
-from ganherd.herd import streams
-from ganherd.herd.custom import why_alone
-from ganherd.herd.names import kept, refuse_other_numbers, refuse_shared_buffers
-from ganherd.herd.where import where
-from ganherd.memory import require_memory
+from ganherd.herd import rng
+from ganherd.herd.checks.module_copies import why_alone
+from ganherd.herd.checks.source_line import where
+from ganherd.herd.parameter_names import kept, refuse_other_numbers, refuse_shared_buffers
+from ganherd.util.errors import UserError
+from ganherd.util.memory import require_memory
 
 State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets, `set.` are per-member settings
 
@@ -114,7 +114,7 @@ class Seat:
     life: int = 0
 
     def base(self) -> int:
-        return streams.key(self.seed, self.slot, self.life)
+        return rng.key(self.seed, self.slot, self.life)
 
 
 def new_state(
@@ -128,8 +128,8 @@ def new_state(
     """Draws every member's initial weights from its own stream and stacks them."""
     state: State = {}
     blueprints = []
-    for kind, make, purpose in (("g", make_g, streams.INIT_G), ("d", make_d, streams.INIT_D)):
-        blueprint, params, buffers = founded(make, [streams.key(seat.base(), purpose) for seat in seats], dtype)
+    for kind, make, purpose in (("g", make_g, rng.INIT_G), ("d", make_d, rng.INIT_D)):
+        blueprint, params, buffers = founded(make, [rng.key(seat.base(), purpose) for seat in seats], dtype)
         blueprints.append(blueprint)
         state[f"{kind}.params"] = params  # [N, P]
         state[f"{kind}.adam.m"] = _zeros(params)
@@ -159,7 +159,7 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # other devices use all bits of it
-            streams.seed_(torch.default_generator, seed)
+            rng.seed_(torch.default_generator, seed)
             return told_to_train(make())
     finally:
         random.setstate(before[0])
@@ -216,7 +216,7 @@ def _zeros(like: Tensor) -> Tensor:
 def bases(state: State) -> np.ndarray:
     """The key [N] from which every draw of each member is derived."""
     seed, slot, life = (state[f"set.{name}"].cpu().numpy() for name in ("seed", "slot", "life"))
-    return streams.keys(np.zeros(len(seed), np.int64), seed, slot, life)
+    return rng.keys(np.zeros(len(seed), np.int64), seed, slot, life)
 
 
 def members_of(state: State, which: slice | Sequence[int]) -> State:

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ganherd.errors import UserError
 from ganherd.nets import catalog
-from ganherd.own_code import import_name
+from ganherd.util.errors import UserError
+from ganherd.util.user_code import import_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ganherd.recipe import Net
+    from ganherd.recipe.schema import Net
 
 _ROWS = (4, 48)  # of the inputs from which lazy layers learn their sizes
 
@@ -26,7 +26,7 @@ def build_generator(
 ) -> nn.Module:
     """One generator, initialised from torch's random state as it stands.
 
-    >>> from ganherd.recipe import Net
+    >>> from ganherd.recipe.schema import Net
     >>> type(build_generator(Net(name="small"), (1, 8, 8), latent=32)).__name__
     'SmallGenerator'
     """
@@ -36,7 +36,7 @@ def build_generator(
 def build_discriminator(net: Net, shape: tuple[int, ...], classes: int = 0, *, trust_code: bool = False) -> nn.Module:
     """One discriminator, initialised from torch's random state as it stands.
 
-    >>> from ganherd.recipe import Net
+    >>> from ganherd.recipe.schema import Net
     >>> type(build_discriminator(Net(name="small"), (1, 8, 8))).__name__
     'SmallDiscriminator'
     """
@@ -55,9 +55,9 @@ def _build(role: catalog.Role, net: Net, given: Mapping[str, Any], trust_code: b
         raise UserError(f"the {role} {net.name} knows of labels, and this data has none: {other}")
     make = partial(_load_class(spec.path), **settings)
     if told:
-        from ganherd.nets import label
+        from ganherd.nets.common import label_input
 
-        wrap = label.LabelledGenerator if role == "generator" else label.LabelledDiscriminator
+        wrap = label_input.LabelledGenerator if role == "generator" else label_input.LabelledDiscriminator
         return wrap(make, **given)
     # of ganherd's own nets only the labelled ones know of classes: a member that stands for a class is unconditional
     module: nn.Module = make(**{key: value for key, value in given.items() if key != "classes" or spec.labelled})

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ganherd.nets.bodies import Embodied, start
+from ganherd.nets.common.bodies import Embodied, start
 
 
 class AcganDiscriminator(Embodied):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ganherd.errors import UserError
+from ganherd.util.errors import UserError
 
 Role = Literal["generator", "discriminator"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ganherd.nets.bodies import Embodied
+from ganherd.nets.common.bodies import Embodied
+from ganherd.nets.common.spectral import SpectralEmbedding
 from ganherd.nets.residual import Up
-from ganherd.nets.spectral import SpectralEmbedding
 
 
 class ConditionalNorm(nn.Module):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ganherd.nets.blocks import init_dcgan, leaky
 from ganherd.nets.catalog import check_shape
+from ganherd.nets.common.blocks import init_dcgan, leaky
 
 # image size: (size of the first feature map, how often it doubles up to the image)
 _STAGES = {28: (7, 2), 32: (4, 3), 64: (4, 4)}

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ganherd.nets.blocks import init_dcgan, leaky
+from ganherd.nets.common.blocks import init_dcgan, leaky
 
 Size = tuple[int, int]
 

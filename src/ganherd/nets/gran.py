@@ -16,7 +16,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ganherd.nets.blocks import init_dcgan
+from ganherd.nets.common.blocks import init_dcgan
 from ganherd.nets.dcgan5 import Size, doubled, doubling, halved, halving
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from ganherd.nets.blocks import FlatDiscriminator, FlatGenerator, leaky, stack
+from ganherd.nets.common.blocks import FlatDiscriminator, FlatGenerator, leaky, stack
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky": leaky, "tanh": nn.Tanh}
 

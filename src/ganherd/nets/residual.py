@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ganherd.nets.bodies import Attention, Embodied, attention_at, stages, start
+from ganherd.nets.common.bodies import Attention, Embodied, attention_at, stages, start
 
 
 class UpBlock(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ganherd.nets.blocks import FlatDiscriminator, FlatGenerator, stack
+from ganherd.nets.common.blocks import FlatDiscriminator, FlatGenerator, stack
 
 
 class SmallGenerator(FlatGenerator):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.nets.blocks import FlatDiscriminator, FlatGenerator, leaky, stack
+from ganherd.nets.common.blocks import FlatDiscriminator, FlatGenerator, leaky, stack
 
 PIECES = 5  # of a maxout unit, as in ALI and PacGAN
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ganherd import files
 from ganherd.report.gather import gather
-from ganherd.report.page import render
+from ganherd.report.run_page import render
+from ganherd.util import files
 
 if TYPE_CHECKING:
-    from ganherd.data.source import Dataset
-    from ganherd.mixture import Mixture
-    from ganherd.run.folder import RunFolder
+    from ganherd.data.dataset import Dataset
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.runs.folder import RunFolder
 
 
 def write(
@@ -31,7 +31,7 @@ def write(
     are not there yet; otherwise the page shows those that are.
     """
     if isinstance(run, (str, Path)):
-        from ganherd.run.folder import RunFolder
+        from ganherd.runs.folder import RunFolder
 
         run = RunFolder.open(run)
     path = Path(run.path) / "report.html"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 
-from ganherd.report.parts import Safe, esc
+from ganherd.report.html import Safe, esc
 
 
 def document(title: str, body: Safe) -> str:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ganherd import files
-from ganherd.errors import UserError
-from ganherd.herd.pace import paces
-from ganherd.pictures import MOST_ROWS
-from ganherd.report.charts import TROUBLES, loss_table
-from ganherd.run import status
-from ganherd.run.progress import words
-from ganherd.scores import gallery
-from ganherd.scores.gallery import Shown
+from ganherd.herd.step.pace import paces
+from ganherd.runs import run_status
+from ganherd.scoring import gallery
+from ganherd.scoring.gallery import Shown
+from ganherd.util import files
+from ganherd.util.errors import UserError
+from ganherd.util.progress import words
+from ganherd.viz.charts import TROUBLES, loss_table
+from ganherd.viz.pictures import MOST_ROWS
 
 if TYPE_CHECKING:
-    from ganherd.data.source import Dataset
-    from ganherd.mixture import Mixture
-    from ganherd.mixture_file import Neighbourhoods
-    from ganherd.run.folder import RunFolder
+    from ganherd.data.dataset import Dataset
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.mixture.mixture_files import Neighbourhoods
+    from ganherd.runs.folder import RunFolder
 
 T = TypeVar("T")
 MOST_RECORDS = 2000  # at least so many are read of a longer run: charts show fewer
@@ -87,7 +87,7 @@ def gather(
     metrics = _attempt(lambda: run.metrics(MOST_RECORDS), notes, "metrics.jsonl") or []
     events = _attempt(run.events, notes, "events.jsonl") or []
     if info.get("state") == "interrupted":
-        from ganherd.run import checkpoint  # which imports torch
+        from ganherd.runs import checkpoint  # which imports torch
 
         saved = max(checkpoint.steps(run.checkpoints), default=0)
         notes.append(f"It was stopped before its end, and saved at step {saved:,}: {run.again} goes on with it.")
@@ -141,13 +141,13 @@ def _attempt(read: Callable[[], T], notes: list[str], what: str) -> T | None:
 
 
 def _load_mixture(folder: Path, trust_code: bool) -> Mixture:
-    from ganherd.mixture import load
+    from ganherd.mixture.mixture import load
 
     return load(folder, trust_code)
 
 
 def _load_data(run: RunFolder) -> Dataset:
-    from ganherd.data.source import load
+    from ganherd.data.dataset import load
 
     return load(run.recipe.data)
 
@@ -213,7 +213,7 @@ def _members(
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
     speeds = paces(((recipe.get("strategy") or {}).get("gap") or {}).get("pace") or ())
     step = int(metrics[-1].get("step", 0)) if metrics else 0
-    now = [(e.get("member"), words(status.alarm_of(e))) for e in status.ill(events)]
+    now = [(e.get("member"), words(run_status.alarm_of(e))) for e in run_status.ill(events)]
     out = []
     for i in range(total):
         replica, number = divmod(i, each)

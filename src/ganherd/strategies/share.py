@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ganherd.comm.base import Communicator, Placement
-from ganherd.errors import UserError
+from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.breeds import Breeds
-from ganherd.herd.engine import Herd
+from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import ROWS, Blueprint, finite
-from ganherd.recipe_base import nearest
-from ganherd.recipe_strategy import Share as Settings
-from ganherd.strategies.base import Event, Strategy
+from ganherd.recipe.base import nearest
+from ganherd.recipe.strategy_config import Share as Settings
+from ganherd.strategies.strategy import Event, Strategy
+from ganherd.util.errors import UserError
 
 _MOST_NAMES = 12  # in a sentence
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ganherd.comm.messages import Layout
 from ganherd.comm.pending import Fetch
+from ganherd.comm.row_messages import Layout
 
 if TYPE_CHECKING:
-    from ganherd.comm.base import Communicator, Placement
+    from ganherd.comm.communicator import Communicator, Placement
     from ganherd.herd.state import State
 
 

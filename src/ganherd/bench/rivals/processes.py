@@ -1,0 +1,61 @@
+"""One process per GAN, all at once on one device: the way of the papers, and of most people."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import torch
+
+from ganherd.bench.rivals.ways import Measured
+
+
+def processes(name: str, members: int, seconds: float, device: str, precision: str) -> Measured:
+    """Starts all of them, waits until each is warm, gives the word, and adds up their rates."""
+    command = [sys.executable, "-m", "ganherd.bench.rivals.single_gan", name, str(seconds), device, precision]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # several processes on a machine set one thread each
+    before = _free()
+    running = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone)
+        for _ in range(members)
+    ]  # fmt: skip
+    try:
+        for one in running:
+            assert one.stdin and one.stdout
+            if one.stdout.readline() != "ready\n":
+                raise RuntimeError(_last_words(one))
+        taken = before - _free()
+        for one in running:
+            assert one.stdin
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        found = [_answer(one) for one in running]
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()
+    rate, peak, reserved = (sum(one[key] for one in found) for key in ("rate", "peak", "reserved"))
+    note = f"{taken / 2**30:.1f} GiB of the device with {members} CUDA contexts" if taken else ""
+    return Measured(rate, int(peak), int(reserved), "processes", 1, note)
+
+
+def _answer(one: subprocess.Popen[str]) -> dict[str, float]:
+    assert one.stdout
+    line = one.stdout.readline()
+    if not line:
+        raise RuntimeError(_last_words(one))
+    found: dict[str, float] = json.loads(line)
+    return found
+
+
+def _last_words(one: subprocess.Popen[str]) -> str:
+    one.kill()
+    said = one.communicate()[1].strip().splitlines()
+    return f"a process ended: {said[-1] if said else 'without a word'}"
+
+
+def _free() -> int:
+    """Bytes that the device has left; 0 where it does not say."""
+    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0

@@ -1,0 +1,172 @@
+"""The ways to train N small GANs on one device, each measured alike: member-steps per second, and the memory it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
+from ganherd.bench.rivals.grouped import GroupedHerd
+from ganherd.bench.rivals.plain import Pair, Work
+from ganherd.herd.engine import autotune
+from ganherd.herd.engine.engines import Plan, rate
+from ganherd.training.setup.assemble import Assembly
+from ganherd.util.errors import UserError
+
+_STREAMS = 16  # more of them do not run at once
+_CAPTURED = 32  # member-steps in a graph, at least: next to them a replay costs nothing
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a way reached; `engine` and `threads` say how, `note` what a reader should know."""
+
+    rate: float
+    peak: int  # bytes of tensors at once
+    reserved: int  # bytes that the allocator held for them
+    engine: str
+    threads: int
+    note: str = ""
+
+
+def timed(step: Callable[[], None], each: int, seconds: float, device: torch.device) -> float:
+    """Member-steps per second of a function that makes `each` of them, over at least so many seconds, warmed up before."""
+    step()
+    calls, took, more = 0, 0.0, 1
+    while took < seconds:
+        synchronize(device)
+        began = time.perf_counter()
+        for _ in range(more):
+            step()
+        synchronize(device)
+        took += time.perf_counter() - began
+        calls += more
+        more *= 2 if took < seconds / 4 else 1
+    return calls * each / took
+
+
+def captured(steps: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The same as one CUDA graph; on a CPU, where there are none, as it is. The caller keeps alive what it works on."""
+    if device.type != "cuda":
+        return steps
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):  # makes Adam's moments, lets cuDNN choose
+            steps()
+    torch.cuda.current_stream(device).wait_stream(side)
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        steps()
+    return graph.replay
+
+
+def eager(work: Work, members: int, seconds: float) -> Measured:
+    """Plain modules, one member after another."""
+    pairs = [Pair(work) for _ in range(members)]
+
+    def step() -> None:
+        for pair in pairs:
+            pair.step()
+
+    return _measured("eager", lambda: timed(step, members, seconds, work.device), work)
+
+
+def streams(work: Work, members: int, seconds: float, compiled: bool = False) -> Measured:
+    """Plain modules, each on a stream, all in one CUDA graph; in the layout that is faster here."""
+    _needs_gpu(work, "streams")
+    convolves = any(isinstance(child, nn.Conv2d) for child in work.make_d().modules())
+    layouts = {"": False} | ({"channels last": True} if convolves else {})
+    if compiled and convolves:
+        layouts.pop("")  # measured to be the slower one; compiling takes its time
+    found, failed = [], RuntimeError("no layout was tried")
+    for name, last in layouts.items():
+        run = partial(_streamed, work, members, seconds / len(layouts), last, compiled)
+        try:
+            found.append(_measured("streams", run, work, name))
+        except RuntimeError as error:  # the other layout may do
+            failed = error
+    if not found:
+        raise failed
+    return max(found, key=lambda one: one.rate)
+
+
+def compiled(work: Work, members: int, seconds: float) -> Measured:
+    """The same with modules through torch.compile."""
+    return streams(work, members, seconds, compiled=True)
+
+
+def _streamed(work: Work, members: int, seconds: float, channels_last: bool, compiled: bool) -> float:
+    pairs = [Pair(work, channels_last, compiled) for _ in range(members)]
+    sides = [torch.cuda.Stream(work.device) for _ in range(min(members, _STREAMS))]
+    times = max(1, _CAPTURED // members)
+
+    def steps() -> None:
+        main = torch.cuda.current_stream(work.device)
+        for side in sides:
+            side.wait_stream(main)
+        for number, pair in enumerate(pairs):
+            with torch.cuda.stream(sides[number % len(sides)]):
+                for _ in range(times):
+                    pair.step()
+        for side in sides:
+            main.wait_stream(side)
+
+    return timed(captured(steps, work.device), times * members, seconds, work.device)
+
+
+def grouped(work: Work, members: int, seconds: float) -> Measured:
+    """Members folded into channels, grouped convolutions (batched products for an MLP), in a CUDA graph."""
+
+    def run() -> float:
+        herd = GroupedHerd(work, members)
+        times = max(1, _CAPTURED // members) if work.device.type == "cuda" else 1
+
+        def steps() -> None:
+            for _ in range(times):
+                herd.step()
+
+        return timed(captured(steps, work.device), times * members, seconds, work.device)
+
+    return _measured("grouped", run, work)
+
+
+def ours(assembly: Assembly, seconds: float, say: Callable[[str], None]) -> Measured:
+    """The herd as `ganherd train` would run it: the engine that its measurement chooses."""
+    herd = assembly.herd
+    found = _engine(assembly, autotune.choose(herd, assembly.recipe.engine, say), seconds)
+    why = autotune.cannot_be_fused(herd) if found.engine == "loop" else ""
+    return replace(found, note=f"the nets cannot be fused ({why})") if why else found
+
+
+def engine(assembly: Assembly, name: str, threads: int, seconds: float) -> Measured:
+    """The herd by one of its engines: loop, fused or graph."""
+    herd = assembly.herd
+    if name == "graph" and herd.device.type != "cuda":
+        raise UserError("graph needs a GPU.")
+    return _engine(assembly, Plan(name, herd.size, threads, str(herd.device)), seconds)
+
+
+def _engine(assembly: Assembly, plan: Plan, seconds: float) -> Measured:
+    herd = assembly.herd
+    reset_peaks(herd.device)
+    speed = rate(herd, plan, seconds)
+    note = plan.describe(herd.size) if plan.name != "loop" and plan.chunk < herd.size else ""
+    return Measured(speed, *peaks(herd.device), plan.name, plan.threads, note)
+
+
+def _measured(name: str, run: Callable[[], float], work: Work, note: str = "") -> Measured:
+    reset_peaks(work.device)
+    speed = run()
+    return Measured(speed, *peaks(work.device), name, torch.get_num_threads(), note)
+
+
+def _needs_gpu(work: Work, name: str) -> None:
+    if work.device.type != "cuda":
+        raise UserError(f"{name} needs a GPU: there are no CUDA graphs here.")

@@ -1,0 +1,168 @@
+"""What more ranks bring: weak and strong scaling on the machine or allocation at hand, and a model of larger ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ganherd.bench import cases
+from ganherd.util.errors import UserError
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured."""
+
+    case: str = "mlp"
+    members: int = 2  # of a rank, in weak scaling; strong scaling has as many as the most ranks have together
+    ranks: tuple[int, ...] = (1, 2, 4)
+    steps: int = 20  # from one exchange to the next
+    rounds: int = 5
+    device: str = "cpu"
+
+    def check(self) -> None:
+        """A UserError for what nobody can measure, before anything is loaded."""
+        cases.known(self.case)
+        if self.device not in ("cpu", "cuda"):
+            raise UserError(f"--device {self.device}: choose cpu or cuda.")
+
+
+def measure(asked: Asked, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Rows and messages; within a job of ranks None on all but the first, else ranks are started on this machine."""
+    from ganherd.comm.backends.detect import connect, detect
+
+    asked.check()
+    if (name := detect(os.environ)) != "local":
+        from ganherd.bench.scaling import scaling_rank
+
+        comm = connect(name)
+        ranks = tuple(sorted({n for n in asked.ranks if n < comm.size} | {comm.size}))
+        found = scaling_rank.measure(comm, scaling_rank.Asked(**{**asdict(asked), "ranks": ranks}))
+        comm.close()
+        return found and _with_efficiency(found, asked)
+    most = max(asked.ranks)
+    say(f"{most} ranks on this machine…")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(most)]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "found.json"
+        words = ["-m", "ganherd.bench.scaling.scaling_rank", json.dumps(asdict(asked)), str(path)]
+        done = subprocess.run(
+            [*launch, *words], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        if done.returncode or not path.exists():
+            raise UserError(f"the ranks did not come to their end: {_reason(done.stderr)}")
+        return _with_efficiency(json.loads(path.read_text(encoding="utf-8")), asked)
+
+
+def _reason(said: str) -> str:
+    """The line of an error that says most.
+
+    >>> _reason("Traceback\\n  File x\\nRuntimeError: no memory\\nroot cause")
+    'RuntimeError: no memory'
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return next((line for line in lines if "Error: " in line), lines[-1] if lines else "no word was said")
+
+
+def _with_efficiency(found: dict[str, Any], asked: Asked) -> dict[str, Any]:
+    """Against one rank, for as many cores as there are: more ranks than cores share them."""
+    one = {(row["kind"], row["strategy"]): row["seconds"] for row in found["rows"] if row["ranks"] == 1}
+    for row in found["rows"]:
+        first, ranks, cores = one.get((row["kind"], row["strategy"])), row["ranks"], row["cores"]
+        if first is None:
+            continue
+        best = first * max(1.0, ranks / cores) if row["kind"] == "weak" else first / min(ranks, cores)
+        row["efficiency"] = best / row["seconds"]
+        row["speedup"] = (ranks if row["kind"] == "weak" else 1) * first / row["seconds"]
+    return {**found, "asked": asdict(asked)}
+
+
+def model(found: dict[str, Any], every: int | None = None) -> dict[str, Any]:
+    """The line fitted to messages, and what it says of more ranks; `every`: steps between exchanges, default: as measured."""
+    from ganherd.bench.scaling import alpha_beta as ab
+
+    if not found["messages"]:
+        raise UserError("a model of exchanges needs at least two ranks: give --ranks 1,2.")
+    line = ab.fit(*zip(*((row["bytes"], row["seconds"]) for row in found["messages"]), strict=True))
+    weak = [row for row in found["rows"] if row["kind"] == "weak"]
+    first = min(row["ranks"] for row in weak)
+    sizes = {row["strategy"]: row["member_bytes"] for row in weak}
+    steps = found["asked"]["steps"]
+    compute = next(row["compute_seconds"] for row in weak if row["ranks"] == first) * (every or steps) / steps
+    work = ab.Work(found["asked"]["members"], compute, sizes["gap"], sizes["cellular"])
+    rows = [ab.predict(name, ranks, work, line) for name in ab.STRATEGIES for ranks in (1, 2, 4, *ab.RANKS)]
+    facts = {"alpha": line.alpha, "beta": line.beta, "every": every or steps, "compute_seconds": compute}
+    return {**facts, "rows": rows, "paper": ab.paper()}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The rows for people; those of the model below them."""
+    asked = found["asked"]
+    lines = [
+        f"{found['engine']}, {found['hosts']} host{'s' * (found['hosts'] != 1)}, {found['cores']} cores; {asked['case']}, an "
+        f"exchange every {asked['steps']} steps; the slowest rank's time, medians of {asked['rounds']}",
+        f"{'scaling':<7}  {'strategy':<20}  {'ranks':>5}  {'members':>7}  {'steps, ms':>9}  {'exchange, ms':>12}  "
+        f"{'received':>10}  {'efficiency':>10}",
+    ]
+    lines += [
+        f"{row['kind']:<7}  {row['strategy']:<20}  {row['ranks']:>5}  {row['members']:>7}  {1e3 * row['compute_seconds']:>9.1f}  "
+        f"{1e3 * row['exchange_seconds']:>12.2f}  {row['bytes']:>10,}  {_percent(row.get('efficiency')):>10}"
+        for row in found["rows"]
+    ]
+    lines.append(
+        "Efficiency: against one rank, counting cores where there are more ranks than cores; that of independent members is what "
+        "ranks that share a machine cost each other without a word. Received: bytes for each exchange."
+    )
+    if "model" in found:
+        lines += ["", *_model_lines(found["model"])]
+    return "\n".join(lines)
+
+
+def _model_lines(made: dict[str, Any]) -> list[str]:
+    names = list(dict.fromkeys(row["strategy"] for row in made["rows"]))
+    each = {(row["strategy"], row["ranks"]): row for row in made["rows"]}
+    lines = [
+        f"a message: {1e6 * made['alpha']:.0f} µs + {1e9 * made['beta']:.3f} ns a byte; the {made['every']} steps between "
+        f"exchanges: {1e3 * made['compute_seconds']:,.0f} ms",
+        "weak-scaling efficiency, by the model:",
+        f"{'ranks':>5}  " + "  ".join(f"{name:>20}" for name in names),
+    ]
+    for ranks in sorted({row["ranks"] for row in made["rows"]}):
+        lines.append(f"{ranks:>5}  " + "  ".join(f"{_percent(each[n, ranks]['efficiency']):>20}" for n in names))
+    told = ", ".join(
+        f"{row['ranks']} cells {row['minutes']:.1f} min ({_percent(row['efficiency'])})" for row in made["paper"]
+    )
+    return [*lines, f"the cellular paper, Table III, an all-gather: {told}"]
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def save(found: dict[str, Any], path: Path) -> None:
+    """All of it as .json, and the plots as .png beside it."""
+    from ganherd.bench.scaling.scaling_picture import draw
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    draw(found, path.with_suffix(".png"))
+
+
+def ranks_of(text: str) -> tuple[int, ...]:
+    """
+    >>> ranks_of("4,1,2")
+    (1, 2, 4)
+    """
+    found: Sequence[int] = sorted({int(n) if n.strip().isdecimal() else 0 for n in text.split(",")})
+    if not all(found):
+        raise UserError(f"--ranks {text}: give numbers of ranks with commas between, as 1,2,4.")
+    return tuple(found)

@@ -1,0 +1,197 @@
+"""One rank of the scaling benchmark: trains its members, exchanges as each strategy does, and says how long both took."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.bench.cases import known, recipe_of
+from ganherd.bench.peak_memory import synchronize
+from ganherd.bench.random_images import as_file
+from ganherd.bench.scaling.alpha_beta import _square
+from ganherd.comm.backends.detect import connect, detect
+from ganherd.comm.communicator import Communicator, Placement
+from ganherd.comm.placement import place
+from ganherd.herd.engine.device import set_precision
+from ganherd.herd.engine.engines import Herd, Plan, make_engine
+from ganherd.herd.engine.engines import place as put
+from ganherd.strategies.cellular.topology import torus
+from ganherd.strategies.gap.gap import travelling
+from ganherd.training.setup.assemble import assemble
+from ganherd.util import host
+
+Row = dict[str, Any]
+_MESSAGES = tuple(2**power for power in range(10, 24))  # bytes, up to 8 MiB
+_TRIES = 7
+_FEATURES = 64  # of the small classifier that looks at mixtures
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every rank is told."""
+
+    case: str
+    members: int  # of a rank, in weak scaling
+    ranks: tuple[int, ...]
+    steps: int  # from one exchange to the next
+    rounds: int
+    device: str
+
+
+def measure(comm: Communicator, asked: Asked) -> dict[str, Any] | None:
+    """Rows of weak and strong scaling and of messages; None on the ranks besides the first. Called by all ranks."""
+    facts = [json.loads(each) for each in comm.collect(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())]
+    cores = sum({name: count for name, count in facts}.values())
+    if asked.device == "cuda":
+        torch.cuda.set_device(comm.local_rank % torch.cuda.device_count())
+    torch.set_num_threads(1)
+    ranks = [number for number in asked.ranks if number <= comm.size]
+    rows = []
+    for kind in ("weak", "strong"):
+        for number in ranks:
+            part = comm.among(range(number))
+            if part is not None:
+                members = asked.members * (number if kind == "weak" else max(ranks))
+                rows += [{"kind": kind, **row, "cores": cores} for row in _round(part, members, asked)]
+            comm.barrier()  # those that have no part in it wait here, and take no processor time
+    messages = _messages(comm)
+    if comm.rank != 0:
+        return None
+    return {"rows": rows, "messages": messages, "engine": comm.name, "hosts": len(set(comm.hosts)), "cores": cores}
+
+
+def _round(comm: Communicator, members: int, asked: Asked) -> list[Row]:
+    """Steps and exchanges of so many members on these ranks; what the slowest rank took counts."""
+    grid = _square(members)
+    order, blocks = place(members, comm.size), place(members, comm.size, grid=grid)
+    herd = _herd(len(order.ranks[comm.rank]), asked)
+    engine, sums, steps = make_engine(herd, _plan(herd)), herd.no_sums(), 0
+    engine.advance(0, 2, sums)
+    exchanges = _exchanges(herd, comm, order, blocks, grid)
+    took: dict[str, list[float]] = {name: [] for name in ("compute", "cpu", *exchanges)}
+    bytes_: dict[str, int] = {}
+    for turn in range(asked.rounds):
+        comm.barrier()
+        began, cpu = time.perf_counter(), time.process_time()
+        engine.advance(steps, steps + asked.steps, sums)
+        synchronize(herd.device)
+        steps += asked.steps
+        took["compute"].append(time.perf_counter() - began)
+        took["cpu"].append(time.process_time() - cpu)
+        for name, (state, placement, wanted) in exchanges.items():
+            comm.barrier()
+            before, began = comm.bytes_received, time.perf_counter()
+            comm.fetch(state, placement, wanted if name != "gap" else _partners(members, placement, turn))
+            synchronize(herd.device)
+            took[name].append(time.perf_counter() - began)
+            bytes_[name] = max(bytes_.get(name, 0), comm.bytes_received - before)
+    own = {name: median(each) for name, each in took.items()}
+    everyone = [json.loads(each) for each in comm.collect(json.dumps([own, bytes_]).encode())]
+    slowest = {name: max(times[name] for times, _ in everyone) for name in own}
+    return [
+        {
+            "strategy": name,
+            "ranks": comm.size,
+            "members": members,
+            "compute_seconds": slowest["compute"],
+            "cpu_seconds": slowest["cpu"],
+            "exchange_seconds": slowest.get(name, 0.0),
+            "seconds": slowest["compute"] + slowest.get(name, 0.0),
+            "bytes": max(received.get(name, 0) for _, received in everyone),
+            "member_bytes": _width(exchanges[name][0]) if name in exchanges else 0,
+        }
+        for name in ("independent", *exchanges)
+    ]
+
+
+def _exchanges(
+    herd: Herd, comm: Communicator, order: Placement, blocks: Placement, grid: tuple[int, int]
+) -> dict[str, Any]:
+    """By strategy: what travels, where members live, and what each rank wants."""
+    cells, topology = blocks.ranks, torus(*grid)
+    nets = {name: value for name, value in herd.state.items() if name.startswith(("g.", "d.")) or name == "set.lr_g"}
+    # as many rows as the rank has cells: their numbers do not matter, and blocks may be of other sizes than shares
+    rows = [n % herd.size for n in range(len(cells[comm.rank]))]
+    nets = {name: value[rows] for name, value in nets.items()}
+    # and what mixtures are scored by: of its samples' features a mean and a covariance
+    nets["mean"] = torch.zeros(len(rows), _FEATURES, dtype=torch.float64, device=herd.device)
+    nets["cov"] = torch.zeros(len(rows), _FEATURES, _FEATURES, dtype=torch.float64, device=herd.device)
+    critics = {name: herd.state[name] for name in travelling(herd.state, "d", "weights")}
+    near = [sorted({m for cell in own for m in topology.members(cell)}) for own in cells]
+    everyone = [list(range(blocks.size))] * len(cells)
+    return {
+        "gap": (critics, order, ()),
+        "cellular": (nets, blocks, near),
+        "cellular, all-gather": (nets, blocks, everyone),
+    }
+
+
+def _partners(members: int, placement: Placement, turn: int) -> list[list[int]]:
+    """Whose discriminator each member gets: random pairs."""
+    order = np.random.default_rng(turn).permutation(members)
+    partner = np.arange(members)
+    for a, b in zip(order[: members // 2], order[members // 2 :], strict=False):
+        partner[a], partner[b] = b, a
+    return [[int(partner[m]) for m in own] for own in placement.ranks]
+
+
+def _messages(comm: Communicator) -> list[Row]:
+    """Seconds in which two ranks, on two hosts where there are two, give each other a message of so many bytes."""
+    far = next((rank for rank, host in enumerate(comm.hosts) if host != comm.hosts[0]), 1)
+    pair = comm.among([0, far]) if comm.size > 1 else None
+    rows = []
+    for size in _MESSAGES if pair is not None else ():
+        assert pair is not None
+        took, state = [], {"message": torch.zeros(1, size, dtype=torch.uint8)}
+        for _ in range(_TRIES):
+            pair.barrier()
+            began = time.perf_counter()
+            pair.fetch(state, Placement(((0,), (1,))), [[1], [0]])
+            took.append(time.perf_counter() - began)
+        slower = max(json.loads(each) for each in pair.collect(json.dumps(median(took[1:])).encode()))
+        rows.append({"bytes": size, "seconds": slower})
+    comm.barrier()
+    return rows
+
+
+def _herd(members: int, asked: Asked) -> Herd:
+    case = known(asked.case)
+    with as_file(case) as path:
+        recipe = recipe_of(case, members, path, asked.device, "float32")
+        set_precision(recipe)
+        herd = assemble(recipe).herd
+    put(herd, _plan(herd))
+    return herd
+
+
+def _plan(herd: Herd) -> Plan:
+    return Plan("fused", herd.size, 1, herd.device.type)
+
+
+def _width(state: dict[str, Tensor]) -> int:
+    return sum(value[0].numel() * value.element_size() for value in state.values())
+
+
+def main(words: Sequence[str]) -> None:
+    """`words`: what is asked, as JSON, and where the first rank writes its answer."""
+    facts = json.loads(words[0])
+    comm = connect(detect(os.environ))
+    found = measure(comm, Asked(**{**facts, "ranks": tuple(facts["ranks"])}))
+    if found is not None:
+        Path(words[1]).write_text(json.dumps(found), encoding="utf-8")
+    comm.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,147 @@
+"""The fusion benchmark for people: a table of every row, and a picture of bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd.bench.throughput import two_digits
+from ganherd.util.progress import size
+from ganherd.viz.pictures import INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ganherd.bench.throughput import Found, Row
+
+COLOURS = {
+    "eager": "#9aa4b2", "processes": "#6b7280", "streams": "#e0a458", "compiled": "#c9772b", "grouped": "#8b5cf6",
+    "loop": "#bfdbfe", "fused": "#60a5fa", "graph": "#3b82f6", "ours": "#1d4ed8",
+}  # fmt: skip
+_HEAD = (
+    "members", "way", "member-steps/s", "images/s", "TFLOP/s", "GB/s", "of the floor", "× eager", "× processes", "peak memory",
+)  # fmt: skip
+
+
+def table(found: Found) -> str:
+    """Every row of every case, then what the columns mean."""
+    lines = [f"{found.machine}, {found.precision}"]
+    lines.append(
+        f"a large matrix product: {_three(found.rates['matmul_flops_per_second'] / 1e12)} TFLOP/s; "
+        f"a large copy: {found.rates['copy_bytes_per_second'] / 1e9:,.0f} GB/s"
+    )
+    for name, case in found.cases.items():
+        low, high = case["floor_member_steps_per_second"]
+        lines += ["", f"{name}: {case['about']}"]
+        lines.append(
+            f"a member-step: {_three(case['flops_per_member_step'] / 1e9)} GFLOP, at least "
+            f"{case['least_bytes_per_member_step'] / 1e9:.3g} GB; floor {two_digits(low)} to {two_digits(high)} member-steps/s"
+        )
+        lines += _rows([row for row in found.rows if row["case"] == name], found.device == "cpu")
+    lines += ["", *(f"note: {note}" for note in found.notes)]
+    lines.append(
+        "FLOP: products and convolutions of the plain modules, forward and backward. GB: layer outputs and state, perfectly fused. "
+        "Floor: both at the rates above, one after the other to perfectly overlapped."
+    )
+    return "\n".join(lines)
+
+
+def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
+    """A line for each row below a head; columns in which nothing stands are left out."""
+    cells = [_cells(row) for row in rows]
+    kept = [i for i in range(len(_HEAD)) if i < 2 or any(i < len(line) and line[i] for line in cells)]
+    widths = {i: max(len(line[i]) for line in (_HEAD, *cells) if i < len(line)) for i in kept}
+
+    def text(line: Sequence[str]) -> str:
+        shown = [i for i in kept if i < len(line)]
+        return "  ".join(line[i].ljust(widths[i]) if i == 1 else line[i].rjust(widths[i]) for i in shown)
+
+    return [text(_HEAD), *(text(line) + _remarks(row, with_threads) for line, row in zip(cells, rows, strict=True))]
+
+
+def _cells(row: Row) -> list[str]:
+    start = [str(row["members"]), row["way"]]
+    if "error" in row:
+        return start
+    return [
+        *start,
+        two_digits(row["member_steps_per_second"]),
+        two_digits(row["images_per_second"]),
+        _three(row["tflops"]),
+        _three(row["gigabytes_per_second"]),
+        "–".join(f"{100 * part:.2g}" for part in row["share_of_floor"]) + " %",
+        _times(row["against_eager"]),
+        _times(row["against_processes"]),
+        size(row["peak_bytes"]),
+    ]
+
+
+def _remarks(row: Row, with_threads: bool) -> str:
+    if "error" in row:
+        return f"  no number: {row['error']}"
+    how = [row["engine"]] if row["engine"] != row["way"] else []
+    how += [f"{row['threads']} threads"] if with_threads and row["threads"] > 1 else []
+    how += [row["note"]] if row["note"] else []
+    return (f"  {', '.join(how)}" if how else "") + ("  <- chosen" if row["chosen"] and row["way"] != "ours" else "")
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.1f}"
+
+
+def _three(value: float) -> str:
+    """Three digits, and all of those before the point.
+
+    >>> _three(0.01234), _three(1234.5)
+    ('0.0123', '1,234')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def draw(found: Found, path: Path) -> None:
+    """A panel for each case: bars of every way for each number of members, on a log axis; the floor as a band."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in found.rows if "error" not in row]
+    shown = [name for name in found.cases if any(row["case"] == name for row in rows)]
+    columns = min(2, len(shown))
+    figure = Figure(figsize=(7.6 * columns, 4.4 * -(-len(shown) // columns)), layout="constrained")
+    ways = [way for way in COLOURS if any(row["way"] == way for row in rows)]
+    handles: dict[str, Any] = {}
+    for number, name in enumerate(shown):
+        axes = figure.add_subplot(-(-len(shown) // columns), columns, number + 1)
+        own = [row for row in rows if row["case"] == name]
+        low, high = found.cases[name]["floor_member_steps_per_second"]
+        axes.axhspan(low, high, color="#10b981", alpha=0.18, lw=0, label="what the machine allows")
+        _bars(axes, own, ways)
+        axes.set_ylim(min(row["member_steps_per_second"] for row in own) / 3, 3 * high)
+        axes.set_title(found.cases[name]["about"], color=INK, fontsize=9.5, loc="left")
+        axes.set_ylabel("member-steps/s", color=INK)
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=4 * columns, frameon=False, fontsize=9
+    )
+    figure.suptitle(f"{found.machine}, {found.precision}", color=INK, fontsize=10)
+    figure.savefig(path, dpi=150)
+
+
+def _bars(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
+    sizes = sorted({row["members"] for row in rows})
+    places = {(row["members"], row["way"]): row["member_steps_per_second"] for row in rows}
+    width = 0.84 / len(ways)
+    for number, way in enumerate(ways):
+        own = [(i, places[n, way]) for i, n in enumerate(sizes) if (n, way) in places]
+        if not own:
+            continue
+        at = [i - 0.42 + width * (number + 0.5) for i, _ in own]
+        bars = axes.bar(at, [rate for _, rate in own], 0.92 * width, color=COLOURS[way], label=way)
+        axes.bar_label(bars, [two_digits(rate) for _, rate in own], rotation=90, fontsize=7.5, padding=2, color=INK)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_xticks(range(len(sizes)), [f"N = {n}" for n in sizes])
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=9, length=3)
+    axes.grid(axis="y", color=INK, alpha=0.09, lw=0.8)
+    axes.set_axisbelow(True)

@@ -1,0 +1,129 @@
+"""`ganherd data list`, `get`, `inspect` and `prepare`: the data sets that are known, and what to do with any other."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ganherd.cli.options import Json, Quiet, say, show
+from ganherd.util.errors import counted
+
+data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
+
+
+class Crop(StrEnum):
+    centre = "centre"
+    random = "random"
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """The data sets that ganherd knows, and where it looks for them."""
+    from ganherd.data.inspect import list_sources
+
+    rows = list_sources()
+    if as_json:
+        show(json.dumps({"sources": rows}, default=str))
+        return
+    for row in rows:
+        show(
+            f"{'✓' if row['present'] else '–'} {row['name']:<13} {row['about']}"
+            + (f"  [{row['where']}]" if row["where"] else "")
+        )
+
+
+@data_app.command("get")
+def data_get(name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100, …")], as_json: Json = False) -> None:
+    """Download a data set into $GANHERD_DATA."""
+    from ganherd.data.inspect import get
+
+    got = get(name)
+    if as_json:
+        show(json.dumps(got))
+        return
+    there = f"is at {got['where']}" if got["where"] else "needs no file"
+    show(f"{name} {there}" + ("." if got["fetched"] else ": nothing had to be fetched."))
+
+
+@data_app.command("inspect")
+def data_inspect(
+    source: Annotated[str, typer.Argument(help="A known name or a path.")],
+    sheet: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Contact sheet; default: NAME-sheet.png here.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(min=2, help="Resize the images of a folder.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", hidden=True)] = False,  # they are always skipped, and named
+    recommend: Annotated[
+        bool, typer.Option("--recommend", help="Name the recipe for it, with memory, time and what to type.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Classes, counts, sizes and range of some data, and a contact sheet of it; files that are no images are named."""
+    from ganherd.data import inspect as looking
+    from ganherd.data.dataset import load
+    from ganherd.data.shards import shards
+    from ganherd.recipe.schema import Data
+
+    dataset = load(Data(source=source, size=size, bad_images="skip"))
+    if isinstance(dataset.x, shards.Rows):
+        shards.verify(Path(source).expanduser())
+    path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
+    looking.contact_sheet(dataset, path)
+    facts = looking.describe(dataset) | {"contact_sheet": str(path)}
+    advice = None
+    if recommend:
+        from ganherd import recommend as advising
+
+        read = [f"data.size={size}"] if size else []
+        read += ["data.bad_images=skip"] if dataset.skipped else []
+        advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.Rows))
+    if as_json:
+        show(json.dumps(facts | ({"recommend": advice} if advice else {})))
+        return
+    show(looking.text(facts))
+    if advice:
+        show("\n" + advising.text(advice))
+
+
+@data_app.command("prepare")
+def data_prepare(
+    folder: Annotated[Path, typer.Argument(help="Images of any size, one folder for each class.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The prepared folder, to train from; default: FOLDER-SIZE.")
+    ] = None,
+    size: Annotated[int, typer.Option(min=2, help="Width and height in pixels.")] = 64,
+    crop: Annotated[Crop, typer.Option(help="Where the square is cut from an image.")] = Crop.centre,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that read; default: one for each core.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of random crops.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a folder of images fit for training at any scale; killed, it goes on where it was."""
+    from ganherd.cli.meter import Meter
+    from ganherd.data.shards.prepare import prepare
+
+    out = out or Path(f"{folder.resolve().name}-{size}")
+    with Meter("images", quiet or as_json) as meter:
+        index = prepare(folder, out, size, crop.value, seed, jobs, meter.at)
+    counts = {label: 0 for label in index.labels}
+    for shard in index.shards:
+        if shard.label >= 0:
+            counts[index.labels[shard.label]] += shard.count
+    total = sum(shard.count for shard in index.shards)
+    if as_json:
+        facts = {"path": str(out), "images": total, "classes": counts, "shape": list(index.shape)}
+        skipped = [{"file": one.file, "why": one.why} for one in index.skipped]
+        show(json.dumps({**facts, "skipped": skipped, "converted": index.converted}))
+        return
+    for note in index.notes():
+        say(f"note: {note}")
+    if index.skipped:
+        say(f"note: {len(index.skipped):,} files were skipped; {out / 'index.json'} names each with the reason")
+    for label in [label for label, count in counts.items() if not count]:
+        say(f"note: nothing of the class {label!r} could be read")
+    shape = "×".join(map(str, index.shape))
+    show(f"{out}: {counted(total, 'images')} of {shape}, {counted(len(index.labels), 'classes')}")

@@ -1,0 +1,282 @@
+"""`ganherd train`: a new run, the rest of one, or what a run would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ganherd.cli.options import Json, Quiet, Set, Trust, print_json, say, show
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.comm.communicator import Communicator
+    from ganherd.recipe.schema import Recipe
+    from ganherd.training.conclude import Run
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A packaged recipe's name or a YAML file; default: digits-wcgan.")
+    ] = None,
+    sets: Set = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", "--run-dir", help="Folder of the new run; default: runs/NNNNN-NAME. Under torchrun use --run-dir."
+        ),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run, exactly.")] = None,
+    retrain: Annotated[
+        str | None, typer.Option(help="With --resume: train these classes of a finished run anew, as cat,dog or 3.")
+    ] = None,
+    grow: Annotated[
+        Path | None, typer.Option(help="Keep the classes of this finished run, and train those that the data has more.")
+    ] = None,
+    members: Annotated[
+        str | None,
+        typer.Option(help="Only these, as 0-9, of a herd whose members never meet; with --run, as a job of many."),
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="5000steps, 20epochs, 90s, 10m, 2h.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Stack so many replicas with different seeds.")] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Start so many ranks on this machine; mpiexec, srun and torchrun bring their own."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be trained, its memory and its time.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say how each layer would run: kernel, PyTorch or vmap, and why.")
+    ] = False,
+    trust_code: Trust = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a recipe, or go on with a run: in one process, or as a rank of the job that this process was started in."""
+    from ganherd.comm.backends.detect import connect, detect
+
+    engine = detect(os.environ)
+    overrides = list(sets or [])
+    overrides += [f"train.budget={budget}"] if budget else []
+    overrides += [f"herd.seeds={seeds}"] if seeds is not None else []
+    if grow is not None:
+        recipe = _grown(grow, recipe, resume, overrides)
+    if retrain is not None:
+        _check_retrain(resume, recipe or sets or seeds, engine != "local" or ranks)
+    if resume and run:
+        raise UserError("--resume goes on in its own folder: leave --run out.")
+    if resume and dry_run:
+        raise UserError("--dry-run is for new runs: `ganherd status` says where this one stands.")
+    if resume and explain:
+        raise UserError("--explain is for new runs: leave --resume out and name the recipe.")
+    if members is not None and (engine != "local" or ranks is not None or resume or run is None):
+        raise UserError("--members is for one of several jobs that fill the same --run: give that, and no ranks.")
+    if dry_run or explain:
+        if members is not None:
+            raise UserError("--dry-run and --explain look at the whole herd: leave --members out.")
+        if ranks is not None or engine != "local":
+            raise UserError("--dry-run and --explain look at one process: leave the ranks out.")
+        _look(recipe, overrides, explain, trust_code, as_json)
+        return
+    if retrain is not None:
+        from ganherd.training.variants.retrain import prepare
+
+        assert resume is not None
+        told = prepare(resume, retrain, budget, trust_code)
+        if not quiet:
+            say(told)
+        overrides = []  # the checkpoint says how long
+    if members is not None:
+        assert run is not None
+        _part(recipe, run, members, overrides, trust_code, as_json, quiet)
+        return
+    if engine == "local" and (ranks or 1) == 1:
+        _trained(_train(None, recipe, run, resume, overrides, trust_code, quiet), as_json)
+        return
+    if engine == "local":
+        from ganherd.cli.main import main
+        from ganherd.training.ranks.spawn import spawn
+        from ganherd.training.variants import phases
+
+        loaded = _load(recipe, resume, overrides, trust_code)  # a mistake is said once, and before anything is started
+        if resume is None:
+            phases.refuse(loaded)
+        raise typer.Exit(spawn(main, ranks or 1, _without_ranks(sys.argv[1:])))
+    if ranks is not None:
+        raise UserError("--ranks starts ranks by itself, and this process is one of several already: leave it out.")
+    from ganherd.comm.ranks import job
+
+    with job(lambda: connect(engine)) as comm:
+        done = _train(comm, recipe, run, resume, overrides, trust_code, quiet)
+    if comm.latest.rank == 0:  # after the job: output that nobody reads must not look like a rank that failed
+        _trained(done, as_json)
+
+
+def _grown(grow: Path, recipe: str | None, resume: Path | None, overrides: list[str]) -> str:
+    """The recipe with which a run is grown: by default its own; `overrides` get its name."""
+    from ganherd.runs.folder import RunFolder
+
+    if resume is not None:
+        raise UserError("--grow begins a new run: leave --resume out.")
+    overrides.append(f"herd.grow_from={grow}")
+    return str(RunFolder.open(grow).recipe_path) if recipe is None else recipe
+
+
+def _check_retrain(resume: Path | None, more: Any, ranks: Any) -> None:
+    if resume is None:
+        raise UserError("--retrain is for a class of a finished run: name the run with --resume.")
+    if more:
+        raise UserError("--retrain trains with the run's own recipe: give it --budget at most.")
+    if ranks:
+        raise UserError("--retrain trains a few members, in one process: leave the ranks out.")
+
+
+def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: bool, as_json: bool) -> None:
+    """--explain and --dry-run."""
+    loaded = _load(recipe, None, overrides, trust_code)
+    if explain:
+        from ganherd.herd.engine import explain as explaining
+        from ganherd.training.setup import net_guard
+        from ganherd.training.setup.assemble import assemble
+
+        assembly = assemble(loaded, trust_code=True)
+        reports = [net_guard.facts(report) for _, report in net_guard.checked(assembly)]
+        found = explaining.explain(assembly.herd, reports)
+        show(json.dumps(found) if as_json else explaining.text(found))
+        return
+    from ganherd.training.setup import dry_run as dry
+
+    if as_json:
+        show(json.dumps(dry.describe(loaded)))
+        return
+    said: list[str] = []
+
+    def tell(facts: dict[str, Any]) -> None:
+        said.extend(facts["notes"])
+        show(dry.known(facts))
+        say("measuring memory and time…")
+
+    show(dry.measured(dry.describe(loaded, tell), said))
+
+
+def _train(
+    comm: Communicator | None,
+    recipe: str | None,
+    run: Path | None,
+    resume: Path | None,
+    overrides: list[str],
+    trust_code: bool,
+    quiet: bool,
+) -> Run:
+    """Train in this process, or as one of the ranks of `comm`, which all call this."""
+    from ganherd.comm.ranks import together
+    from ganherd.recipe import recipe_file
+
+    loaded = together(comm, lambda: _load(recipe, resume, overrides, trust_code))
+    if comm is not None:
+        from ganherd.comm.handshake import agree
+
+        together(comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n"))
+        from ganherd.training.ranks.restarts import begun
+
+        if again := comm.broadcast(str(begun(run, os.environ) or "").encode() if comm.rank == 0 else None):
+            path = Path(again.decode())
+            if resume is None:  # the same command as before: the user's recipe vouches for the same code
+                from ganherd.recipe.trust import vouches_for
+                from ganherd.runs.folder import RunFolder
+
+                trust_code |= together(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
+            resume, overrides = path, []
+    from ganherd.training import start
+
+    if resume:
+        return start.resume(resume, overrides, quiet, trust_code, comm)
+    return start.begin(loaded, run, Path(recipe or recipe_file.DEFAULT).stem, quiet, job=comm)
+
+
+def _part(
+    recipe: str | None, run: Path, members: str, overrides: list[str], trust_code: bool, as_json: bool, quiet: bool
+) -> None:
+    """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
+    loaded = _load(recipe, None, overrides, trust_code)
+    refuse_meeting(loaded, "--members")
+    from ganherd.training.variants import job_parts, phases
+
+    phases.refuse(loaded)
+
+    done = job_parts.train_part(loaded, run, members, quiet)
+    if "part" not in done.folder.info or as_json:
+        _trained(done, as_json)
+        return
+    left = ", ".join(job_parts.unfinished(job_parts.RunFolder(run)))
+    show(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
+
+
+def refuse_meeting(recipe: Recipe, option: str) -> None:
+    """A herd can be trained in parts that know nothing of each other only where members never meet."""
+    if recipe.strategy.meets or recipe.herd.seeds > 1:
+        raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
+
+
+def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_code: bool) -> Recipe:
+    """Return the recipe of a new run, which names no code without leave, or that of the run that is resumed."""
+    from ganherd.recipe import recipe_file
+    from ganherd.runs.folder import RunFolder
+
+    if resume is None:
+        from ganherd.recipe import trust
+
+        loaded = recipe_file.load(recipe_file.DEFAULT if recipe is None else recipe, overrides)
+        trust.check_recipe(loaded, recipe, trust_code)
+        return loaded
+    folder = RunFolder.open(resume)
+    if recipe is not None:  # a recipe beside --resume must be the run's own
+        from ganherd.training.setup.identity import refuse_changes
+
+        refuse_changes(folder.recipe, recipe_file.load(recipe, overrides), folder)
+    return recipe_file.load(folder.recipe_path, overrides)
+
+
+def _without_ranks(words: list[str]) -> list[str]:
+    """The words of the command, less `--ranks N`.
+
+    >>> _without_ranks(["train", "--ranks", "2", "--quiet"]), _without_ranks(["train", "--ranks=2"])
+    (['train', '--quiet'], ['train'])
+    """
+    at = [i for i, word in enumerate(words) if word == "--ranks"]
+    return [w for i, w in enumerate(words) if i not in at and i - 1 not in at and not w.startswith("--ranks=")]
+
+
+def _trained(run: Any, as_json: bool) -> None:
+    path, info = _from_here(run.path), run.folder.info
+    if as_json:
+        print_json({"run": str(path), "state": info["state"], "step": info["step"], "scores": run.scores})
+        return
+    if "part" in info:
+        show(f"{path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
+        return
+    folder = type(run.folder)(path)
+    picture = folder.samples / "final.png"
+    from ganherd.nets.catalog import is_foreign
+
+    trust = " --trust-code" if any(is_foreign(net.name) for net in folder.recipe.nets.all) else ""
+    name = shlex.quote(str(path)) + trust
+    scores = folder.scores_path if run.scores else f"ganherd score {name}"
+    show(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
+    if run.scores:
+        from ganherd.scoring import table
+
+        show("\n" + table(run.scores))
+    show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
+
+
+def _from_here(path: Path) -> Path:
+    """Return the path as people would type it here: relative if it is below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,0 +1,106 @@
+"""Which engine started this process, from its environment alone, and the communicator that belongs to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.comm.communicator import Communicator
+
+NAMES = ("local", "mpi", "torch")
+
+
+def detect(environ: Mapping[str, str]) -> str:
+    """The name of the communicator: `local` where nobody else was started.
+
+    What is started last counts: torchrun within an allocation of Slurm is torchrun.
+
+    >>> detect({"PMI_RANK": "0", "PMI_SIZE": "4"}), detect({"RANK": "1", "WORLD_SIZE": "2"}), detect({})
+    ('mpi', 'torch', 'local')
+    """
+    if "TORCHELASTIC_RUN_ID" in environ or ("RANK" in environ and "WORLD_SIZE" in environ):
+        return "torch" if _number(environ, "WORLD_SIZE") > 1 else "local"
+    if started := launched(environ):
+        return "mpi" if started > 1 else "local"
+    return "mpi" if "PMIX_RANK" in environ else "local"
+
+
+def launched(environ: Mapping[str, str]) -> int:
+    """How many ranks the launcher of an MPI job says that it has started; 0: none says so.
+
+    Slurm's numbers are those of a step, which srun makes: a batch script or a shell within an allocation of many tasks is
+    one process.
+
+    >>> launched({"SLURM_NTASKS": "8"}), launched({"SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"})
+    (0, 8)
+    """
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if found := _number(environ, name):
+            return found
+    if "SLURM_STEP_ID" in environ:
+        return _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS")
+    return 0
+
+
+def connect(name: str, environ: Mapping[str, str] = os.environ) -> Communicator:
+    """Return the communicator of that name, introduced to all other ranks; every rank calls this.
+
+    Raises:
+        UserError: the ranks cannot work together, or one of them died while they started.
+    """
+    import torch.distributed  # noqa: F401 - before the clock starts: loading PyTorch may take minutes on a file server
+
+    from ganherd.comm.backends.startup import start_watchdog
+    from ganherd.comm.communicator import RankLost
+    from ganherd.comm.handshake import introduce
+
+    with start_watchdog(environ):
+        try:
+            comm = _made(name, environ)
+            introduce(comm)
+        except RankLost as error:
+            raise UserError(f"{error}, while the ranks were started: start the job again.") from error
+    return comm
+
+
+def _made(name: str, environ: Mapping[str, str]) -> Communicator:
+    if name == "mpi":
+        from ganherd.comm.backends.mpi import Mpi
+
+        comm = Mpi.world()
+        _refuse_alone(comm.size, environ)
+        return comm
+    if name == "torch":
+        from ganherd.comm.backends.torchrun import Torch
+
+        return Torch()
+    if name == "local":
+        from ganherd.comm.backends.local import Local
+
+        return Local()
+    raise UserError(f"there is no communicator {name!r}: choose {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
+
+
+def _refuse_alone(size: int, environ: Mapping[str, str]) -> None:
+    """Ranks that do not know of each other would all train the same run: the most common mistake with MPI."""
+    started = launched(environ)
+    if size > 1 or started <= 1:
+        return
+    if "SLURM_STEP_ID" in environ and "OMPI_COMM_WORLD_SIZE" not in environ and "PMI_SIZE" not in environ:
+        raise UserError(
+            f"srun started {started} ranks, but MPI sees one: try srun --mpi=pmix or --mpi=pmi2 (`srun --mpi=list` says what "
+            "there is), or start with the mpiexec of mpi4py's MPI."
+        )
+    raise UserError(
+        f"mpiexec started {started} ranks, but MPI sees one: this mpiexec belongs to another MPI than mpi4py's "
+        "(`ganherd doctor` names it); start with that one's mpiexec."
+    )
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    value = environ.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else 0

@@ -1,0 +1,117 @@
+"""A comparison as lines of text for a terminal: what each recipe took, its scores, and how sure the difference is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ganherd.compare.differences import better
+from ganherd.recipe.schema import parse_budget
+from ganherd.report.html import duration
+from ganherd.scoring.score_table import side_by_side, value
+
+UNEQUAL = 0.05  # device-seconds that differ by more than this part are said to
+
+
+def title(facts: Mapping[str, Any]) -> str:
+    """What is compared, in one sentence."""
+    training = facts["training"]
+    names, seeds = list(training["recipes"]), training["seeds"]
+    others = " and ".join([", ".join(names[1:-1]), names[-1]] if len(names) > 2 else names[1:])
+    return f"{names[0]} against {others} on {facts['data']['name']}, {seeds} seed{'s' * (seeds > 1)} each"
+
+
+def rows(facts: Mapping[str, Any]) -> str:
+    """What its data is made of: images, also where an older comparison does not say so, or points."""
+    return str(facts["data"].get("rows", "images"))
+
+
+def heading(facts: Mapping[str, Any], basis: str) -> str:
+    """What is equal here."""
+    if basis == "images":
+        least = min(row["images"] for row in facts["bases"]["images"]["entries"].values())
+        return f"At equal {rows(facts)} seen: about {least:,} by the discriminators of a seed"
+    budget = facts["training"]["budget"]
+    unit, amount = parse_budget(budget)
+    if unit == "seconds":
+        return f"At equal device-seconds: {duration(amount)} of training for each, all its seeds together"
+    return f"At equal {unit}: {amount:g} for each"
+
+
+def took(facts: Mapping[str, Any], basis: str) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Head and rows of the table of what each took."""
+    seen = f"{rows(facts)} seen"
+    head = ("recipe", "members", "parameters", "of G", "of D", "steps", seen, "device", "device s", "wall s")
+    lines = []
+    for name, row in facts["bases"][basis]["entries"].items():
+        of_g = ", ".join(f"{n:,}" for n in row["generator_parameters"])
+        counts = (f"{row['members']:,}", f"{row['parameters']:,}", of_g, f"{row['discriminator_parameters']:,}")
+        wall = row["wall_seconds"]
+        spent = (row["device"], f"{row['device_seconds']:.1f}", "–" if wall is None else f"{wall:.1f}")
+        lines.append((name, *counts, f"{row['steps']:,}", f"{row['images']:,}", *spent))
+    return head, lines
+
+
+def apart(found: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Head and rows of the table of differences to the first: a line for each metric, a column for each other recipe."""
+    metrics = list(dict.fromkeys(metric for entry in found.values() for metric in entry))
+    lines = [
+        (metric.replace("_", " "), *(difference(metric, entry.get(metric)) for entry in found.values()))
+        for metric in metrics
+    ]
+    return ("difference", *found), lines
+
+
+def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
+    """One difference with its interval and what may be said of it.
+
+    >>> difference("fid", {"value": -2.0, "interval": {"low": -3.0, "high": -1.0}, "verdict": "better"})
+    '-2.000 (-3.000 to -1.000) better'
+    """
+    if entry is None:
+        return "–"
+    ends = entry.get("interval")
+    span = f" ({value(metric, ends['low'])} to {value(metric, ends['high'])})" if ends else ""
+    sign = "+" if entry["value"] > 0 else ""
+    return f"{sign}{value(metric, entry['value'])}{span} {entry['verdict']}"
+
+
+def notes(facts: Mapping[str, Any], basis: str) -> list[str]:
+    """What has to be known to read the tables."""
+    first, entries = next(iter(facts["training"]["recipes"])), facts["bases"][basis]["entries"]
+    out = []
+    if facts["training"]["seeds"] > 1:
+        out.append(f"difference: minus {first}, mean over the seeds, paired by seed, with its 95 % interval")
+    else:
+        out.append("one seed: nothing can be said of the luck of a training; --seeds 3 or more measures it")
+    seconds = [row["device_seconds"] for row in entries.values()]
+    timed = basis == "budget" and parse_budget(facts["training"]["budget"])[0] == "seconds"
+    if timed and max(seconds) > (1 + UNEQUAL) * min(seconds):
+        out.append(
+            f"the device-seconds are not equal ({min(seconds):.1f} to {max(seconds):.1f}): the steps were planned by a rate "
+            "that did not hold; on a quiet machine they are"
+        )
+    return out
+
+
+def text(facts: Mapping[str, Any]) -> str:
+    """The whole comparison."""
+    parts = [title(facts)]
+    for basis, found in facts["bases"].items():
+        scores = {name: row["scores"] for name, row in found["entries"].items()}
+        parts += ["", heading(facts, basis), "", *aligned(*took(facts, basis)), ""]
+        parts += [side_by_side(scores, better=better(scores)), ""]
+        parts += [*aligned(*apart(found["differences"])), *notes(facts, basis)]
+        if facts["training"]["seeds"] > 1:
+            parts.append(
+                "a star marks a recipe that its paired differences show to be better than all others; without one, "
+                "it is undecided which is the best"
+            )
+    return "\n".join(parts)
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of text: the first column left, the others too, as wide as they need to be."""
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -1,0 +1,82 @@
+"""One small classifier, trained on real images, generated ones or both, and how often it is right on held-out data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ganherd.data.dataset import Dataset
+from ganherd.features.classifier import BATCH, STEPS, ImageNet, PointNet
+from ganherd.features.extract import best_device
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images (or points) in the data's own units, with their labels; none is a set, too."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+def steps_for(images: int) -> int:
+    """About two epochs, but not fewer nor more steps than the classifier of the scores has."""
+    return min(max(2 * images // BATCH, STEPS[0]), STEPS[1])
+
+
+def accuracy(data: Dataset, real: Images, made: Images, steps: int, seed: int) -> float:
+    """The share of held-out images that it gets right. Where there are both kinds, half of every batch is of each."""
+    device = best_device()
+    net = _fresh(data, seed).to(device)
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-3, total_steps=steps)
+    kinds = [kind for kind in (real, made) if len(kind)]
+    orders = [_order(len(kind), steps, BATCH // len(kinds), seed + number) for number, kind in enumerate(kinds)]
+    net.train()
+    with torch.enable_grad():
+        for step in range(steps):
+            rows = [order[step] for order in orders]
+            x = np.concatenate([kind.x[own] for kind, own in zip(kinds, rows, strict=True)])
+            y = np.concatenate([kind.y[own] for kind, own in zip(kinds, rows, strict=True)])
+            loss = F.cross_entropy(net(_units(x, data, device)), torch.from_numpy(y).to(device))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+    return _right(net, data, device)
+
+
+def _fresh(data: Dataset, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
+        torch.manual_seed(seed)
+        kind = ImageNet if data.is_image else PointNet
+        return kind(data.shape, len(data.labels))
+
+
+def _order(n: int, steps: int, size: int, seed: int) -> np.ndarray:
+    """[steps, size] rows, epoch after epoch in a new order."""
+    random = np.random.default_rng(seed)
+    epochs = -(-steps * size // n)
+    return np.concatenate([random.permutation(n) for _ in range(epochs)])[: steps * size].reshape(steps, size)
+
+
+def _right(net: nn.Module, data: Dataset, device: torch.device) -> float:
+    rows = np.flatnonzero(data.y_test >= 0)
+    right = 0
+    net.eval()
+    with torch.no_grad():
+        for start in range(0, len(rows), 1024):
+            own = rows[start : start + 1024]
+            found = net(_units(data.x_test[own], data, device)).argmax(1).cpu().numpy()
+            right += int((found == data.y_test[own]).sum())
+    return right / len(rows)
+
+
+def _units(x: np.ndarray, data: Dataset, device: torch.device) -> Tensor:
+    return (torch.from_numpy(np.asarray(x)).to(device).float() - data.offset) / data.scale

@@ -1,0 +1,129 @@
+"""Gets the published data sets: official files, checked by their checksums, written aside and renamed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from ganherd.data.readers.named import NAMED, find
+from ganherd.util.errors import UserError
+from ganherd.util.paths import data_home
+
+TIMEOUT = 30  # seconds without an answer
+BLOCK = 2**20
+
+
+@dataclass(frozen=True)
+class Download:
+    """One official file and where it belongs below the data folder."""
+
+    url: str
+    path: str  # without .gz where the url has it: then it is unpacked, and ranks can share it as it lies
+    md5: str
+
+    @property
+    def packed(self) -> str:
+        """Where it may lie as it comes."""
+        return self.path + ".gz" * self.is_unpacked
+
+    @property
+    def is_unpacked(self) -> bool:
+        return self.url.endswith(".gz") and not self.path.endswith(".gz")
+
+
+_MNIST, _CIFAR = "https://ossci-datasets.s3.amazonaws.com/mnist", "https://www.cs.toronto.edu/~kriz"
+
+DOWNLOADS: dict[str, tuple[Download, ...]] = {
+    "mnist": tuple(
+        Download(f"{_MNIST}/{name}.gz", f"mnist/{name}", md5)
+        for name, md5 in (
+            ("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+            ("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
+            ("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
+            ("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
+        )
+    ),
+    "cifar10": (
+        Download(f"{_CIFAR}/cifar-10-binary.tar.gz", "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    ),
+    "cifar100": (
+        Download(f"{_CIFAR}/cifar-100-binary.tar.gz", "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+    ),
+}
+
+
+def list_sources() -> list[dict[str, Any]]:
+    """Every source that a recipe may name: what it is, where it lies or is looked for, and whether it is there."""
+    rows = []
+    for name, source in NAMED.items():
+        found = find(name)
+        where = "" if not source.places else str(found or data_home() / source.places[0])
+        rows.append(
+            {"name": name, "about": source.about, "where": where, "present": not source.places or found is not None}
+        )
+    return rows
+
+
+def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> dict[str, Any]:
+    """Fetch a named source unless it is here already; says where it lies and which files were fetched."""
+    if name not in NAMED:
+        near = get_close_matches(name, NAMED, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMED)}."
+        raise UserError(f"there is no data set {name!r} to get; {hint}")
+    fetched = []
+    if NAMED[name].places and find(name) is None:
+        for item in downloads[NAMED[name].made_of or name]:  # what an interrupted call has got is not fetched again
+            if not any((data_home() / path).exists() for path in (item.path, item.packed)):
+                fetched.append(str(_fetch(name, item)))
+    return {"name": name, "where": str(find(name) or ""), "fetched": fetched}
+
+
+def _fetch(name: str, item: Download) -> Path:
+    target = data_home() / item.path
+    by_hand = f"fetch {item.url} by hand and put it at {data_home() / item.packed}"
+    aside = ""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(prefix=".part-", dir=target.parent)
+        request = urllib.request.Request(item.url, headers={"User-Agent": "ganherd"})
+        with os.fdopen(handle, "wb") as file, urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
+            digest = _copy(reply, file, target.name)
+        if digest != item.md5:
+            raise UserError(f"the file fetched for {name} is not the published one (its checksum differs); {by_hand}.")
+        if item.is_unpacked:
+            Path(aside).write_bytes(gzip.decompress(Path(aside).read_bytes()))
+        os.replace(aside, target)
+    except (OSError, ValueError) as error:  # no network, no such host, no space, …
+        reason = getattr(error, "reason", None) or error
+        raise UserError(f"{name} could not be fetched ({reason}); {by_hand}.") from None
+    finally:
+        if aside and os.path.exists(aside):
+            os.unlink(aside)
+    return target
+
+
+def _copy(reply: Any, file: Any, label: str) -> str:
+    """Copy block by block; progress goes to stderr, on one line where that is a terminal."""
+    total, done = int(reply.headers.get("Content-Length") or 0), 0
+    digest = hashlib.md5(usedforsecurity=False)
+    live = sys.stderr.isatty()
+    while block := reply.read(BLOCK):
+        file.write(block)
+        digest.update(block)
+        done += len(block)
+        if live:
+            share = f" of {total / 1e6:.1f} MB, {100 * done // total} %" if total else " MB"
+            print(f"\r{label}: {done / 1e6:.1f}{share}", end="", file=sys.stderr, flush=True)
+    if total and done < total:
+        raise OSError(f"the connection ended after {done:,} of {total:,} bytes")
+    print(f"\r{label}: {done / 1e6:.1f} MB" + " " * 20 * live, file=sys.stderr)
+    return digest.hexdigest()

@@ -1,0 +1,294 @@
+"""Readers of data files: .npz, .npy, idx, CIFAR (binary, or pickled through a reader that runs nothing), points in text."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+
+from ganherd.data.arrays import Array, Raw
+from ganherd.data.readers.memory_map import map_bytes, map_member
+from ganherd.data.readers.pickles import read_pickle
+from ganherd.util.errors import UserError
+
+LARGEST = 2**29  # bytes of one file of CIFAR; the real ones have 150 MB at most
+
+
+_BROKEN = (
+    OSError, ValueError, EOFError, KeyError, MemoryError, zlib.error, tarfile.TarError, zipfile.BadZipFile, struct.error,
+    NotImplementedError,  # an archive compressed in a way that Python does not know
+)  # fmt: skip
+
+
+class Unreadable(UserError):
+    """A file that is there, and is not what it should be."""
+
+
+@contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """Turns the many ways in which a file can be broken into one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except _BROKEN as error:
+        kind = UserError if isinstance(error, OSError) and error.errno else Unreadable  # the system refused it
+        raise kind(f"{path} cannot be read as {what}: {str(error).rstrip('.')}.") from None
+
+
+# --- .npz -----------------------------------------------------------------------------------------------------------
+
+
+def read_npz(path: Path, mapped: bool = False) -> Raw:
+    """Read arrays x, y or x_train, y_train, x_test, y_test; `labels` holds class names. Or images, labels.
+
+    `mapped`: images that lie there as bytes are not copied. The file must then stay as it is.
+    """
+    with reading(path, "an .npz file of plain arrays"), path.open("rb") as handle:
+        if not handle.peek(6).startswith((b"PK", b"\x93NUMPY")):  # else numpy would take it for a pickle
+            raise ValueError("it is none that numpy.savez wrote")
+        file = np.load(handle, allow_pickle=False)
+        if not isinstance(file, NpzFile):
+            raise ValueError("it holds one array without a name")
+        keys = set(file.files)
+        names = [name for name in ("x", "x_train", "images") if name in keys]
+        if not names:
+            found = ", ".join(sorted(keys)) or "none"
+            raise UserError(
+                f"{path} needs an array x (with y), x_train (with y_train) or images (with labels); it has: {found}."
+            )
+        if len(names) > 1:
+            raise UserError(f"{path} has both {names[0]} and {names[1]}; keep one of them.")
+        x = names[0]
+        y = {"x": "y", "x_train": "y_train", "images": "y" if "y" in keys else "labels"}[x]
+        got = {k: _plain(file, k) for k in (y, "y_test", "labels") if k in keys}
+        for key in keys & {x, "x_test"}:
+            as_it_lies = map_member(handle, file.zip, key) if mapped and file.zip else None
+            got[key] = _plain(file, key) if as_it_lies is None else as_it_lies
+        notes = []
+        if ignored := sorted(keys - set(got) - {"member"}):
+            notes.append(f"arrays not used: {', '.join(ignored)}")
+        labels = _names(got["labels"], path) if "labels" in got and y != "labels" else None
+        return Raw(got[x], got.get(y), got.get("x_test"), got.get("y_test"), labels, tuple(notes))
+
+
+def read_npy(path: Path) -> Raw:
+    """Read one array of images or points, without labels."""
+    with reading(path, "an .npy file of numbers"), path.open("rb") as handle:
+        if not handle.peek(6).startswith(b"\x93NUMPY"):  # else numpy would take it for a pickle
+            raise ValueError("it is none that numpy.save wrote")
+        return Raw(np.load(handle, allow_pickle=False))
+
+
+def _plain(file: NpzFile, key: str) -> Array:
+    try:
+        return np.asarray(file[key])
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise ValueError(f"{key} holds Python objects, which are never loaded; save it as numbers or text") from None
+
+
+def _names(labels: Array, path: Path) -> tuple[str, ...] | None:
+    if labels.size == 0:
+        return None
+    if labels.ndim != 1 or labels.dtype.kind not in "US":
+        raise UserError(f"{path} has `labels` that are no list of class names; label numbers go into y.")
+    return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in labels.tolist())
+
+
+# --- idx (MNIST and its kin) ----------------------------------------------------------------------------------------
+
+
+SPLITS = (("train",), ("t10k", "test"))  # how the files of the two sets are called
+KINDS = (("images", 3), ("labels", 1))  # what they hold, with how many axes
+
+
+def is_idx(folder: Path) -> bool:
+    return any(_idx_files(folder, words, "images") for words in SPLITS)
+
+
+def is_idx_complete(folder: Path) -> bool:
+    return all(_idx_files(folder, words, kind) for words in SPLITS for kind, _ in KINDS)
+
+
+def read_idx(folder: Path, mapped: bool = False) -> Raw:
+    """A folder with the four idx files, gzipped or not. `mapped`: images of files that are not are not copied."""
+    found = []
+    for words in SPLITS:
+        for kind, rank in KINDS:
+            files = _idx_files(folder, words, kind)
+            if not files:
+                raise UserError(f"{folder} lacks the file {words[0]}-{kind}-idx{rank}-ubyte (or with .gz).")
+            if len(files) > 1:
+                raise UserError(f"{folder} has {words[0]} {kind} twice: {files[0].name}, {files[1].name}; keep one.")
+            found.append(read_idx_file(files[0], rank, mapped and kind == "images"))
+    x, y, x_test, y_test = found
+    return Raw(x, y, x_test, y_test)
+
+
+def read_idx_images(path: Path) -> Raw:
+    """One idx file of images, with the labels that lie beside it, if any."""
+    twin = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
+    return Raw(read_idx_file(path, 3), read_idx_file(twin, 1) if twin != path and twin.is_file() else None)
+
+
+def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
+    """Files of one set and kind; a gzipped one counts only where no plain one lies beside it."""
+    pattern = re.compile(rf"([^.].*[-_])?({'|'.join(words)})[-_]{kind}[-.]idx\d[-.]ubyte(\.gz)?", re.IGNORECASE)
+    try:
+        files = sorted(p for p in folder.iterdir() if pattern.fullmatch(p.name) and p.is_file())
+    except OSError as error:
+        raise UserError(f"the folder {folder} cannot be read: {error.strerror}.") from None
+    return [p for p in files if p.suffix != ".gz"] or files
+
+
+def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
+    """An array of bytes with `rank` axes; the header must fit what follows."""
+    packed = path.suffix == ".gz"
+    with reading(path, "an idx file"), gzip.open(path) if packed else path.open("rb") as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] != 0x08 or head[3] != rank:
+            raise ValueError(f"it does not begin as one of bytes with {rank} axes")
+        sizes = file.read(4 * rank)
+        if len(sizes) < 4 * rank:
+            raise ValueError("it ends within its header")
+        shape = struct.unpack(f">{rank}I", sizes)
+        promised, start = math.prod(shape), file.tell()
+        if mapped and not packed and promised and path.stat().st_size == start + promised:
+            return map_bytes(cast(IO[bytes], file), start, shape)
+        body = _at_most(file, promised + 1)
+        if len(body) != promised:
+            less = "fewer" if len(body) < promised else "more"
+            raise ValueError(f"its header promises {promised:,} bytes, and the file has {less}")
+        return np.frombuffer(body, np.uint8).reshape(shape)
+
+
+def _at_most(file: IO[bytes] | gzip.GzipFile, n: int) -> bytes:
+    """Up to n bytes, block by block: a header that lies must not reserve memory."""
+    blocks, left = [], n
+    while left and (block := file.read(min(left, 2**24))):
+        blocks.append(block)
+        left -= len(block)
+    return b"".join(blocks)
+
+
+# --- CIFAR ----------------------------------------------------------------------------------------------------------
+
+CIFAR_FILE = re.compile(
+    r"(data_batch_[1-9]|test_batch|train|test)(\.bin)?|meta|batches\.meta(\.txt)?|fine_label_names\.txt"
+)
+
+
+def is_cifar(folder: Path) -> bool:
+    def has(*names: str) -> bool:
+        return all((folder / name).is_file() for name in names)
+
+    return has("data_batch_1.bin") or has("train.bin") or has("data_batch_1") or has("train", "meta")
+
+
+def read_cifar(path: Path) -> Raw:
+    """CIFAR-10 or CIFAR-100 (fine labels) from its folder or its .tar.gz, which is never unpacked."""
+    files = _cifar_files(path)
+    pickled = not any(name.endswith(".bin") for name in files)
+    end = "" if pickled else ".bin"
+    batches = sorted(name for name in files if re.fullmatch(rf"data_batch_\d{re.escape(end)}", name))
+    hundred = not batches
+    train, test = (["train" + end], "test" + end) if hundred else (batches, "test_batch" + end)
+    if any(name not in files for name in train):
+        raise UserError(f"{path} holds no CIFAR data: neither data_batch_1.bin nor train.bin is in it.")
+    notes = []
+    if not hundred and len(batches) < 5:
+        notes.append(f"only {len(batches)} of the 5 training batches are there")
+
+    def part(name: str) -> tuple[Array, Array]:
+        where = f"{path.name}/{name}"
+        return _cifar_pickled(files[name], where) if pickled else _cifar_binary(files[name], where, hundred)
+
+    parts = [part(name) for name in train]
+    x, y = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+    x_test, y_test = part(test) if test in files else (None, None)
+    return Raw(x, y, x_test, y_test, _cifar_names(files, path), tuple(notes))
+
+
+def _cifar_files(path: Path) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    with reading(path, "CIFAR data"):
+        if path.is_dir():
+            for file in path.iterdir():
+                if CIFAR_FILE.fullmatch(file.name) and file.is_file():
+                    with file.open("rb") as handle:
+                        files[file.name] = _at_most(handle, LARGEST)
+            return files
+        with tarfile.open(path, "r:*") as archive:
+            for member in archive:
+                name = member.name.rsplit("/", 1)[-1]
+                if member.isreg() and CIFAR_FILE.fullmatch(name) and (stream := archive.extractfile(member)):
+                    files[name] = _at_most(stream, LARGEST)
+    return files
+
+
+def _cifar_binary(data: bytes, where: str, hundred: bool) -> tuple[Array, Array]:
+    head = 2 if hundred else 1  # CIFAR-100 has the coarse label first, then the fine one
+    if not data or len(data) % (head + 3072):
+        raise UserError(f"{where} has {len(data):,} bytes, which is no whole number of CIFAR images; get it again.")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, head + 3072)
+    return rows[:, head:].reshape(-1, 3, 32, 32), rows[:, head - 1]
+
+
+def _cifar_pickled(data: bytes, where: str) -> tuple[Array, Array]:
+    found = read_pickle(data, where)
+    x, y = found.get("data"), found.get("fine_labels", found.get("labels"))
+    if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072:
+        raise UserError(f"{where} has no array `data` of n × 3072 bytes; use the binary version.")
+    if not isinstance(y, list) or not all(type(v) is int for v in y):
+        raise UserError(f"{where} has no list of whole numbers as labels; use the binary version.")
+    return x.reshape(-1, 3, 32, 32), np.array(y, np.int64)
+
+
+def _cifar_names(files: dict[str, bytes], path: Path) -> tuple[str, ...] | None:
+    for name in ("batches.meta.txt", "fine_label_names.txt"):
+        if name in files:
+            return tuple(line.strip() for line in files[name].decode("utf-8", "replace").splitlines() if line.strip())
+    for name in ("batches.meta", "meta"):
+        if name in files:
+            meta = read_pickle(files[name], f"{path.name}/{name}")
+            names = meta.get("fine_label_names", meta.get("label_names"))
+            if isinstance(names, list) and all(isinstance(v, str | bytes) for v in names):
+                return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in names)
+    return None
+
+
+# --- points in text -------------------------------------------------------------------------------------------------
+
+
+def read_points(path: Path) -> Raw:
+    """Lines `x y` or `x y label`, apart by blanks or commas; what follows a # is not read."""
+    rows: list[list[float]] = []
+    with reading(path, "text"):
+        for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
+            words = line.split("#")[0].replace(",", " ").split()
+            if not words:
+                continue
+            try:
+                row = [float(word) for word in words]
+            except ValueError:
+                row = []
+            if len(row) not in (2, 3) or (rows and len(row) != len(rows[0])):
+                raise UserError(f"{path}, line {number}: expected `x y` or `x y label`, the same on every line.")
+            rows.append(row)
+    if not rows:
+        raise UserError(f"{path} holds no points.")
+    table = np.array(rows)
+    return Raw(table[:, :2], table[:, 2] if table.shape[1] == 3 else None)

@@ -1,0 +1,310 @@
+"""A tree of images of any size becomes a prepared folder: all cores read, and whoever is killed goes on where he was.
+
+The files of a class are cut into units; a worker makes a part of a unit, and later a shard of the parts of a class. Each is
+there whole or not at all, so a restart looks at what is there and does the rest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Literal, TextIO
+
+import numpy as np
+
+from ganherd.data.shards import worker as unit_work
+from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, Settings, Shard, Skipped, read_index
+from ganherd.data.shards.tree import Tree, list_tree
+from ganherd.data.shards.worker import Piece, Source
+from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.host import cores
+
+Progress = Callable[[int, int], None]  # how many files are done, of how many
+Task = tuple[Source, int]  # the unit of a class; -1: its shard
+
+
+def prepare(
+    folder: Path,
+    out: Path,
+    size: int,
+    crop: Literal["centre", "random"] = "centre",
+    seed: int | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Index:
+    """Reads the images below `folder`, writes `out`, and answers its index. `jobs` is how many processes read."""
+    if seed is not None and crop != "random":
+        raise UserError("--seed places random crops, and the crop is centre; leave it out, or take --crop random.")
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}.")
+    settings = Settings(
+        source=_text(str(folder.resolve())), size=size, crop=crop, seed=(seed or 0) if crop == "random" else None
+    )
+    _refuse_others(out, settings)
+    (out / PARTS).mkdir(parents=True, exist_ok=True)
+    with _lock(out):
+        tree = list_tree(folder, out)
+        sources = _sources(tree, settings)
+        if (out / INDEX).is_file():
+            index = _prepared_before(out, sources)
+        else:
+            (out / PARTS / "settings.json").write_text(settings.model_dump_json())
+            (out / SHARDS).mkdir(exist_ok=True)
+            rest = (folder, out, settings, sources, jobs or cores(), progress or (lambda done, total: None))
+            work = _Work(*rest)
+            try:
+                work.run()
+                index = work.index(tree)
+            except KeyboardInterrupt:
+                done = _Work(*rest).done  # what lies there now
+                raise Interrupted(
+                    f"stopped after {done:,} of {work.total:,} files; the same command goes on from there."
+                ) from None
+            except OSError as error:
+                raise UserError(f"{out} cannot be written: {error.strerror}; the same command goes on.") from error
+        shutil.rmtree(out / PARTS, ignore_errors=True)
+    return index
+
+
+class _Work:
+    """What is still to do, and the processes that do it."""
+
+    def __init__(
+        self, folder: Path, out: Path, settings: Settings, sources: list[Source], jobs: int, progress: Progress
+    ) -> None:
+        self.folder, self.out, self.settings, self.sources, self.jobs = folder, out, settings, sources, jobs
+        self.total, self.done = sum(len(source.files) for source in sources), 0
+        self._progress = progress
+        self._todo: deque[Task] = deque()
+        self._left: Counter[int] = Counter()  # units that are missing, by shard
+        for source in sources:
+            if unit_work.read_record(out, source) is not None:
+                self.done += len(source.files)
+                continue
+            missing = [unit for unit in source.units if not unit_work.part_path(out, source, unit).exists()]
+            self.done += len(source.files) - sum(len(source.files_of(unit)) for unit in missing)
+            self._left[source.number] = len(missing)
+            self._todo += [(source, unit) for unit in missing] or [(source, -1)]
+
+    def run(self) -> None:
+        self._progress(self.done, self.total)
+        while self._todo:
+            with _pool(self.jobs) as pool:
+                try:
+                    broken = self._run_in(pool)
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)  # ends with what is being read, not with all that waits
+                    raise
+            for source, unit in broken:  # one of them crashes whoever reads it
+                if unit < 0:
+                    self._todo.append((source, unit))
+                    continue
+                piece = _carefully(self.folder, self.settings, source, source.files_of(unit))
+                unit_work.write_part(unit_work.part_path(self.out, source, unit), piece)
+                self._finished(source, unit)
+
+    def _run_in(self, pool: ProcessPoolExecutor) -> list[Task]:
+        """Works until all is done, or until a process dies: then the tasks that it may have died of."""
+        running: dict[Future[None], Task] = {}
+        broken: list[Task] = []
+        while (self._todo and not broken) or running:
+            while self._todo and not broken and len(running) < 4 * self.jobs:
+                source, unit = task = self._todo.popleft()
+                try:
+                    if unit < 0:
+                        future = pool.submit(unit_work.make_shard, self.out, self.folder, self.settings, source)
+                    else:
+                        future = pool.submit(unit_work.make_part, self.out, self.folder, self.settings, source, unit)
+                except BrokenProcessPool:
+                    broken.append(task)
+                else:
+                    running[future] = task
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                task = running.pop(future)
+                try:
+                    future.result()
+                except BrokenProcessPool:
+                    broken.append(task)
+                else:
+                    self._finished(*task)
+        return broken
+
+    def _finished(self, source: Source, unit: int) -> None:
+        if unit < 0:
+            return
+        self.done += len(source.files_of(unit))
+        self._left[source.number] -= 1
+        if not self._left[source.number]:
+            self._todo.appendleft((source, -1))
+        self._progress(self.done, self.total)
+
+    def index(self, tree: Tree) -> Index:
+        """Brings all shards to the same channels and writes down what there is."""
+        records = [unit_work.read_record(self.out, source) for source in self.sources]
+        colour = any(record and record["count"] and record["channels"] == 3 for record in records)
+        shards: list[Shard] = []
+        skipped = [Skipped(file=_text(name), why="it lies beside the class folders") for name in tree.beside]
+        converted: Counter[str] = Counter()
+        grey = 0
+        for source, record in zip(self.sources, records, strict=True):
+            assert record is not None
+            if colour and record["count"] and record["channels"] == 1:
+                unit_work.make_colour(self.out, source, record)
+                record = unit_work.read_record(self.out, source) or record
+            shards.append(
+                Shard(
+                    file=unit_work.shard_file(source),
+                    label=source.label,
+                    split=source.split,
+                    count=record["count"],
+                    sha256=record["sha256"],
+                    listing=source.listing,
+                )
+            )
+            skipped += [
+                Skipped(file=_text(os.path.join(source.folder, f)), why=_text(why)) for f, why in record["skipped"]
+            ]
+            converted.update(record["converted"])
+            grey += record["grey"]
+        if not any(shard.count for shard in shards):
+            few = ", ".join(f"{one.file} ({one.why})" for one in skipped[:3])
+            raise UserError(f"{self.folder} holds no image that can be read: {few}.")
+        if colour and grey:
+            converted["grey images became RGB, like the others"] = grey
+        index = Index(
+            settings=self.settings,
+            channels=3 if colour else 1,
+            labels=tree.labels,
+            shards=tuple(shards),
+            converted=dict(converted),
+            skipped=tuple(skipped),
+        )
+        known = {shard.file for shard in shards if shard.count}
+        for path in (self.out / SHARDS).iterdir():  # left by a process that was killed, or that knew other files
+            if f"{SHARDS}/{path.name}" not in known:
+                path.unlink()
+        aside = self.out / f".{INDEX}.new"
+        with aside.open("w", encoding="utf-8") as handle:
+            handle.write(json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+        aside.replace(self.out / INDEX)
+        return index
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    """Forked where that is sound: a worker is ready at once, and a caller's script needs no guard."""
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
+
+
+def _begin() -> None:
+    """A worker leaves Ctrl-C to its parent, and ends when that is gone, also by SIGKILL."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries in C grumble there; what matters is in the index
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """From now on this process ends when the one that started it is gone, whatever it does."""
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _carefully(folder: Path, settings: Settings, source: Source, files: tuple[str, ...]) -> Piece:
+    """Halves the files until the one that kills its reader is alone; that one is skipped."""
+    try:
+        with _pool(1) as pool:
+            return pool.submit(unit_work.read_piece, folder, settings, source.folder, files).result()
+    except BrokenProcessPool:
+        if len(files) == 1:
+            nothing = np.empty((0, 1, settings.size, settings.size), np.uint8)
+            return Piece(nothing, skipped=[(files[0], "the process that reads it crashes")])
+    middle = len(files) // 2
+    halves = [_carefully(folder, settings, source, part) for part in (files[:middle], files[middle:])]
+    return unit_work.joined(halves)
+
+
+# --- what is there already ------------------------------------------------------------------------------------------
+
+
+def _refuse_others(out: Path, settings: Settings) -> None:
+    """A folder is prepared with one kind of settings; what is not ours is not written to."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise UserError(f"{out} is a file; choose another -o.")
+    begun = out / PARTS / "settings.json"
+    if (out / INDEX).is_file():
+        before = read_index(out).settings
+    elif begun.is_file():
+        try:
+            before = Settings.model_validate_json(begun.read_bytes())
+        except ValueError:
+            raise UserError(f"{begun} cannot be read; remove {out} and begin anew.") from None
+    elif any(path.name != PARTS for path in out.iterdir()):
+        raise UserError(f"{out} exists already and is not a prepared folder; choose another -o.")
+    else:
+        return
+    for name, words in (("source", "the folder"), ("size", "--size"), ("crop", "--crop"), ("seed", "--seed")):
+        then, now = getattr(before, name), getattr(settings, name)
+        if then != now:
+            raise UserError(f"{out} was begun with {words} {then}, not {now}; give the same, or choose another -o.")
+
+
+def _sources(tree: Tree, settings: Settings) -> list[Source]:
+    sources = []
+    for number, group in enumerate(tree.groups):
+        names = "\0".join((settings.model_dump_json(), group.folder, *group.files)).encode("utf-8", "surrogateescape")
+        listing = hashlib.sha256(names).hexdigest()[:32]
+        sources.append(Source(number, group.label, group.split, group.folder, group.files, listing))
+    return sources
+
+
+def _prepared_before(out: Path, sources: list[Source]) -> Index:
+    """The index that is there, if it is of the files that are there."""
+    index = read_index(out)
+    if [shard.listing for shard in index.shards] != [source.listing for source in sources]:
+        raise UserError(
+            f"{out} is prepared, and the files of {index.settings.source} have changed since; choose another -o."
+        )
+    return index
+
+
+def _lock(out: Path) -> TextIO:
+    """Held by the one process that prepares here; its workers do not hold it, so it goes when that process does."""
+    handle = (out / PARTS / ".lock").open("a")
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        handle.close()
+        raise UserError(f"another process is preparing {out}; wait for it, or choose another -o.") from None
+    except OSError:  # a file system without locks: nothing can be said about others
+        pass
+    return handle
+
+
+def _text(name: str) -> str:
+    """A file's name may be no UTF-8 text; the index holds nothing else."""
+    return name.encode("utf-8", "replace").decode()

@@ -1,0 +1,302 @@
+"""Prepared images: one file of bytes for each class with an index beside them, read when and where rows are asked for.
+
+```
+OUT/index.json         labels, size and channels; of each shard its class, count and sha256; what was skipped, and why
+OUT/shards/00017.npy   uint8 [count, C, H, W], to be mapped into memory
+```
+
+A process opens the index, and then a shard at the first row that it wants of it: never another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ganherd.data.arrays import Array
+from ganherd.util import files
+from ganherd.util.errors import UserError, few
+
+INDEX, SHARDS, PARTS = "index.json", "shards", "parts"
+_ANY = 1 << 62  # bytes of a file that is read block by block
+HEADER = 128  # bytes before the pixels of a shard, always
+Ints = npt.NDArray[np.int64]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Settings(_Facts):
+    """What images were made with; one prepared folder has one of each."""
+
+    source: str  # the folder that they were read from
+    size: int = Field(ge=1)
+    crop: Literal["centre", "random"] = "centre"
+    seed: int | None = None  # of random crops
+
+
+class Shard(_Facts):
+    """The images of one class in one split."""
+
+    file: str = Field(pattern=r"^shards/[0-9]{5,9}\.npy$")
+    label: int = Field(ge=-1)  # index into the labels; -1: none
+    split: Literal["train", "test"] = "train"
+    count: int = Field(ge=0)  # 0: nothing of it could be read, and there is no file
+    sha256: str = ""
+    listing: str = ""  # stands for the names of the files that it was made from
+
+
+class Skipped(_Facts):
+    file: str
+    why: str
+
+
+class Index(_Facts):
+    """What `index.json` says."""
+
+    format: Literal["ganherd-shards-1"] = "ganherd-shards-1"
+    settings: Settings
+    channels: Literal[1, 3]
+    labels: tuple[str, ...]
+    shards: tuple[Shard, ...]
+    converted: dict[str, int] = {}  # how many images became what they were not
+    skipped: tuple[Skipped, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Index:
+        if any(shard.label >= len(self.labels) for shard in self.shards):
+            raise ValueError("a shard is of a class that has no name")
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.channels, self.settings.size, self.settings.size
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know about the images."""
+        notes = [f"{n:,} {what}" for what, n in sorted(self.converted.items())]
+        if self.skipped:
+            names = few([f"{one.file} ({one.why})" for one in self.skipped], 5)
+            notes.append(f"skipped when it was prepared: {names}")
+        return tuple(notes)
+
+
+def header(shape: tuple[int, ...]) -> bytes:
+    """The head of a .npy file of bytes, which `numpy.load` reads too.
+
+    >>> len(header((1300, 3, 64, 64)))
+    128
+    """
+    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape!r}, }}"
+    return b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little") + text.ljust(HEADER - 11).encode() + b"\n"
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder was made by `ganherd data prepare`; one that it has not finished is refused."""
+    if (folder / INDEX).is_file() and (folder / SHARDS).is_dir():
+        return True
+    if (folder / PARTS / "settings.json").is_file():
+        raise UserError(
+            f"{folder} is not prepared to its end; run the same `ganherd data prepare` again: it goes on where it stopped."
+        )
+    return False
+
+
+def read_index(folder: Path) -> Index:
+    path = folder / INDEX
+    try:
+        return Index.model_validate_json(files.read(path, files.MOST_JSON))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"{path} is no index of prepared images ({where + ': ' if where else ''}{first['msg']}); prepare them again."
+        ) from None
+
+
+class ShardFiles:
+    """Opens shards of one folder when they are wanted, and counts what it opens and reads."""
+
+    def __init__(self, folder: Path, index: Index, shards: Sequence[Shard]) -> None:
+        self.folder, self.shape, self.shards = folder, index.shape, tuple(shards)
+        self.start: Ints = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)  # [shards + 1] first rows
+        self.opened: list[str] = []  # in order; once more where one was closed in between
+        self.bytes_read = 0
+        self._maps: OrderedDict[int, Array] = OrderedDict()
+        self._most = _most_open()
+        self._lock = threading.Lock()  # the threads of a streaming feed share this
+
+    def pixels(self, number: int) -> Array:
+        """A shard as uint8 [count, C, H, W], mapped."""
+        with self._lock:
+            if number in self._maps:
+                self._maps.move_to_end(number)
+                return self._maps[number]
+            found = self._maps[number] = self._open(self.shards[number])
+            if len(self._maps) > self._most:  # a map keeps its file open, and a process may not have many
+                self._maps.popitem(last=False)
+            return found
+
+    def read(self, rows: Ints, out: Array) -> None:
+        """Copies rows [n], counted through all shards, to `out` [n, C, H, W]."""
+        if not len(rows):
+            return
+        shard = np.searchsorted(self.start, rows, side="right") - 1
+        cuts = np.flatnonzero(np.diff(shard)) + 1  # a member's batch is of one shard: few runs, each one copy
+        if len(cuts) * 4 > len(rows):  # mixed: by shard instead
+            order = np.argsort(shard, kind="stable")
+            edges = np.flatnonzero(np.diff(shard[order])) + 1
+            for where in np.split(order, edges):
+                number = int(shard[where[0]])
+                out[where] = self.pixels(number)[rows[where] - self.start[number]]
+        else:
+            for a, b in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
+                number = int(shard[a])
+                # `clip`, because numpy would copy twice to be able to raise; all rows are in their shard
+                np.take(self.pixels(number), rows[a:b] - self.start[number], axis=0, out=out[a:b], mode="clip")
+        with self._lock:
+            self.bytes_read += out.nbytes
+
+    def _open(self, shard: Shard) -> Array:
+        path = self.folder / shard.file
+        shape = (shard.count, *self.shape)
+        wanted = HEADER + int(np.prod(shape))
+        try:
+            with files.open_binary(path, wanted) as handle:
+                size = handle.seek(0, 2)
+                if size != wanted:
+                    raise UserError(f"{path} has {size:,} bytes and should have {wanted:,}; prepare the images again.")
+                found = np.memmap(handle, np.uint8, "r", HEADER, shape)
+        except OSError as error:
+            raise UserError(f"the shard {path} cannot be read: {error.strerror}.") from None
+        self.opened.append(shard.file)
+        return np.asarray(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of shards as one array uint8 [n, C, H, W] that reads what is indexed, when it is indexed.
+
+    It takes the place of a numpy array where rows are asked for by number, slice or mask; `numpy.asarray` reads it whole.
+    """
+
+    files: ShardFiles
+    rows: Ints  # [n] counted through all shards of `files`
+
+    dtype = np.dtype(np.uint8)
+    ndim = 4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.files.shape)
+
+    @property
+    def size(self) -> int:
+        return len(self.rows) * int(np.prod(self.files.shape))
+
+    nbytes = size
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: Any) -> Array:
+        chosen = self.rows[key]
+        out = np.empty((*np.shape(chosen), *self.files.shape), np.uint8)
+        self.files.read(np.reshape(chosen, -1), out.reshape(-1, *self.files.shape))
+        return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:] if dtype is None else self[:].astype(dtype, copy=False)
+
+    def reshape(self, *shape: int) -> Array:
+        return self[:].reshape(*shape)
+
+    def read(self, rows: Ints, out: Array) -> None:
+        """Copies rows [n] to `out` [n, C, H, W]."""
+        self.files.read(self.rows[rows], out)
+
+    def pick(self, key: Array) -> Rows:
+        """Some of the rows, by number or mask; nothing is read."""
+        return Rows(self.files, self.rows[key])
+
+    @cached_property
+    def digest(self) -> str:
+        """Stands for the content, by what the index says of it: nothing is read."""
+        total = hashlib.sha256()
+        for shard in self.files.shards:
+            total.update(f"{shard.sha256}{shard.count}\n".encode())
+        total.update(np.ascontiguousarray(self.rows).data)
+        return total.hexdigest()
+
+
+def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Index, Rows, Ints]:
+    """(index, x [n, C, H, W], y [n]) of a prepared folder, of all classes or of some; no shard is opened yet."""
+    index = read_index(folder)
+    return index, *rows_of(folder, index, "train", classes)
+
+
+def rows_of(
+    folder: Path, index: Index, split: Literal["train", "test"], classes: Sequence[int] | None = None
+) -> tuple[Rows, Ints]:
+    """(x [n, C, H, W], y [n]) of one split."""
+    known = {shard.label for shard in index.shards}
+    wanted = known if classes is None else set(classes)
+    if strange := sorted(wanted - known):
+        raise UserError(f"{folder} has no class number {strange[0]}: it has {len(index.labels)} (0 and up).")
+    chosen = [shard for shard in index.shards if shard.split == split and shard.label in wanted]
+    for shard in chosen:
+        _check_size(folder, index, shard)
+    y = np.repeat(np.array([shard.label for shard in chosen], np.int64), [shard.count for shard in chosen])
+    return Rows(ShardFiles(folder, index, chosen), np.arange(len(y), dtype=np.int64)), y
+
+
+def _check_size(folder: Path, index: Index, shard: Shard) -> None:
+    """Refuse a shard that has not as many images as the index says, before memory is reserved for them."""
+    path, wanted = folder / shard.file, HEADER + shard.count * math.prod(index.shape)
+    try:
+        size = path.stat().st_size if shard.count else wanted
+    except OSError:
+        return  # told when it is opened, which may be never
+    if size != wanted:
+        raise UserError(f"{path} has {size:,} bytes and should have {wanted:,}; prepare the images again.")
+
+
+def verify(folder: Path) -> None:
+    """Reads every shard and holds it against the index; the first that is not as it was written is a UserError."""
+    for shard in read_index(folder).shards:
+        if shard.count:
+            path = folder / shard.file
+            try:
+                with files.open_binary(path, _ANY) as handle:
+                    found = hashlib.file_digest(handle, "sha256").hexdigest()
+            except OSError as error:
+                raise UserError(f"the shard {path} cannot be read: {error.strerror}.") from None
+            if found != shard.sha256:
+                raise UserError(f"{path} is damaged: it is not what was prepared (sha256); prepare the images again.")
+
+
+def _most_open() -> int:
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except (ImportError, OSError):
+        return 128
+    return 1 << 16 if limit == resource.RLIM_INFINITY else max(16, limit // 2)

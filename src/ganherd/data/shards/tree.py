@@ -1,0 +1,120 @@
+"""A tree of image files as lists of names: which classes there are, and which files are below each. Nothing is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ganherd.data.readers.class_folders import CLUTTER, SPLITS
+from ganherd.util.errors import UserError
+
+Split = Literal["train", "test"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The files of one class and split, in order."""
+
+    label: int  # index into the labels; -1: the tree has no classes
+    split: Split
+    folder: str  # below the root; "" is the root itself
+    files: tuple[str, ...]  # below that folder
+
+
+@dataclass(frozen=True)
+class Tree:
+    labels: tuple[str, ...]
+    groups: tuple[Group, ...]
+    beside: tuple[str, ...]  # files that lie beside class folders, and belong to none
+
+
+def list_tree(root: Path, leave_out: Path | None = None) -> Tree:
+    """One folder per class, or flat; `train` and `test` (or `val`) inside are splits. As folders are read for training.
+
+    `leave_out` is a folder that may lie inside and does not belong to it.
+    """
+    seen = {_identity(root)} | ({_identity(leave_out)} if leave_out and leave_out.exists() else set())
+    inside = {entry.name.lower(): entry.name for entry in _entries(root) if _is_new(entry, seen)}
+    test = [inside[name] for name in ("test", "val", "valid", "validation") if name in inside]
+    if "train" not in inside or not test or set(inside) - SPLITS:
+        labels, groups, beside = _split(root, "", "train", None, seen)
+        return Tree(labels, tuple(groups), tuple(beside))
+    labels, groups, beside = _split(root, inside["train"], "train", None, seen)
+    _, more, also = _split(root, test[0], "test", labels, seen)
+    return Tree(labels, (*groups, *more), (*beside, *also))
+
+
+def _split(
+    root: Path, folder: str, split: Split, known: tuple[str, ...] | None, seen: set[tuple[int, int]]
+) -> tuple[tuple[str, ...], list[Group], list[str]]:
+    here = root / folder
+    entries = _entries(here)
+    seen = {*seen, _identity(here)}
+    names = [entry.name for entry in entries if _is_new(entry, seen)]
+    files = tuple(entry.name for entry in entries if not _is_dir(entry))
+    names.sort(key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
+    # a folder's name may be no UTF-8 text; labels go into JSON and pages, which hold nothing else
+    labels = tuple(name.encode("utf-8", "replace").decode() for name in names)
+    if len(set(labels)) < len(labels):
+        raise UserError(f"{here} has two class folders whose names cannot be told apart; rename one.")
+    if known is not None and (bool(known) != bool(labels) or not set(labels) <= set(known)):
+        strange = ", ".join(name for name in labels if name not in known) or "no class folders"
+        raise UserError(f"{here} has {strange}, unlike the training folder beside it.")
+    if not names:
+        if not files:
+            raise UserError(f"{here} holds no images.")
+        return (), [Group(-1, split, folder, files)], []
+    groups = []
+    for name, label in zip(names, labels, strict=True):
+        path = os.path.join(folder, name)
+        found = tuple(_walk(str(root / path), {*seen, _identity(root / path)}))
+        if not found:
+            raise UserError(f"the class folder {root / path} is empty; add images or remove the folder.")
+        groups.append(Group((known or labels).index(label), split, path, found))
+    return known or labels, groups, [os.path.join(folder, name) for name in files]
+
+
+def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+    """All files below a folder, in order; a folder that links back to one already seen is not entered again."""
+    levels = [("", iter(_entries(top)))]
+    while levels:
+        before, entries = levels[-1]
+        for entry in entries:
+            name = os.path.join(before, entry.name)
+            if not _is_dir(entry):
+                yield name
+            elif (this := _identity(entry.path)) not in seen:
+                seen.add(this)
+                levels.append((name, iter(_entries(entry.path))))
+                break
+        else:
+            levels.pop()
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder, in order, without what is hidden."""
+    try:
+        with os.scandir(folder) as found:
+            kept = [e for e in found if not e.name.startswith(".") and e.name.lower() not in CLUTTER]
+    except OSError as error:
+        raise UserError(f"the folder {folder} cannot be read: {error.strerror}.") from None
+    return sorted(kept, key=lambda entry: entry.name)
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads round in a ring
+        return False
+
+
+def _is_new(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> bool:
+    return _is_dir(entry) and _identity(entry.path) not in seen
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino

@@ -1,0 +1,234 @@
+"""What one worker does when images are prepared: a unit of files becomes a part on disk, the parts of a class its shard.
+
+Parts and shards are written aside and renamed, so that what is there is whole, whenever a process was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ganherd.data.arrays import Array
+from ganherd.data.keyed import raw
+from ganherd.data.readers.class_folders import CENTRE, decode
+from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, Settings, header
+from ganherd.data.shards.tree import Split
+
+UNIT = 256  # files of a unit: what a killed process loses, at most, for each of its workers
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of one class and split, in order, and where they are to go."""
+
+    number: int  # of the shard
+    label: int  # -1: no classes
+    split: Split
+    folder: str  # below the folder that is prepared; "" where it has no class folders
+    files: tuple[str, ...]  # below the folder of the class
+    listing: str  # sha256 of settings and names: the same work has the same
+
+    @property
+    def units(self) -> range:
+        return range(-(-len(self.files) // UNIT))
+
+    def files_of(self, unit: int) -> tuple[str, ...]:
+        return self.files[unit * UNIT : (unit + 1) * UNIT]
+
+
+@dataclass
+class Piece:
+    """Images of some files with one or three channels, and what became of the files."""
+
+    x: Array  # uint8 [n, 1 or 3, size, size]
+    grey: int = 0  # how many of them were grey
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # (file, why)
+    converted: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"grey": self.grey, "skipped": self.skipped, "converted": dict(self.converted)}
+
+    def add_facts(self, other: Piece) -> None:
+        self.grey += other.grey
+        self.skipped += other.skipped
+        self.converted += other.converted
+
+
+def read_piece(root: Path, settings: Settings, folder: str, files: tuple[str, ...]) -> Piece:
+    """Decodes the files; what cannot be read is skipped and named."""
+    x = np.empty((len(files), 3, settings.size, settings.size), np.uint8)
+    piece = Piece(x[:0])
+    n, colour = 0, False
+    for name in files:
+        path = Path(root, folder, name)
+        if not path.is_file():  # a pipe would wait for ever, a broken link has nothing
+            piece.skipped.append((name, "it is no file"))
+            continue
+        try:
+            image, done = decode(path, settings.size, _place(settings, f"{folder}/{name}"), draft=True)
+        except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
+            unknown = type(error).__name__ == "UnidentifiedImageError"
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            piece.skipped.append((name, "no known image format" if unknown else reason))
+            continue
+        colour |= image.ndim == 3
+        piece.grey += image.ndim == 2
+        piece.converted.update(done)
+        x[n] = image if image.ndim == 2 else image.transpose(2, 0, 1)
+        n += 1
+    piece.x = x[:n] if colour else x[:n, :1]
+    return piece
+
+
+def joined(pieces: list[Piece]) -> Piece:
+    """One after the other; grey images repeat their channel where others have colour."""
+    channels = max(piece.x.shape[1] for piece in pieces)
+    total = Piece(np.concatenate([np.repeat(piece.x, channels // piece.x.shape[1], axis=1) for piece in pieces]))
+    for piece in pieces:
+        total.add_facts(piece)
+    return total
+
+
+def _place(settings: Settings, name: str) -> tuple[float, float]:
+    """Where the square is cut: it belongs to the seed and the name, whoever reads the file and when."""
+    if settings.crop == "centre":
+        return CENTRE
+    across, down = raw(2, f"crop {os.fsencode(name).hex()}", settings.seed or 0).astype(np.float64) / 2.0**64
+    return float(across), float(down)
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def part_path(out: Path, source: Source, unit: int) -> Path:
+    """A part bears the names of its files in its own: another listing, and it is not found."""
+    names = hashlib.sha256("\0".join((source.listing, *source.files_of(unit))).encode("utf-8", "surrogateescape"))
+    return out / PARTS / f"{source.number:05d}-{unit:05d}-{names.hexdigest()[:16]}.npz"
+
+
+def make_part(out: Path, root: Path, settings: Settings, source: Source, unit: int) -> None:
+    """The work of one unit."""
+    write_part(part_path(out, source, unit), read_piece(root, settings, source.folder, source.files_of(unit)))
+
+
+def write_part(path: Path, piece: Piece) -> None:
+    facts = np.frombuffer(json.dumps(piece.facts).encode(), np.uint8)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("wb") as handle:
+        np.savez(handle, x=piece.x, facts=facts)
+    aside.replace(path)  # not synced: a part that a power cut spoilt fails its checksum, and is made again
+
+
+def read_part(path: Path) -> Piece | None:
+    """None where the part is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            facts = json.loads(bytes(file["facts"]))
+            skipped = [(str(name), str(why)) for name, why in facts["skipped"]]
+            return Piece(file["x"], facts["grey"], skipped, Counter(facts["converted"]))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+# --- shards ---------------------------------------------------------------------------------------------------------
+
+
+def make_shard(out: Path, root: Path, settings: Settings, source: Source) -> None:
+    """Joins the parts of a class, writes down what it holds, and removes them. Twice through, one part at a time."""
+
+    def pieces() -> Iterator[Piece]:
+        for unit, path in zip(source.units, paths, strict=True):
+            if (piece := read_part(path)) is None:
+                make_part(out, root, settings, source, unit)
+                piece = read_part(path)
+            assert piece is not None
+            yield piece
+
+    paths = [part_path(out, source, unit) for unit in source.units]
+    total = Piece(np.empty((0, 1, settings.size, settings.size), np.uint8))
+    count, channels = 0, 1
+    for piece in pieces():
+        count += len(piece.x)
+        channels = max(channels, piece.x.shape[1])
+        total.add_facts(piece)
+    _write_shard(out, source, (count, channels, *total.x.shape[2:]), (piece.x for piece in pieces()), total.facts)
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def make_colour(out: Path, source: Source, record: dict[str, Any]) -> None:
+    """A shard of grey images once more with three channels, because other classes have colour."""
+    path, sides = out / shard_file(source), tuple(record["sides"])
+    shape = (record["count"], 3, *sides)
+    there = 1 if path.stat().st_size == _bytes(record, 1) else 3  # 3: a process was killed between shard and record
+    found = np.memmap(path, np.uint8, "r", HEADER, (record["count"], there, *sides))
+    facts = {key: record[key] for key in ("grey", "skipped", "converted")}
+    _write_shard(out, source, shape, (found[i : i + UNIT] for i in range(0, len(found), UNIT)), facts)
+
+
+def shard_file(source: Source) -> str:
+    return f"{SHARDS}/{source.number:05d}.npy"
+
+
+def record_path(out: Path, source: Source) -> Path:
+    return out / PARTS / f"{source.number:05d}.json"
+
+
+def read_record(out: Path, source: Source) -> dict[str, Any] | None:
+    """What is known of a shard that is there; None where it is still to be made, or was made of other files."""
+    try:
+        record: dict[str, Any] = json.loads(record_path(out, source).read_bytes())
+        if record["listing"] != source.listing:
+            return None
+        if record["count"] and (out / shard_file(source)).stat().st_size not in (
+            _bytes(record, record["channels"]),
+            _bytes(record, 3),
+        ):
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record
+
+
+def _bytes(record: dict[str, Any], channels: int) -> int:
+    return HEADER + int(record["count"]) * channels * int(np.prod(record["sides"]))
+
+
+def _write_shard(
+    out: Path, source: Source, shape: tuple[int, ...], blocks: Iterator[Array], facts: dict[str, Any]
+) -> None:
+    """The record is written after the shard: where it is, the shard is."""
+    digest = hashlib.sha256(head := header(shape))
+    if shape[0]:
+        path = out / shard_file(source)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        with aside.open("wb") as handle:
+            handle.write(head)
+            for block in blocks:
+                pixels = np.ascontiguousarray(np.repeat(block, shape[1] // block.shape[1], axis=1)).data
+                handle.write(pixels)
+                digest.update(pixels)
+            handle.flush()
+            os.fsync(handle.fileno())
+        aside.replace(path)
+    record = {
+        "listing": source.listing,
+        "count": shape[0],
+        "channels": shape[1],
+        "sides": shape[2:],
+        "sha256": digest.hexdigest() if shape[0] else "",
+        **facts,
+    }
+    aside = record_path(out, source).with_suffix(f".{os.getpid()}")
+    aside.write_text(json.dumps(record))
+    aside.replace(record_path(out, source))

@@ -1,0 +1,58 @@
+"""What was computed once is kept by content: tensors as safetensors with the facts about them as JSON beside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from ganherd.util import files
+from ganherd.util.paths import cache_home
+
+
+def cache_folder(kind: str) -> Path:
+    """Where things of a kind are kept: under $GANHERD_CACHE, or the user's cache."""
+    return cache_home() / kind
+
+
+def path_of(kind: str, key: str) -> Path:
+    """The file that belongs to a key, which says all that the content depends on."""
+    return cache_folder(kind) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
+
+
+def read(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and facts; None (compute them anew) where they are missing, damaged or of something else.
+
+    The tensors are the file's own pages, which all processes of a host share.
+    """
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text())
+        if facts["key"] != key or facts["sha256"] != digest_of(path):
+            return None
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - no mapping
+    except Exception:  # a cache must never be the reason that a score fails
+        return None
+
+
+def write(path: Path, key: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Written aside, then renamed: two processes may fill the cache at once."""
+    raw = save_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
+    facts = {**facts, "key": key, "sha256": hashlib.sha256(raw).hexdigest()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, raw, sync=False)
+        files.write(path.with_suffix(".json"), json.dumps(facts, indent=1).encode(), sync=False)
+    except OSError:
+        return  # no cache on a read-only or full disk: it is computed again next time
+
+
+def digest_of(path: Path) -> str:
+    """sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

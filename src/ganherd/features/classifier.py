@@ -1,0 +1,212 @@
+"""A small classifier of the real data, trained on demand in seconds and kept by content: the judge of label scores."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ganherd.data.keyed import shuffle
+from ganherd.features import cache
+from ganherd.util.errors import UserError
+from ganherd.util.host import torch_threads
+from ganherd.util.time_left import timed
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+
+VERSION = 2  # part of the cache's key: raise it when the net or its training changes
+BATCH = 64
+STEPS = (500, 2000)  # two epochs, but not fewer nor more steps than these
+OWN, FEW = 5, 20  # of data without a held-out split a fifth is tried and not trained on, if that is so many rows
+LARGEST = 32  # larger images are averaged down to this side: enough to tell classes apart, in seconds
+
+
+class ImageNet(nn.Sequential):
+    """Three convolutions; the first one halves images beyond 16 px, so that the cost stays small."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        channels, *sides = shape
+        small = [min(side, LARGEST) for side in sides]
+        stride = 2 if min(small) > 16 else 1
+        features = 64 * math.prod(math.ceil(side / (4 * stride)) for side in small)
+        super().__init__(
+            nn.AdaptiveAvgPool2d((small[0], small[1])) if small != sides else nn.Identity(),
+            *_conv(channels, 16, stride),
+            *_conv(16, 32, 2),
+            *_conv(32, 64, 2),
+            nn.Flatten(),
+            nn.Linear(features, classes),
+        )
+
+
+class PointNet(nn.Sequential):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        width = 64
+        layers = [nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        super().__init__(*layers, nn.Linear(width, classes))
+
+
+def _conv(n_in: int, n_out: int, stride: int) -> list[nn.Module]:
+    return [nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A trained net with what it needs to judge: the data's units, and how often it is right on held-out data."""
+
+    net: nn.Module
+    name: str
+    offset: float
+    scale: float
+    held_out_accuracy: float | None  # None: there is too little data to hold any out
+    held_out_samples: int
+    resizing: str = "none"  # what it does to an image first
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """Scores of every class, float32 [n, classes], for data in its own units (uint8 images, float points)."""
+        self.net.eval()
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(x), 1024):
+                parts.append(self.net(_model_units(x[start : start + 1024], self.offset, self.scale)).numpy())
+        return np.concatenate(parts)
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """The likeliest class of each, int64 [n]."""
+        return self.logits(x).argmax(1).astype(np.int64)
+
+
+def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], None] | None = None) -> Classifier:
+    """The classifier of this data: from the cache where it was trained before, else trained now and kept."""
+    classes = len(dataset.labels)
+    if classes < 2:
+        raise UserError(f"a classifier needs data of at least two classes, and {dataset.name} has {classes}")
+    key = f"{dataset.digest}|{tuple(dataset.shape)}|{classes}|{seed}|{VERSION}"
+    trained_on, held_out = _split(dataset)
+    if held_out.x is dataset.x:
+        key += f"|{OWN}"
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    net = _make(dataset.shape, classes, seed)
+    path = cache_folder() / f"{digest}.safetensors"
+    facts = _read(path, net, key)
+    if facts is None:
+        if progress:
+            progress(f"training the classifier on {len(trained_on.index):,} real samples")
+        with torch_threads(1):  # so that scores do not depend on the cores of the machine
+            _fit(net, dataset, trained_on.index, seed, progress)
+            facts = _tried(net, dataset, held_out)
+        cache.write(path, key, net.state_dict(), facts)
+    kind = "mlp" if isinstance(net, PointNet) else "cnn"
+    return Classifier(
+        net.eval(),
+        f"{dataset.name} {kind} {digest[:8]}",
+        dataset.offset,
+        dataset.scale,
+        facts["held_out_accuracy"],
+        facts["held_out_samples"],
+        _resizing(dataset.shape),
+    )
+
+
+def _resizing(shape: tuple[int, ...]) -> str:
+    """
+    >>> _resizing((3, 64, 20)), _resizing((1, 28, 28)), _resizing((2,))
+    ('averaged down to 32 × 20', 'none', 'none')
+    """
+    if len(shape) < 3 or max(shape[1:]) <= LARGEST:
+        return "none"
+    return f"averaged down to {' × '.join(str(min(side, LARGEST)) for side in shape[1:])}"
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of the data, not yet read."""
+
+    x: np.ndarray
+    y: np.ndarray
+    index: np.ndarray  # int64, of those with a label
+
+
+def _split(dataset: Dataset) -> tuple[_Rows, _Rows]:
+    """Rows to train on and rows to try it on: the held-out split, else a part of the data, always the same one."""
+    own, held = (np.flatnonzero(y >= 0) for y in (dataset.y, dataset.y_test))
+    if len(held):
+        return _Rows(dataset.x, dataset.y, own), _Rows(dataset.x_test, dataset.y_test, held)
+    order = shuffle(len(own), "held out for the classifier")
+    some = len(own) // OWN if len(own) // OWN >= FEW else 0
+    parts = (own[np.sort(order[some:])], own[np.sort(order[:some])])
+    train, tried = (_Rows(dataset.x, dataset.y, part) for part in parts)
+    return train, tried if some else _Rows(dataset.x_test, dataset.y_test, held)
+
+
+def cache_folder() -> Path:
+    """Where classifiers are kept: under $GANHERD_CACHE, or the user's cache."""
+    return cache.cache_folder("classifiers")
+
+
+def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
+        torch.manual_seed(seed)
+        return ImageNet(shape, classes) if len(shape) == 3 else PointNet(shape, classes)
+
+
+def _fit(
+    net: nn.Module, dataset: Dataset, rows: np.ndarray, seed: int, progress: Callable[[str], None] | None = None
+) -> None:
+    if len(rows) == 0:
+        raise UserError(f"a classifier needs labels, and no sample of {dataset.name} has one")
+    y = torch.from_numpy(np.ascontiguousarray(dataset.y[rows]))
+    order = _batches(len(rows), np.random.default_rng(seed))  # [steps, B]
+    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-3, total_steps=len(order))
+    net.train()
+    with torch.enable_grad():
+        for batch in timed(list(order), progress, "classifier, steps"):
+            x = _model_units(dataset.x[rows[batch]], dataset.offset, dataset.scale)  # [B, …]
+            loss = F.cross_entropy(net(x), y[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+
+
+def _batches(n: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows for every step, epoch after epoch in a new order."""
+    size = min(BATCH, n)
+    steps = min(max(2 * n // size, STEPS[0]), STEPS[1])
+    epochs = -(-steps * size // n)
+    return np.concatenate([rng.permutation(n) for _ in range(epochs)])[: steps * size].reshape(steps, size)
+
+
+def _tried(net: nn.Module, dataset: Dataset, held_out: _Rows) -> dict[str, Any]:
+    rows = held_out.index
+    if len(rows) == 0:
+        return {"held_out_accuracy": None, "held_out_samples": 0}
+    judge = Classifier(net, "", dataset.offset, dataset.scale, None, 0)
+    right = judge.predict(held_out.x[rows]) == held_out.y[rows]
+    return {"held_out_accuracy": float(right.mean()), "held_out_samples": len(rows)}
+
+
+def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
+    return torch.from_numpy((np.asarray(x, np.float32) - np.float32(offset)) / np.float32(scale))
+
+
+def _read(path: Path, net: nn.Module, key: str) -> dict[str, Any] | None:
+    """Fills the net from the cache; None (train anew) where that is missing, damaged or of something else."""
+    found = cache.read(path, key)
+    try:
+        tensors, facts = found or ({}, {})
+        accuracy, samples = facts["held_out_accuracy"], int(facts["held_out_samples"])
+        net.load_state_dict(tensors)
+    except Exception:  # a cache must never be the reason that a score fails
+        return None
+    return {"held_out_accuracy": None if accuracy is None else float(accuracy), "held_out_samples": samples}

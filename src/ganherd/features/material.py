@@ -1,0 +1,207 @@
+"""What metrics look at, made once and only if asked for: samples of a mixture, the real data, the classifier."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Clock, Progress
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+    from ganherd.features.classifier import Classifier
+    from ganherd.features.extract import Features
+    from ganherd.features.real_features import Reference
+    from ganherd.mixture.mixture import Mixture
+
+EACH = 256  # samples of every member, at least, where members are scored one by one
+
+
+class LeftOut(Exception):
+    """A metric cannot be measured here, for this reason; the others can."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples in the data's own units with the label each was asked for (-1: none) and the member it came from."""
+
+    x: np.ndarray  # uint8 [n, C, H, W] or float32 [n, 2]
+    y: np.ndarray  # int64 [n]
+    member: np.ndarray  # int64 [n]
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """Members that are one mixture together, as a cell of a grid and its neighbours; without weights: equally."""
+
+    members: Sequence[int]
+    weights: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Annealing:
+    """What AIS is made with where it is asked for otherwise; None: as it is by itself."""
+
+    points: int | None = None  # held-out images
+    variance: float | None = None  # of the decoder, for pixels in [0, 1]
+    temperatures: int | None = None
+    chains: int | None = None  # for each image
+
+
+@dataclass(frozen=True)
+class Material:
+    mixture: Mixture
+    dataset: Dataset
+    samples: int
+    seed: int = 0
+    replica: int = 0
+    progress: Progress | None = None
+    against: Reference | None = None  # the real features; None: those of the network that is cheap everywhere
+    per: str | None = None  # "class", "member" or "neighbourhood": scores of each besides
+    neighbourhoods: Sequence[Neighbourhood] | None = None
+    annealing: Annealing = Annealing()
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise UserError(f"a score needs at least one sample, not {self.samples}")
+        if tuple(self.mixture.shape) != tuple(self.dataset.shape):
+            raise UserError(
+                f"the mixture makes samples of shape {tuple(self.mixture.shape)} and the data {self.dataset.name} "
+                f"has {tuple(self.dataset.shape)}: score it against the data that it was trained on"
+            )
+        if self.has_labels and tuple(self.mixture.labels) != tuple(self.dataset.labels):
+            raise UserError(
+                f"the labels of the mixture are not those of the data {self.dataset.name}: "
+                "score it against the data that it was trained on"
+            )
+
+    @cached_property
+    def has_labels(self) -> bool:
+        """Whether a label can be asked for: members stand for classes of the data, or take the label as an input."""
+        return bool(self.mixture.labels) and (self._takes_label or bool((np.asarray(self.mixture.label_of) >= 0).any()))
+
+    @property
+    def weights(self) -> np.ndarray:
+        """float64 [members], of this replica."""
+        weights = np.asarray(self.mixture.weights, np.float64)
+        return weights if weights.ndim == 1 else np.asarray(weights[self.replica])
+
+    @cached_property
+    def _takes_label(self) -> bool:
+        return bool(getattr(self.mixture, "takes_label", False))
+
+    @cached_property
+    def asked(self) -> Drawn:
+        """Samples with every label asked for equally often (the first labels once more, where it does not divide)."""
+        if not self.has_generators:
+            known = self.free.y >= 0  # the set is what it is; what has no label was not asked for
+            return Drawn(self.free.x[known], self.free.y[known], self.free.member[known])
+        label_of = np.asarray(self.mixture.label_of)
+        asked = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
+        share, rest = divmod(self.samples, len(asked))
+        self.tell(f"drawing {self.samples:,} samples, {len(asked)} labels equally")
+        counts = {int(k): share + (i < rest) for i, k in enumerate(asked)}
+        parts = [self._draw(n, k) for k, n in counts.items() if n > 0]
+        return Drawn(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+
+    @cached_property
+    def free(self) -> Drawn:
+        """Samples as the mixture draws them by itself."""
+        self.tell(f"drawing {self.samples:,} samples")
+        return self._draw(self.samples, None)
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        from ganherd.features.classifier import classifier_for  # torch only when a metric needs it
+
+        return classifier_for(self.dataset, progress=self.progress)
+
+    @cached_property
+    def reference(self) -> Reference:
+        """The real data as the network of the feature scores sees it."""
+        from ganherd.features.real_features import Reference
+
+        return self.against or Reference(self.dataset, progress=self.progress)
+
+    @cached_property
+    def features(self) -> Features:
+        """What the network says of the free samples: one pass for the mixture and for every class."""
+        return self.reference.of(self.free)
+
+    @cached_property
+    def by_member(self) -> Drawn:
+        """Samples of every member, equally many: the free ones where those are enough, or drawn for it."""
+        members = len(self.mixture.label_of)
+        weights = self.weights
+        counts = np.bincount(self.free.member, minlength=members) if np.ptp(weights) < 1e-12 else np.zeros(members)
+        if counts.min() >= min(EACH, self.samples):
+            return self.free
+        each = max(-(-self.samples // members), min(EACH, self.samples))
+        clock = Clock(self.progress, f"drawing {each:,} samples of each member", members)
+        self.tell(f"drawing {each:,} samples of each of {members:,} members")
+        parts = []
+        for m in range(members):
+            clock.at(m)
+            alone = dataclasses.replace(self, mixture=dataclasses.replace(self.mixture, weights=np.eye(members)[m]))
+            parts.append(alone._draw(each, None, quiet=True))
+        return Drawn(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+
+    @cached_property
+    def member_features(self) -> Features:
+        """What the network says of those: one pass for all members."""
+        return self.features if self.by_member is self.free else self.reference.of(self.by_member)
+
+    @property
+    def has_generators(self) -> bool:
+        """Whether there is a mixture to draw from, and not a set of samples that stands in for one."""
+        return not getattr(self.mixture, "only_samples", False)
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What one metric computes and another one needs too."""
+        return {}
+
+    @cached_property
+    def class_weights(self) -> tuple[np.ndarray, str]:
+        """p(y), float64 [classes], and whose it is: the mixture's where members stand for classes, or the data's. A set of samples
+        has none but the data's: compared with its own labels it would always be right."""
+        if self._takes_label:
+            return np.asarray(self.mixture.label_weights, np.float64), "p(y) of the mixture"
+        if self.has_labels and self.has_generators:
+            label_of = np.asarray(self.mixture.label_of)
+            weights = self.weights
+            known = label_of >= 0
+            p = np.bincount(label_of[known], weights[known], minlength=len(self.dataset.labels))
+            return p / p.sum(), "p(y) of the mixture"
+        y = self.dataset.y[self.dataset.y >= 0]
+        return np.bincount(y, minlength=len(self.dataset.labels)) / len(y), "label frequencies of the data"
+
+    def tell(self, line: str) -> None:
+        if self.progress:
+            self.progress(line)
+
+    def _draw(self, n: int, label: int | None, quiet: bool = False) -> Drawn:
+        if self.has_generators:
+            clock = Clock(None if quiet else self.progress, "drawing samples", n)
+            drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
+            if len(drawn.x) != n:
+                raise RuntimeError(f"{n} samples were asked for and {len(drawn.x)} came")
+        else:
+            drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica)
+        x, member = np.asarray(drawn.x), np.asarray(drawn.member)
+        if np.issubdtype(x.dtype, np.floating):
+            bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+            if bad.any():
+                names = ", ".join(str(m) for m in np.unique(member[bad]))
+                raise UserError(
+                    f"member {names} of the mixture makes samples that are not numbers (NaN): "
+                    "resume the run from an earlier checkpoint, or leave that member out"
+                )
+        y = np.asarray(drawn.y) if label is None else np.full(len(x), label, np.int64)
+        return Drawn(x, y, member)

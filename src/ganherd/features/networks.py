@@ -1,0 +1,207 @@
+"""Feature networks: which one looks at the samples, what it is fed, and what to do where it is missing."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ganherd.features.material import LeftOut
+from ganherd.recipe.trust import script_of
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Progress
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+
+NAMES = ("inception", "classifier", "lipizzaner-mnist", "pixels")
+LARGEST = 8  # `pixels` averages images down to this side: a covariance of thousands of pixels says little, slowly
+SMALLEST = 32  # images below this side say little to Inception
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module from samples in the data's own units to (features [B, d], logits [B, k] or None)."""
+
+    name: str  # stands beside every number
+    module: nn.Module
+    resizing: str  # what is done to an image before the network sees it
+    digest: str | None  # of the weights: part of the cache's key; None: never cached
+    batch: int = 1024
+    heavy: bool = False  # seconds for a hundred images on a CPU
+    held_out_accuracy: float | None = None
+    as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
+
+
+class Pixels(nn.Module):
+    """The samples themselves, in model units, images averaged down."""
+
+    def __init__(self, shape: tuple[int, ...], offset: float, scale: float) -> None:
+        super().__init__()
+        self.offset, self.scale = offset, scale
+        self.sides = (min(shape[1], LARGEST), min(shape[2], LARGEST)) if len(shape) == 3 else None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        x = (x.float() - self.offset) / self.scale
+        return (x if self.sides is None else F.adaptive_avg_pool2d(x, self.sides)).flatten(1), None
+
+
+class Penultimate(nn.Module):
+    """What the last layer of the data's classifier sees, its maps averaged over the image, and the classifier's logits."""
+
+    def __init__(self, net: nn.Module, offset: float, scale: float) -> None:
+        super().__init__()
+        *body, self.head = copy.deepcopy(net).children()  # the classifier itself stays on its device
+        self.body = nn.Sequential(*body)
+        self.maps = 0
+        if any(isinstance(layer, nn.Flatten) for layer in body):
+            self.maps = next(layer.out_channels for layer in reversed(body) if isinstance(layer, nn.Conv2d))
+        self.offset, self.scale = offset, scale
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        seen = self.body((x.float() - self.offset) / self.scale)
+        features = seen.reshape(len(seen), self.maps, -1).mean(2) if self.maps else seen
+        return features, self.head(seen)
+
+
+class InModelUnits(nn.Module):
+    """A user's module: it gets what their discriminator would get, and returns features or (features, logits)."""
+
+    def __init__(self, net: nn.Module, offset: float, scale: float) -> None:
+        super().__init__()
+        self.net, self.offset, self.scale = net, offset, scale
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        found = self.net((x.float() - self.offset) / self.scale)
+        features, logits = found if isinstance(found, tuple) else (found, None)
+        return features.flatten(1), logits
+
+
+def choose(dataset: Dataset) -> str:
+    """The network that is taken where none is named."""
+    from ganherd.features import inception
+
+    if dataset.is_image and dataset.shape[0] == 3 and min(dataset.shape[1:]) >= SMALLEST and inception.find():
+        return "inception"
+    return cheap(dataset)
+
+
+def cheap(dataset: Dataset) -> str:
+    """The network that costs seconds on any machine."""
+    return "classifier" if dataset.is_image and len(dataset.labels) >= 2 else "pixels"
+
+
+def known_as(name: str, dataset: Dataset) -> str | None:
+    """Return what to ask for to get the network that a score names; None if it is not one of NAMES, or not to be had here.
+
+    A name that comes from a file is looked up and never loaded as a path or as code.
+    """
+    from ganherd.features import inception
+
+    if name == inception.FILE.removesuffix(".pt"):
+        return "inception" if inception.find() else None
+    if name.startswith("classifier ("):
+        return "classifier" if cheap(dataset) == "classifier" else None
+    return {"pixels": "pixels", "coordinates": "pixels", "lipizzaner-mnist": "lipizzaner-mnist"}.get(name)
+
+
+def find(
+    wanted: str,
+    dataset: Dataset,
+    *,
+    head: Path | None = None,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+) -> Network:
+    """A network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`.
+
+    Any other TorchScript may stand in the place of inception if `trust_code` is set; `FILE.pt#sha256=…` states which file it is.
+    """
+    path, script = Path(wanted).expanduser(), script_of(wanted)
+    if head is not None and wanted != "inception" and script is None:
+        raise UserError(f"--head is for the network inception, and the network here is {wanted}.")
+    if wanted == "inception" or script is not None:
+        file, stated = script or (None, "")
+        return _inception(file, stated, head, dataset, trust_code)
+    if wanted == "lipizzaner-mnist" or path.suffix == ".npz":
+        return _lipizzaner(path if wanted != "lipizzaner-mnist" else None, dataset)
+    if wanted == "classifier":
+        return _classifier(dataset, progress)
+    if wanted == "pixels":
+        return _pixels(dataset)
+    if ":" in wanted:
+        return _own(wanted, dataset, trust_code)
+    close = difflib.get_close_matches(wanted, NAMES, n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise UserError(
+        f"there is no network named {wanted!r}{hint}: use {', '.join(NAMES)}, the path of a .pt or .npz file, "
+        "or your own package.module:Class."
+    )
+
+
+def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset, trust_code: bool) -> Network:
+    from ganherd.features import inception
+
+    # a file that is not there is the first thing to say
+    if (not dataset.is_image or dataset.shape[0] not in (1, 3)) and (path is None or path.is_file()):
+        raise LeftOut("the network inception looks at grey or RGB images, and this is other data")
+    module, name, digest = inception.load(path, head, stated, trust_code)
+    resizing = inception.RESIZING + (", grey repeated to RGB" if dataset.shape[0] == 1 else "")
+    batch = 250 if torch.cuda.is_available() else 32
+    return Network(name, module, resizing, digest, batch, heavy=True, as_inception=True)
+
+
+def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
+    from ganherd.features import lipizzaner
+
+    if tuple(dataset.shape) != (1, 28, 28) and (path is None or path.is_file()):
+        raise LeftOut("the network lipizzaner-mnist looks at grey images of 28 × 28, and this is other data")
+    module, digest = lipizzaner.load(path)
+    return Network("lipizzaner-mnist", module, lipizzaner.RESIZING, digest)
+
+
+def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
+    from ganherd.features.classifier import classifier_for
+
+    if len(dataset.labels) < 2:
+        raise LeftOut("the network classifier is trained on the data's labels, and there are none to tell apart")
+    judge = classifier_for(dataset, progress=progress)
+    module = Penultimate(judge.net, judge.offset, judge.scale)
+    accuracy, name = judge.held_out_accuracy, f"classifier ({judge.name})"
+    return Network(name, module, judge.resizing, _digest(judge.net), held_out_accuracy=accuracy)
+
+
+def _pixels(dataset: Dataset) -> Network:
+    module = Pixels(dataset.shape, dataset.offset, dataset.scale)
+    if module.sides is None:
+        return Network("coordinates", module, "none", None)
+    down = module.sides != tuple(dataset.shape[1:])
+    return Network("pixels", module, f"averaged down to {' × '.join(map(str, module.sides))}" if down else "none", None)
+
+
+def _own(name: str, dataset: Dataset, trust_code: bool) -> Network:
+    from ganherd import nets
+    from ganherd.recipe import schema
+
+    try:  # a score's network is built as a discriminator is: from shape and classes, if it asks for them
+        net = schema.Net(name=name)
+        module = nets.build_discriminator(net, dataset.shape, len(dataset.labels), trust_code=trust_code)
+    except UserError as error:
+        raise UserError(str(error).replace("the discriminator", "the network", 1)) from error
+    return Network(name, InModelUnits(module.eval(), dataset.offset, dataset.scale), "as the network does it", None)
+
+
+def _digest(module: nn.Module) -> str:
+    """sha256 of the weights."""
+    total = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        total.update(f"{name}{tuple(value.shape)}".encode())
+        total.update(value.contiguous().numpy().tobytes())
+    return total.hexdigest()

@@ -1,0 +1,161 @@
+"""Train one GAN in plain PyTorch: real module instances, `backward()` and the Adam of `torch.optim`.
+
+This is the reference that `guard` holds every engine to. It shares with the engines only what defines a run: the initial
+weights, the member's random streams, the order of the data and the losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam  # without torch.optim.Adam, whose first use imports the compiler, which takes seconds
+
+from ganherd.herd import rng
+from ganherd.herd.feed import Feed
+from ganherd.herd.rng import MemberRandomness, Streams
+from ganherd.herd.state import takes_label
+from ganherd.herd.step.rules import Rules
+from ganherd.losses import class_loss, gradient_penalty, r1_penalty
+
+Snapshot = dict[tuple[str, str, str], Tensor]  # (`g`, `d` or `` for both; `output`, `gradient` or `value`; name)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hyper-parameters of Adam that both sides of a comparison use.
+
+    The large `eps` keeps the update proportional to the gradient: with a small one Adam turns the rounding error of a gradient
+    that should be zero into a whole step. With `beta1` zero the first moment is the gradient of the last update.
+    """
+
+    lr: float = 0.1
+    beta1: float = 0.0
+    beta2: float = 0.9
+    eps: float = 1.0
+
+
+class PlainGan:
+    """One member as a user would train it by hand; its modules are called as they are, with their hooks."""
+
+    def __init__(
+        self,
+        g: nn.Module,
+        d: nn.Module,
+        row: int,
+        base: np.ndarray,
+        rules: Rules,
+        feed: Feed,
+        settings: Settings,
+        apart: bool,
+    ) -> None:
+        """Take two modules as they are.
+
+        Args:
+            row: the member's row in the feed.
+            base: [1] the key of its random streams.
+            apart: call `backward()` after each forward pass instead of once for all. Modules that change in place what their
+                gradient needs, e.g. a buffer that they divide by, can only be trained so.
+        """
+        self.modules: Mapping[str, nn.Module] = {"g": g, "d": d}
+        self._row, self._base, self._rules, self._feed = slice(row, row + 1), base, rules, feed
+        self._settings, self._apart = settings, apart
+        self._moments: dict[Tensor, tuple[Tensor, Tensor, Tensor]] = {}  # Adam's m, v and number of updates
+        self._outputs: dict[str, Tensor] = {}
+        self._gradients: dict[tuple[str, str], Tensor] = {}
+
+    def step(self, number: int) -> None:
+        """Update the discriminator, then the generator, in the order of calls that a step has."""
+        draws = Streams(self._base, number)
+        x, y = (part[0] for part in self._feed.batch_at(self._row, self._base, number))
+        game, choice, nothing = self._rules.game, torch.zeros(1, dtype=torch.int64), x.new_zeros(1, len(x))
+
+        self._begin()
+        real, classes = self._call("d", x, y, draws, 9)
+        self._pay(game.d(choice, real[None], nothing)[0], self._rules.class_d, classes, y)
+        with torch.no_grad():
+            fake, _ = self._call("g", self._noise(draws, 0, x.dtype), y, draws, 8)
+        logits, classes = self._call("d", fake, y, draws, 10)
+        rest = game.d(choice, nothing, logits[None])[0] - game.d(choice, nothing, nothing)[0]
+        self._pay(rest, self._rules.class_d, classes, y)
+        for penalty in self._penalties(x, fake, y, draws):
+            self._pay(penalty)
+        loss_d = self._update("d")
+
+        self._begin()
+        made, _ = self._call("g", self._noise(draws, 1, x.dtype), y, draws, 0)
+        judged, classes = self._call("d", made, y, draws, 1)
+        self._pay(game.g(choice, judged[None])[0], self._rules.class_g, classes, y)
+        loss_g = self._update("g")
+        self._outputs = {"loss_d": loss_d, "loss_g": loss_g, "real": real.mean(), "fake": logits.mean()}
+
+    def snapshot(self) -> Snapshot:
+        """Copy the outputs and gradients of the last step, and all parameters and buffers as they are now."""
+        out: Snapshot = {("", "output", name): value.detach().clone() for name, value in self._outputs.items()}
+        out |= {(kind, "gradient", name): value for (kind, name), value in self._gradients.items()}
+        for kind, module in self.modules.items():
+            named = (*module.named_parameters(), *module.named_buffers())
+            out |= {(kind, "value", name): value.detach().clone() for name, value in named}
+        return out
+
+    def _call(self, kind: str, x: Tensor, y: Tensor, draws: Streams, call: int) -> tuple[Tensor, Tensor | None]:
+        """(samples, or logits [B]; logits of each class [B, K] if the module returns any)"""
+        module = self.modules[kind]
+        with MemberRandomness(draws.keys(rng.INSIDE, call)[0]):
+            out = module(x, y) if takes_label(module) else module(x)
+        out, classes = out if isinstance(out, tuple) else (out, None)
+        return (out if kind == "g" else out.reshape(len(x))), classes
+
+    def _penalties(self, x: Tensor, fake: Tensor, y: Tensor, draws: Streams) -> Iterator[Tensor]:
+        rules = self._rules
+        if rules.game.penalty:
+            at = draws.draw((rng.PENALTY, 0), (rules.batch,), "uniform", x.dtype)
+            steep = gradient_penalty(lambda at: self._call("d", at[0], y, draws, 11)[0][None], x[None], fake[None], at)
+            yield rules.gp_weight * steep[0]
+        if rules.r1 > 0:
+            steep = r1_penalty(lambda at: self._call("d", at[0], y, draws, 12)[0][None], x[None])
+            yield 0.5 * rules.r1 * steep[0]
+
+    def _begin(self) -> None:
+        """Begin an update: no gradients, and no terms of its loss yet."""
+        self._terms: list[Tensor] = []
+        for module in self.modules.values():
+            module.zero_grad()
+
+    def _pay(self, term: Tensor, weight: float = 0.0, classes: Tensor | None = None, y: Tensor | None = None) -> None:
+        """Add a term to the loss, with what wrong classes cost."""
+        if classes is not None and y is not None:
+            term = term + weight * class_loss(classes[None], y[None])[0]
+        if self._apart:
+            term.backward()
+        self._terms.append(term.detach() if self._apart else term)
+
+    def _update(self, kind: str) -> Tensor:
+        """End an update, and return its loss."""
+        loss = torch.stack(self._terms).sum()
+        if not self._apart:
+            loss.backward()
+        for name, parameter in self.modules[kind].named_parameters():
+            gradient = parameter.grad
+            self._gradients[kind, name] = torch.zeros_like(parameter) if gradient is None else gradient.clone()
+            if gradient is not None:
+                self._descend(parameter, gradient)
+        return loss
+
+    @torch.no_grad()
+    def _descend(self, parameter: Tensor, gradient: Tensor) -> None:
+        if parameter not in self._moments:
+            self._moments[parameter] = torch.zeros_like(parameter), torch.zeros_like(parameter), torch.tensor(0.0)
+        m, v, updates = self._moments[parameter]
+        own = self._settings
+        adam(
+            [parameter], [gradient], [m], [v], [], [updates], amsgrad=False, maximize=False,
+            lr=own.lr, beta1=own.beta1, beta2=own.beta2, eps=own.eps, weight_decay=0.0,
+        )  # fmt: skip
+
+    def _noise(self, draws: Streams, update: int, dtype: torch.dtype) -> Tensor:
+        shape = (self._rules.batch, self._rules.latent)
+        return draws.prior((rng.NOISE, update), shape, self._rules.prior, dtype)[0]

@@ -1,0 +1,51 @@
+"""Find the line of a user's file that a refusal of a module is about."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Iterator
+
+from torch import nn
+
+from ganherd.herd.checks.module_copies import is_own
+
+
+def where(net: nn.Module, name: str = "") -> str:
+    """Return the line that last assigns an attribute of a net, in brackets, else the line of the net's class.
+
+    Args:
+        name: of an attribute, parameter or buffer, with the names of its layers; or of a variable of the file.
+
+    Returns:
+        For example " (nets.py, line 12)"; empty if there is no source.
+    """
+    for layer, attribute in _owners(net, name):
+        own = re.escape(attribute)
+        assignment = re.compile(rf"^(?!\s*def )(.*\.|\s*){own}\b[^=(]*(?<![=!<>])=(?!=)|[\"']{own}[\"']")
+        for file, first, lines in _sources(type(layer)):
+            numbers = [number for number, line in enumerate(lines, first) if assignment.search(line)]
+            if numbers:
+                return f" ({file}, line {numbers[-1]})"
+    return next((f" ({file}, line {first})" for file, first, _ in _sources(type(net))), "")
+
+
+def _owners(net: nn.Module, name: str) -> Iterator[tuple[nn.Module, str]]:
+    """Yield the layers along a name, the innermost first, each with the next part of the name."""
+    layers, parts = dict(net.named_modules(remove_duplicate=False)), name.split(".") if name else []
+    for depth in reversed(range(len(parts))):
+        if (layer := layers.get(".".join(parts[:depth]))) is not None:
+            yield layer, parts[depth]
+
+
+def _sources(kind: type) -> Iterator[tuple[str, int, list[str]]]:
+    """Yield the file, the first line and the lines of a class and of its bases that are the user's."""
+    for base in kind.__mro__:
+        try:
+            file = inspect.getsourcefile(base)
+            if file and is_own(file):
+                lines, first = inspect.getsourcelines(base)
+                yield os.path.basename(file), first, lines
+        except (OSError, TypeError):  # a class of a notebook or of `exec`
+            continue

@@ -1,0 +1,127 @@
+"""The whole step as one CUDA graph: feed, noise, both updates, Adam and sums, replayed with no word from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.herd.engine.engines import Engine, Herd, Plan, never
+from ganherd.herd.lowering.kernels.weight_cache import remembered
+from ganherd.herd.state import State, bases, bytes_per_member, members_of
+
+_STEPS_AHEAD = 64  # the order of the data is sent to the device for so many steps at a time
+_UNROLLED = 8  # periods in the longer of the two graphs
+_LARGE = 1 / 16  # of the device's memory: a state of so much is not copied there
+
+
+class GraphEngine(Engine):
+    """Needs the whole state on the device. A period is the shortest run of steps that repeats: skip_d + 1 of them."""
+
+    def __init__(self, herd: Herd, plan: Plan) -> None:
+        super().__init__(herd, plan)
+        device, n = herd.device, herd.size
+        self._period = herd.rules.skip_d + 1
+        self._base = torch.zeros(n, dtype=torch.int64, device=device)
+        self._at = torch.zeros((), dtype=torch.int64, device=device)  # the step
+        self._cursor = torch.zeros((), dtype=torch.int64, device=device)  # the batch, counted from the first one sent
+        ahead = _STEPS_AHEAD * self._period * herd.rules.n_critic
+        self._indices = torch.zeros(ahead, n, herd.rules.batch, dtype=torch.int64, device=device)
+        self._sums = herd.no_sums()
+        self._whole = herd.blocks(n)  # all members of a breed at once
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def advance(
+        self,
+        start: int,
+        stop: int,
+        sums: Tensor,
+        asked_to_stop: Callable[[], bool] = never,
+        tick: Callable[[int], None] | None = None,
+    ) -> int:
+        base = bases(self.herd.state)
+        aligned = -(-start // self._period) * self._period
+        if aligned != start:  # a resumed run may stand within a period
+            start = super().advance(start, min(aligned, stop), sums, asked_to_stop, tick)
+        if start + self._period <= stop and not self._graphs:
+            self._capture()
+        self._base.copy_(torch.from_numpy(base))
+        self._at.fill_(start)
+        self._sums.copy_(sums)
+        step = start
+        while step + self._period <= stop:
+            steps = min(_STEPS_AHEAD * self._period, (stop - step) // self._period * self._period)
+            self._send(base, step, steps)
+            step = self._replay(step, step + steps, asked_to_stop, tick)
+            if asked_to_stop():
+                break
+        sums.copy_(self._sums)
+        return step if asked_to_stop() else super().advance(step, stop, sums, asked_to_stop, tick)
+
+    def _send(self, base: np.ndarray, step: int, steps: int) -> None:
+        """The rows of the data for the next steps, all members, in one copy."""
+        n_critic, everyone = self.herd.rules.n_critic, slice(0, self.herd.size)
+        first = step * n_critic
+        rows = [self.herd.feed.indices(everyone, base, first + c) for c in range(steps * n_critic)]
+        self._indices[: len(rows)].copy_(torch.from_numpy(np.stack(rows)))
+        self._cursor.zero_()
+
+    def _replay(
+        self, step: int, stop: int, asked_to_stop: Callable[[], bool], tick: Callable[[int], None] | None
+    ) -> int:
+        while step < stop:
+            periods = _UNROLLED if step + _UNROLLED * self._period <= stop else 1
+            self._graphs[periods].replay()
+            step += periods * self._period
+            if tick:
+                tick(step)
+            if asked_to_stop():
+                break
+        torch.cuda.synchronize(self.herd.device)  # the host must not run ahead of what it reports
+        return step
+
+    def _capture(self) -> None:
+        """Warms up on the real state, puts it back as it was, then records."""
+        kept = _aside(self.herd.state, self.herd.device)
+        side = torch.cuda.Stream(self.herd.device)
+        side.wait_stream(torch.cuda.current_stream(self.herd.device))
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._steps(1)
+        torch.cuda.current_stream(self.herd.device).wait_stream(side)
+        pool = None
+        for periods in (1, _UNROLLED):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                self._steps(periods)
+            pool = graph.pool()
+            self._graphs[periods] = graph
+        for name, value in self.herd.state.items():
+            value.copy_(kept[name])
+
+    def _steps(self, periods: int) -> None:
+        """What a graph holds; every number that changes between replays is a tensor."""
+        feed, n_critic, rivals = self.herd.feed, self.herd.rules.n_critic, self.herd.rivals
+        for number in range(periods * self._period):
+            phase = number % self._period  # decides whether the discriminator learns
+            for block, breed in self._whole:
+
+                def batch(update: int, block: slice = block) -> tuple[Tensor, Tensor]:
+                    return feed.gather(self._indices.index_select(0, (self._cursor + update)[None])[0][block])
+
+                state = breed.view(members_of(self.herd.state, block))
+                met = rivals and rivals.of(block)
+                step = self._step[breed]
+                with remembered():
+                    step(state, batch, self._base[block], self._sums[:, block], phase, at=self._at, rivals=met)
+            self._at += 1
+            self._cursor += n_critic
+
+
+def _aside(state: State, device: torch.device) -> State:
+    """A copy: on the host where it is large, since a herd that fills the device leaves no room for another one there."""
+    whole = bytes_per_member(state) * len(state["set.seed"])
+    large = whole > _LARGE * torch.cuda.mem_get_info(device)[1]
+    return {name: value.to("cpu" if large else value.device, copy=True) for name, value in state.items()}

@@ -1,0 +1,45 @@
+"""Where a herd is computed, and how exactly."""
+
+from __future__ import annotations
+
+import torch
+
+from ganherd.recipe.schema import Recipe
+from ganherd.util.errors import UserError
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
+
+
+def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
+    """Where the herd is computed; of several ranks on a host each takes the next GPU in turn."""
+    name = recipe.engine.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() and recipe.engine.name != "loop" else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(
+            "engine.device is cuda, but PyTorch sees no GPU here; `ganherd doctor` says what this machine has."
+        )
+    if recipe.engine.name == "graph" and not name.startswith("cuda"):
+        raise UserError("engine.name is graph, which needs a GPU, and PyTorch sees none here; take fused or auto.")
+    if name == "cuda" and local_rank is not None:
+        name = f"cuda:{local_rank % torch.cuda.device_count()}"
+        torch.cuda.set_device(name)  # kernels and graphs are made for the current one
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"engine.device {name!r} is not a device; write auto, cpu, cuda or cuda:1.") from error
+
+
+def missing_gpu(recipe: Recipe) -> list[str]:
+    """A sentence where the recipe is meant for a GPU and there is none."""
+    engine = recipe.engine
+    if not engine.without_gpu or engine.device != "auto" or torch.cuda.is_available():
+        return []
+    return [f"this recipe is meant for a GPU, and PyTorch sees none here: {engine.without_gpu}"]
+
+
+def set_precision(recipe: Recipe) -> None:
+    """Whether float32 products on a GPU may run as TF32."""
+    fast = recipe.train.precision in ("tf32", "bf16")
+    torch.backends.cuda.matmul.allow_tf32 = fast
+    torch.backends.cudnn.allow_tf32 = fast

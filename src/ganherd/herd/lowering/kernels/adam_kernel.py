@@ -1,0 +1,82 @@
+"""Adam, and the clipping of weights, for all members in one pass over their rows; the twins are in `herd/step/adam.py`."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _rates(t, lr, b1, b2, rate, root, N, BLOCK: tl.constexpr):
+    """What the counts t make of the rates: lr / (1 - b1^t), and the root of 1 - b2^t, in float64 as the twin has them."""
+    n = tl.arange(0, BLOCK)
+    known = n < N
+    power = tl.load(t + n, mask=known, other=1).to(tl.float64)
+    first = tl.load(b1 + n, mask=known, other=0.5).to(tl.float64)
+    second = tl.load(b2 + n, mask=known, other=0.5).to(tl.float64)
+    first = tl.where(first > 0.0, tl.exp(power * tl.log(tl.where(first > 0.0, first, 1.0))), 0.0)
+    second = tl.where(second > 0.0, tl.exp(power * tl.log(tl.where(second > 0.0, second, 1.0))), 0.0)
+    tl.store(
+        rate + n, (tl.load(lr + n, mask=known, other=0.0).to(tl.float64) / (1.0 - first)).to(tl.float32), mask=known
+    )
+    tl.store(root + n, tl.sqrt(1.0 - second).to(tl.float32), mask=known)
+
+
+@triton.jit
+def _adam(weights, grads, m, v, rate, root, b1, b2, P, ROW, EPS, BLOCK: tl.constexpr):
+    n = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    known = at < P
+    place = n * ROW + at
+    g = tl.load(grads + n * P + at, mask=known, other=0.0)
+    first, second = tl.load(b1 + n).to(tl.float32), tl.load(b2 + n).to(tl.float32)
+    mean = tl.load(m + place, mask=known, other=0.0)
+    mean = mean + (1.0 - first) * (g - mean)
+    square = tl.load(v + place, mask=known, other=0.0) * second + (1.0 - second) * g * g
+    tl.store(m + place, mean, mask=known)
+    tl.store(v + place, square, mask=known)
+    value = tl.load(weights + place, mask=known, other=0.0)
+    value -= tl.load(rate + n) * mean / (tl.sqrt(square) / tl.load(root + n) + EPS)
+    tl.store(weights + place, value, mask=known)
+
+
+def adam_triton_(
+    params: Tensor, grads: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
+) -> None:
+    """One step in place on float32 rows [N, P]; `t` counts this step already.
+
+    The rows of weights and moments may lie apart, all at the same distance: those of a breed that is not the widest do.
+    """
+    n, size = params.shape
+    row = params.stride(0)
+    assert n == 1 or m.stride(0) == v.stride(0) == row
+    rate, root = torch.empty(2, n, dtype=torch.float32, device=params.device)
+    lr, beta1, beta2, t = (value.contiguous() for value in (lr, beta1, beta2, t))
+    _rates[(1,)](t, lr, beta1, beta2, rate, root, n, BLOCK=triton.next_power_of_2(n))
+    _adam[(triton.cdiv(size, 1024), n)](
+        params, grads.contiguous(), m, v, rate, root, beta1, beta2, size, row, eps, BLOCK=1024
+    )
+    torch.autograd.graph.increment_version(params)  # as PyTorch's own operations in place do
+
+
+@triton.jit
+def _clip(weights, which, whose, P, ROW, LIMIT, BLOCK: tl.constexpr):
+    n = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    touched = (at < P) & (tl.load(whose + n) != 0)
+    touched = touched & (tl.load(which + at, mask=touched, other=0) != 0)
+    value = tl.load(weights + n * ROW + at, mask=touched, other=0.0)
+    # what is not a number stays so: the comparisons are false
+    value = tl.where(value > LIMIT, LIMIT, tl.where(value < -LIMIT, -LIMIT, value))
+    tl.store(weights + n * ROW + at, value, mask=touched)
+
+
+def clip_triton_(params: Tensor, which: Tensor, whose: Tensor, limit: float) -> None:
+    """params [N, P] float32 clamped to ±limit in place, where both `which` [P] and `whose` [N] are true."""
+    n, size = params.shape
+    _clip[(triton.cdiv(size, 1024), n)](
+        params, which.view(torch.uint8), whose.view(torch.uint8), size, params.stride(0), limit, BLOCK=1024
+    )
+    torch.autograd.graph.increment_version(params)

@@ -1,0 +1,179 @@
+"""What this machine has, what each part is needed for, and how to get what is missing. Looks, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TypedDict
+
+from ganherd.util import host
+from ganherd.util.paths import cache_home, data_home
+
+
+class Row(TypedDict):
+    what: str
+    found: str | None  # None: not there
+    needed_for: str
+    how_to_get: str  # empty where nothing needs to be done
+
+
+def examine() -> list[Row]:
+    """A row for each thing; no machine is too bare to be looked at."""
+    return [row for probe in _PROBES for row in _safely(probe)]
+
+
+def _safely(probe: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+    """A broken installation fails in ways of its own, from an OSError to an AttributeError: that is a finding too."""
+    try:
+        yield from list(probe())
+    except Exception as error:
+        what = (probe.__doc__ or probe.__name__).partition(":")[0]
+        yield _row(what, None, "", f"it could not be looked at: {type(error).__name__}: {error}")
+
+
+def _row(what: str, found: str | None, needed_for: str, how_to_get: str = "") -> Row:
+    return Row(what=what, found=found, needed_for=needed_for, how_to_get="" if found else how_to_get)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _python() -> Iterator[Row]:
+    """Python: the interpreter."""
+    found = platform.python_version() if sys.version_info >= (3, 11) else None
+    yield _row("Python", found, "everything", f"install Python 3.11 or newer (this is {platform.python_version()})")
+
+
+def _machine() -> Iterator[Row]:
+    """processor: cores and memory that this process may use."""
+    cores = host.cores()
+    yield _row("processor", f"{cores} core{'s' * (cores != 1)}, {platform.machine()}", "everything")
+    memory = _memory()
+    found = f"{memory / 2**30:.1f} GiB" if memory else None
+    yield _row("memory", found, "the state of the herd and its data", "this system does not tell; set engine.memory")
+
+
+def _memory() -> int | None:
+    """What the machine has, or the smaller limit that a container sets."""
+    memory = host.memory()
+    if not memory:
+        return None
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            memory = min(memory, int(Path(limit).read_text()))
+        except (OSError, ValueError):  # no such file, or the word "max"
+            continue
+    return memory
+
+
+def _torch() -> Iterator[Row]:
+    """PyTorch: the library and the devices that it sees."""
+    get = "pip install torch"
+    try:
+        import torch
+    except Exception as error:  # a missing shared library is an OSError
+        broken = "" if isinstance(error, ModuleNotFoundError) else f" (the one installed fails: {error})"
+        yield _row("PyTorch", None, "training and sampling", get + broken)
+        return
+    yield _row("PyTorch", str(torch.__version__), "training and sampling")
+    gpus = None
+    if torch.cuda.is_available():
+        all_of_them = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        gpus = ", ".join(f"{p.name} ({p.total_memory / 2**30:.0f} GiB)" for p in all_of_them)
+    build = (
+        "a CUDA build of PyTorch"
+        if torch.version.cuda is None
+        else "an NVIDIA GPU with a driver that this PyTorch knows"
+    )
+    yield _row("GPU", gpus, "large nets and herds; engine graph (a CPU trains the small recipes)", f"needs {build}")
+
+
+def _triton() -> Iterator[Row]:
+    """Triton: kernels for a GPU."""
+    get = "pip install triton (comes with PyTorch's CUDA builds)"
+    yield _row("Triton", _version("triton"), "the fastest kernels on a GPU; PyTorch alone does the same", get)
+
+
+def _mpi() -> Iterator[Row]:
+    """MPI: the binding, the library behind it and its launcher."""
+    use = "herds spread over the ranks of an MPI job"
+    binding = _version("mpi4py")
+    yield _row("mpi4py", binding, use, "pip install 'ganherd[mpi]'")
+    library = None
+    if binding:  # in a process of its own, because an MPI that does not fit its system may abort
+        ask = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+        try:
+            done = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, timeout=60)
+            library = " ".join(done.stdout.strip("\0 \n").partition("\n")[0].split())[:80] or None
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+    yield _row("MPI library", library, use, "the system's MPI, or a wheel: pip install mpich")
+    beside = Path(sys.executable).parent
+    launcher = shutil.which("mpiexec", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+    yield _row("mpiexec", launcher, "starting an MPI job by hand", "comes with the MPI library")
+
+
+def _extras() -> Iterator[Row]:
+    """extras: packages that single commands need."""
+    for package, extra, use in (
+        ("tensorboard", "tensorboard", "run.tensorboard"),
+        ("wandb", "wandb", "run.wandb"),
+    ):
+        yield _row(package, _version(package), use, f"pip install 'ganherd[{extra}]'")
+
+
+def _compiler() -> Iterator[Row]:
+    """C++ compiler: for torch.compile alone."""
+    names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
+    found = next(filter(None, map(shutil.which, names)), None)
+    yield _row("C++ compiler", found, "torch.compile on a CPU; ganherd itself compiles nothing", "install g++ or clang")
+
+
+def _data() -> Iterator[Row]:
+    """data sets: those that recipes name."""
+    from ganherd.data.inspect import list_sources
+
+    for source in list_sources():
+        name, where = source["name"], source["where"]
+        found = (where or "needs no file") if source["present"] else None
+        yield _row(
+            f"data {name}", found, f"recipes with data.source: {name}", f"ganherd data get {name}, or put it at {where}"
+        )
+
+
+def _fid_network() -> Iterator[Row]:
+    """FID network: the Inception weights that FID is defined on."""
+    file = data_home() / "inception-2015-12-05.pt"
+    found = f"{file} ({file.stat().st_size / 2**20:.0f} MiB)" if file.is_file() else None
+    yield _row("FID network", found, "ganherd score --metrics fid on colour images", f"put the file at {file}")
+
+
+def _folders() -> Iterator[Row]:
+    """folders: may those of data and of the cache be written to?"""
+    yield _folder("data folder", data_home(), "GANHERD_DATA", "data sets and score networks")
+    yield _folder("cache folder", cache_home(), "GANHERD_CACHE", "measured engines, classifiers and features of data")
+
+
+def _folder(what: str, folder: Path, variable: str, needed_for: str) -> Row:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            found = f"{folder}{'' if there == folder else ' (made when needed)'}"
+    except OSError:
+        found = None
+    get = f"{folder} cannot be written to: set {variable} to a folder that can"
+    return _row(what, found, needed_for, get)
+
+
+_PROBES = (_python, _machine, _torch, _triton, _mpi, _extras, _compiler, _folders, _data, _fid_network)

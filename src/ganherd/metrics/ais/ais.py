@@ -1,0 +1,297 @@
+"""Log-likelihood of a decoder p(x | z) = N(G(z), σ² I) by annealed importance sampling, with bounds that check it.
+
+The path is p(z) p(x | z)^β with β on a sigmoid schedule from 0 to 1, as in Wu et al. (2017). In expectation the
+estimate lies below the true value; `bdmc` finds how far, on points that are simulated from the decoder itself.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.herd.evaluation import own_module
+from ganherd.herd.state import takes_label
+from ganherd.metrics.ais.hmc import Chains, Decoder, Hmc, Likelihood, full_precision
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.mixture.mixture import Mixture
+
+Progress = Callable[[str], None]
+_QUIET = 3.0  # seconds between two lines of progress
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an estimate is made with; its value means nothing without these and the variance."""
+
+    temperatures: int = 1000  # steps from the prior to the posterior; 10,000 in the paper
+    chains: int = 16  # for each point
+    seed: int = 0
+    hmc: Hmc = field(default_factory=Hmc)
+    budget: int | None = None  # bytes for one call of the decoder; default 512 MiB, 4 GiB on a GPU
+    graph: bool = True  # on a GPU, hold a move in a CUDA graph
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """log p(x) of every point, in nats, and the weights that it comes from."""
+
+    log_p: np.ndarray  # float64 [P]
+    log_weights: np.ndarray  # float64 [P, C]
+    variance: float
+    temperatures: int
+    acceptance: float  # of the last moves, by a running mean
+    step: float  # the step size at the end
+
+    @property
+    def mean(self) -> float:
+        return float(self.log_p.mean())
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean over the points."""
+        return standard_error(self.log_p)
+
+    @property
+    def effective_chains(self) -> np.ndarray:
+        """[P] how many equal weights would be worth as much; near 1 one chain says it all: use more temperatures."""
+        share = np.exp(self.log_weights - self.log_weights.max(1, keepdims=True))
+        return np.asarray(share.sum(1) ** 2 / (share**2).sum(1))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bidirectional bounds on simulated points: lower from the prior, upper from the very noise that made the point."""
+
+    lower: np.ndarray  # float64 [P]
+    upper: np.ndarray  # float64 [P]
+    x: np.ndarray  # [P, d] the simulated points
+    temperatures: int
+
+    @property
+    def gap(self) -> float:
+        """Nats between the bounds, over the points: no estimate at these settings is off by more, on average."""
+        return float((self.upper - self.lower).mean())
+
+    @property
+    def error(self) -> float:
+        return standard_error(self.upper - self.lower)
+
+
+def schedule(temperatures: int) -> Tensor:
+    """β_0 = 0 … β_T = 1, float64 [T + 1], slow at both ends.
+
+    >>> schedule(4).tolist()[::2]
+    [0.0, 0.5, 1.0]
+    """
+    if temperatures < 1:
+        raise UserError(f"annealing needs at least one temperature, not {temperatures}.")
+    t = torch.arange(temperatures + 1, dtype=torch.float64) / temperatures
+    raw = torch.sigmoid(4 * (2 * t - 1))
+    return (raw - raw[0]) / (raw[-1] - raw[0])
+
+
+def log_likelihood(
+    decoder: Decoder,
+    x: Tensor,
+    latent: int,
+    variance: float,
+    settings: Settings = Settings(),
+    progress: Progress | None = None,
+) -> Estimate:
+    """log p(x) of every row of x [P, …], on x's device and in its precision; the same again for the same seed.
+
+    `decoder` takes standard normal noise [n, latent]; `with_uniform_prior` makes it so.
+
+    >>> points = torch.zeros(2, 3, dtype=torch.float64)
+    >>> found = log_likelihood(lambda u: 0 * u.repeat(1, 3), points, 1, 1.0, Settings(temperatures=3, chains=2))
+    >>> found.log_p.round(3).tolist()  # a decoder that ignores its noise: N(0, 1) in three dimensions
+    [-2.757, -2.757]
+    """
+    x = _rows(decoder, x, latent, variance)
+    generator = _generator(x, settings.seed)
+    start = torch.randn(len(x), settings.chains, latent, generator=generator, dtype=x.dtype, device=x.device)
+    with full_precision():
+        weights, chains = _anneal(decoder, x, start, variance, settings, generator, False, progress)
+    log_p = torch.logsumexp(weights, 1) - math.log(settings.chains)
+    return Estimate(
+        log_p.cpu().numpy(),
+        weights.cpu().numpy(),
+        variance,
+        settings.temperatures,
+        float(chains.accepted),
+        float(chains.step),
+    )
+
+
+def bdmc(
+    decoder: Decoder,
+    latent: int,
+    variance: float,
+    points: int = 100,
+    settings: Settings = Settings(),
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+) -> Bounds:
+    """Bounds on log p(x) of points simulated from the decoder: forward with all chains, backward with one."""
+    generator = torch.Generator(device).manual_seed(settings.seed + 1)  # not the noise that the chains start from
+    u = torch.randn(points, 1, latent, generator=generator, dtype=dtype, device=device)
+    with torch.no_grad():
+        mean = decoder(u[:, 0]).flatten(1)  # [P, d]
+    x = mean + math.sqrt(variance) * torch.randn(mean.shape, generator=generator, dtype=dtype, device=device)
+    forward = log_likelihood(decoder, x, latent, variance, settings, progress)
+    with full_precision():
+        weights, _ = _anneal(decoder, x, u, variance, settings, generator, True, progress)
+    return Bounds(forward.log_p, -weights[:, 0].cpu().numpy(), x.cpu().numpy(), settings.temperatures)
+
+
+def kde(
+    decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0, block: int = 4096
+) -> np.ndarray:
+    """log of the mean of N(x; G(z_k), σ² I) over so many z_k, float64 [P]: annealing without steps between, far too low
+    where the posterior is narrow."""
+    x = _rows(decoder, x, latent, variance)
+    generator = _generator(x, seed)
+    total = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
+    with torch.no_grad():
+        for first in range(0, samples, block):
+            u = torch.randn(min(block, samples - first), latent, generator=generator, dtype=x.dtype, device=x.device)
+            off = torch.cdist(x, decoder(u).flatten(1), compute_mode="donot_use_mm_for_euclid_dist")  # [P, block]
+            part = torch.logsumexp(-off.double().square() / (2 * variance), 1)
+            total = torch.logaddexp(total, part)
+    total -= math.log(samples) + 0.5 * x.shape[1] * math.log(2 * math.pi * variance)
+    return np.asarray(total.cpu().numpy())
+
+
+def with_uniform_prior(decoder: Decoder) -> Decoder:
+    """A decoder of z uniform in [-1, 1] as one of u standard normal: z = 2 Φ(u) - 1, so no chain meets a wall."""
+    return lambda u: decoder(torch.erf(u / math.sqrt(2.0)))
+
+
+def decoder_of(
+    mixture: Mixture,
+    member: int,
+    replica: int = 0,
+    label: int | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Decoder:
+    """A member's generator as a decoder of standard normal noise, in evaluation mode.
+
+    Images in [0, 1] (a tanh generator's x as (x + 1) / 2), points in the data's own units.
+    """
+    if not (0 <= member < mixture.members and 0 <= replica < mixture.replicas):
+        raise UserError(f"there is no member {member} of replica {replica}; both are counted from 0.")
+    breed, own = mixture.generator(member, replica)
+    tensors = {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in own.items()}
+    module = own_module(breed.module, tensors).requires_grad_(False)
+    scale, offset = mixture.scale, mixture.offset
+    if mixture.is_image:
+        scale, offset = scale / 255, offset / 255
+    told, stands_for = takes_label(module), int(mixture.label_of[member])
+    if told and stands_for >= 0:
+        label = stands_for
+    if told and label is None:
+        raise UserError("this generator takes the label as an input: say which label's likelihood is wanted.")
+    y = torch.tensor([label or 0], device=device)
+
+    def decode(z: Tensor) -> Tensor:
+        given = (z, y.expand(len(z))) if told else (z,)
+        return torch.as_tensor(module(*given)) * scale + offset
+
+    return decode if mixture.prior_of(member) == "normal" else with_uniform_prior(decode)
+
+
+def dequantised(x: np.ndarray, seed: int = 0) -> np.ndarray:
+    """uint8 pixels as float32 in [0, 1): (x + U(0, 1)) / 256, so that a density over them means something.
+
+    >>> made = dequantised(np.array([[0, 255]], np.uint8))
+    >>> bool(0 <= made[0, 0] < 1 / 256 and 255 / 256 <= made[0, 1] <= 1)
+    True
+    """
+    noise = np.random.default_rng([seed, 0xA15]).random(x.shape, dtype=np.float32)
+    return np.asarray((x.astype(np.float32) + noise) / 256)
+
+
+def mixture_log_p(per_member: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """log Σ_m w_m p_m(x) [P] from every member's log p(x) [members, P]; below the truth in expectation, as its parts are.
+
+    >>> mixture_log_p(np.array([[0.0], [-100.0]]), np.array([0.5, 0.5])).round(3).tolist()
+    [-0.693]
+    """
+    known = weights > 0
+    terms = per_member[known] + np.log(weights[known] / weights.sum())[:, None]
+    top = terms.max(0)
+    return np.asarray(top + np.log(np.exp(terms - top).sum(0)))
+
+
+def _anneal(
+    decoder: Decoder,
+    x: Tensor,
+    start: Tensor,
+    variance: float,
+    settings: Settings,
+    generator: torch.Generator,
+    backward: bool,
+    progress: Progress | None,
+) -> tuple[Tensor, Chains]:
+    """Log weights float64 [P, C] of chains from `start` [P, C, k]: up from the prior, or down from the posterior."""
+    betas = schedule(settings.temperatures)
+    betas = betas.flip(0) if backward else betas
+    deltas = betas.diff().tolist()
+    on_device = betas.to(x)
+    budget = settings.budget or (1 << 32 if x.is_cuda else 1 << 29)
+    likelihood = Likelihood(decoder, x, variance, start.shape[1], budget)
+    chains = Chains(likelihood, start, settings.hmc, generator, settings.graph)
+    weights = torch.zeros(start.shape[:2], dtype=torch.float64, device=x.device)
+    began = last = time.monotonic()
+    for t, delta in enumerate(deltas):
+        weights.add_(chains.log_p.double(), alpha=delta)
+        if t + 1 < len(deltas):  # a move at the last temperature would change no weight
+            chains.move(on_device[t + 1])
+        if progress and time.monotonic() - last >= _QUIET:
+            if x.is_cuda:
+                torch.cuda.synchronize(x.device)  # the host runs ahead; what is told must have happened
+            last = time.monotonic()
+            left = (last - began) / (t + 1) * (settings.temperatures - t - 1)
+            way = "down" if backward else "up"
+            progress(f"annealing {way}, temperature {t + 1:,} of {settings.temperatures:,}, {left:.0f} s left")
+    if not bool(torch.isfinite(weights).all()):
+        raise UserError("annealing ended with weights that are not finite: give a larger variance.")
+    return weights, chains
+
+
+def _rows(decoder: Decoder, x: Tensor, latent: int, variance: float) -> Tensor:
+    """x as [P, d], after a look at what would make the estimate meaningless."""
+    if not variance > 0:
+        raise UserError(f"the variance of the decoder must be above 0, not {variance:g}.")
+    x = x.flatten(1)
+    u = torch.linspace(-1, 1, 3 * latent, dtype=x.dtype, device=x.device).reshape(3, latent)
+    with torch.no_grad():
+        alone, again, together = decoder(u[:1]), decoder(u[:1]), decoder(u)
+    if alone[0].numel() != x.shape[1]:
+        raise UserError(f"the decoder makes {alone[0].numel():,} numbers and a point has {x.shape[1]:,}.")
+    if not torch.equal(alone, again) or not torch.allclose(alone, together[:1], rtol=1e-3, atol=1e-3):
+        raise UserError(
+            "the decoder does not make the same from the same noise (dropout, or batch norm that looks at the batch): "
+            "put it into evaluation mode."
+        )
+    return x
+
+
+def _generator(x: Tensor, seed: int) -> torch.Generator:
+    return torch.Generator(x.device).manual_seed(seed)
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Of the mean of the values; NaN for one alone."""
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan

@@ -1,0 +1,173 @@
+"""Hamiltonian Monte Carlo for all points × chains as one tensor; nothing in a move waits for the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganherd.util.errors import UserError
+
+Decoder = Callable[[Tensor], Tensor]  # u [n, k], standard normal, to means [n, …]; each row for itself
+
+
+@dataclass(frozen=True)
+class Hmc:
+    """How a chain moves: the settings of Wu et al. (2017); one step size is shared by all points and chains."""
+
+    leapfrog: int = 10
+    step: float = 0.01  # at the start
+    shortest: float = 1e-4
+    longest: float = 0.5
+    target: float = 0.65  # acceptance that the step size is steered to
+    memory: float = 0.9  # of the running acceptance
+    grow: float = 1.02
+    shrink: float = 0.98
+
+
+class Likelihood:
+    """log N(x; decoder(u), variance · I) of every chain, and its gradient with respect to u."""
+
+    def __init__(self, decoder: Decoder, x: Tensor, variance: float, chains: int, budget: int) -> None:
+        self.decoder = decoder
+        self.x = x[:, None]  # [P, 1, d]
+        self.variance = variance
+        self.constant = -0.5 * x.shape[1] * math.log(2 * math.pi * variance)
+        self.chains = chains
+        self.budget = budget  # bytes that one call of the decoder may need
+        self._points: int | None = None
+
+    def __call__(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """u [P, C, k] to log p(x | u) [P, C] and its gradient [P, C, k]."""
+        at_once = self._points = self._points or points_at_once(self.decoder, u, self.budget)
+        if len(u) <= at_once:
+            return self._part(u, self.x)
+        parts = [
+            self._part(u[i : i + at_once], self.x[i : i + at_once]) for i in range(0, len(u), at_once)
+        ]  # the chains move together all the same, so that memory decides nothing but the time
+        return torch.cat([p for p, _ in parts]), torch.cat([slope for _, slope in parts])
+
+    def _part(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            flat = u.detach().flatten(0, 1).requires_grad_()  # [p × C, k]
+            mean = self.decoder(flat).reshape(*u.shape[:2], -1)  # [p, C, d]
+            off = x - mean.detach()
+            (slope,) = torch.autograd.grad(mean, flat, off / self.variance)
+        log_p = off.square().sum(-1) * (-0.5 / self.variance) + self.constant
+        return log_p, slope.reshape(u.shape)
+
+
+def points_at_once(decoder: Decoder, u: Tensor, budget: int) -> int:
+    """Points whose chains fit into `budget` bytes together, by what autograd keeps for one row more."""
+
+    def kept(rows: int) -> int:
+        size = 0
+
+        def weigh(tensor: Tensor) -> Tensor:
+            nonlocal size
+            size += tensor.nbytes
+            return tensor
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(weigh, _same):
+            out = decoder(torch.zeros(rows, u.shape[-1], dtype=u.dtype, device=u.device, requires_grad=True))
+        return size + 4 * out.nbytes  # the residual, its square and two gradients
+
+    per_row = max(1, kept(3) - kept(2))  # weights are kept in both, and cancel
+    return max(1, budget // (2 * per_row * u.shape[1]))  # twice: what the backward pass makes besides
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
+class Chains:
+    """Chains [P, C] at positions u, with the likelihood there, a step size, and a move that leaves
+    p(u) p(x | u)^beta as it is. Every number that changes is a tensor in fixed storage, so a CUDA graph can hold a move."""
+
+    def __init__(self, likelihood: Likelihood, u: Tensor, hmc: Hmc, generator: torch.Generator, graph: bool) -> None:
+        self.likelihood, self.hmc, self.generator = likelihood, hmc, generator
+        self.u = u.clone()  # [P, C, k]
+        self.log_p, self.slope = (part.clone() for part in likelihood(self.u))
+        if not bool(torch.isfinite(self.log_p).all()):
+            raise UserError("the decoder makes values that are not finite from standard noise: train it again.")
+        self.beta = torch.zeros((), dtype=u.dtype, device=u.device)
+        self.step = torch.full_like(self.beta, hmc.step)
+        self.accepted = torch.full_like(self.beta, hmc.target)  # running mean of the acceptance
+        self._noise = torch.empty_like(self.u)
+        self._level = torch.empty_like(self.log_p)
+        self._graph = self._captured() if graph and u.is_cuda else None
+
+    def move(self, beta: Tensor) -> None:
+        """One proposal for every chain at this temperature, accepted or not, and the step size after it."""
+        self.beta.copy_(beta)
+        self._noise.normal_(generator=self.generator)  # drawn outside of the graph: the same stream with and without
+        self._level.uniform_(generator=self.generator)
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._propose()
+
+    def _propose(self) -> None:
+        hmc, beta, step = self.hmc, self.beta, self.step
+        u, log_p, slope, v = self.u, self.log_p, self.slope, self._noise
+        before = _joint(beta, u, v, log_p)
+        v = v + 0.5 * step * (beta * slope - u)
+        for i in range(hmc.leapfrog):
+            u = u + step * v
+            log_p, slope = self.likelihood(u)
+            v = v + (step if i < hmc.leapfrog - 1 else 0.5 * step) * (beta * slope - u)
+        # a proposal that went astray is never accepted
+        gain = (_joint(beta, u, v, log_p) - before).nan_to_num(nan=-math.inf, posinf=-math.inf)
+        taken = self._level.log() < gain  # [P, C]
+        self.u.copy_(torch.where(taken[..., None], u, self.u))
+        self.slope.copy_(torch.where(taken[..., None], slope, self.slope))
+        self.log_p.copy_(torch.where(taken, log_p, self.log_p))
+        rate = gain.clamp(max=0.0).exp().mean()
+        self.accepted.mul_(hmc.memory).add_((1 - hmc.memory) * rate)
+        longer = torch.where(self.accepted > hmc.target, step * hmc.grow, step * hmc.shrink)
+        self.step.copy_(longer.clamp(hmc.shortest, hmc.longest))
+
+    def _captured(self) -> torch.cuda.CUDAGraph | None:
+        """A move as one CUDA graph: small nets are bound by the launches of their kernels. None where it cannot be held."""
+        state = (self.u, self.slope, self.log_p, self.step, self.accepted)
+        kept = [tensor.clone() for tensor in state]
+        self._noise.zero_()
+        self._level.fill_(0.5)
+        device = self.u.device
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(2):  # libraries choose their kernels now, which a capture must not see
+                self._propose()
+        torch.cuda.current_stream(device).wait_stream(side)
+        graph, held = torch.cuda.CUDAGraph(), True
+        try:
+            with torch.cuda.graph(graph):
+                self._propose()
+        except RuntimeError:  # a user's decoder that waits for the host
+            held = False
+            torch.cuda.synchronize(device)
+        for tensor, old in zip(state, kept, strict=True):
+            tensor.copy_(old)
+        return graph if held else None
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """float32 as it says: an energy of thousands of nats cannot be compared in TF32's ten bits."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _joint(beta: Tensor, u: Tensor, v: Tensor, log_p: Tensor) -> Tensor:
+    """The logarithm of what a trajectory keeps [P, C], up to a constant."""
+    return beta * log_p - 0.5 * (u.square().sum(-1) + v.square().sum(-1))

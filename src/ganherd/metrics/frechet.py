@@ -1,0 +1,163 @@
+"""FID and IFID: the Fréchet distance between Gaussians fitted to features, of all samples or within each class.
+
+d² = |μ − μ'|² + tr Σ + tr Σ' − 2 tr (Σ^½ Σ' Σ^½)^½, in float64, by eigenvalues of a symmetric product: no `sqrtm`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganherd.features.extract import Features
+from ganherd.features.material import Material
+from ganherd.features.moments import Moments, moments
+from ganherd.metrics.groups import Group, by_class, entries, wanted_groups
+from ganherd.metrics.statistics import intervals
+from ganherd.util.errors import few
+from ganherd.util.time_left import Progress, timed
+
+SURE = 10_000  # FID of fewer samples than this is known to come out too high
+ENOUGH = 10  # samples for each feature: with fewer a covariance is so rough that it shows in the distance
+
+
+def distance(a: Moments, b: Moments) -> Tensor:
+    """The squared Fréchet distance, float64 [...].
+
+    >>> one, two = (Moments(torch.full((1,), m).double(), torch.full((1, 1), v).double()) for m, v in ((0, 1), (3, 4)))
+    >>> distance(one, two).item()
+    10.0
+    """
+    root = _root(b.cov)
+    values = torch.linalg.eigvalsh(root @ a.cov @ root).clamp(min=0)
+    return _distance(a, b, values)
+
+
+def _distance(a: Moments, b: Moments, values: Tensor) -> Tensor:
+    traces = (m.cov.diagonal(dim1=-2, dim2=-1).sum(-1) for m in (a, b))
+    return (a.mean - b.mean).square().sum(-1) + sum(traces) - 2 * values.sqrt().sum(-1)
+
+
+def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
+    """The distance of features [n, d] from the real ones, and its standard error as the features are a sample.
+
+    The error is that of the infinitesimal bootstrap: the derivative of the distance by the weight of each sample.
+    """
+    own = moments(x)
+    root = _root(real.cov)
+    values, vectors = torch.linalg.eigh(root @ own.cov @ root)
+    inverse = values.clamp(min=values.max() * 1e-12).rsqrt()
+    transport = root @ (vectors * inverse) @ vectors.T @ root  # the optimal map from the samples to the data
+    change = torch.eye(len(root), dtype=root.dtype, device=root.device) - transport
+    influence = torch.cat(
+        [_influence(part.double() - own.mean, own.mean - real.mean, change) for part in x.split(8192)]
+    )
+    return float(_distance(own, real, values.clamp(min=0))), float(influence.std() / math.sqrt(len(x)))
+
+
+def distance_of_few(x: Tensor, real: Moments) -> float:
+    """The same distance for no more samples than features: their products, [n, n], have the eigenvalues that count."""
+    mean = x.mean(0, dtype=torch.float64)
+    factor = (x.double() - mean) / math.sqrt(max(len(x) - 1, 1))  # the covariance is factorᵀ factor
+    values = torch.linalg.eigvalsh(factor @ real.cov @ factor.T).clamp(min=0)
+    traces = factor.square().sum() + real.cov.trace()
+    return float((mean - real.mean).square().sum() + traces - 2 * values.sqrt().sum())
+
+
+def _influence(centred: Tensor, shift: Tensor, change: Tensor) -> Tensor:
+    return 2 * centred @ shift + ((centred @ change) * centred).sum(1)
+
+
+def _root(cov: Tensor) -> Tensor:
+    """The symmetric square root, [..., d, d]; what is negative by rounding counts as 0."""
+    values, vectors = torch.linalg.eigh(cov)
+    return (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
+
+
+def of_groups(groups: list[Group], progress: Progress | None = None) -> list[tuple[float, float | None]]:
+    """(distance, standard error) of each group; no error where a covariance is singular."""
+    found: list[tuple[float, float | None]] = []
+    for group in timed(groups, progress, "Fréchet distances"):
+        if len(group.fake) > group.fake.dimension:
+            found.append(distance_and_error(group.fake.x, group.real.moments))
+        else:
+            found.append((distance_of_few(group.fake.x, group.real.moments), None))
+    return found
+
+
+def interval(value: float, error: float | None) -> dict[str, Any]:
+    if error is None or not math.isfinite(value) or not math.isfinite(error):
+        return {}
+    return {"interval": intervals.around(value, error, "infinitesimal bootstrap")}
+
+
+def measure_fid(material: Material) -> dict[str, Any]:
+    fake, reference = material.features, material.reference
+    real = reference.real
+    [(value, error)] = of_groups([Group("all", fake, real)])
+    out = {"value": value, **reference.beside(fake), **interval(value, error)}
+    if material.per:
+        groups = wanted_groups(material)
+        out |= entries(material.per, groups, [d for d, _ in of_groups(groups, material.progress)])
+    if warning := _too_few(fake, real):
+        out["warning"] = warning
+    return out
+
+
+def measure_ifid(material: Material) -> dict[str, Any]:
+    fake, reference = material.features, material.reference
+    groups = by_class(material, fake)
+    out: dict[str, Any] = {"value": None, **reference.beside(fake)}
+    if short := _without_covariance(groups):
+        return {**out, "warning": f"no value: {short}"}
+    each = of_groups(groups, material.progress)
+    value = sum(d for d, _ in each) / len(each)
+    errors = [e for _, e in each if e is not None]
+    error = math.sqrt(sum(e**2 for e in errors)) / len(each) if len(errors) == len(each) else None
+    out |= {"value": value, **entries("class", groups, [d for d, _ in each]), **interval(value, error)}
+    from ganherd.metrics.kid import within
+
+    kids = within(groups, material.seed, material.progress)
+    out["kid"] = {
+        "value": sum(kids) / len(kids),
+        "per_class": {group.name: kid for group, kid in zip(groups, kids, strict=True)},
+    }
+    fewest = min(min(len(group.fake), len(group.real)) for group in groups)
+    if fewest <= fake.dimension:
+        out["warning"] = (
+            f"a class has only {fewest:,} samples for {fake.dimension:,} features, so that its covariance is singular "
+            f"and the distance too high: read the mean KID within the classes, {out['kid']['value']:.5f}, beside it"
+        )
+    elif fewest < ENOUGH * fake.dimension:
+        out["warning"] = (
+            f"a class has only {fewest:,} samples for {fake.dimension:,} features, and the distance comes out too high: "
+            "compare it only at the same number, or read the KID beside it"
+        )
+    return out
+
+
+def _without_covariance(groups: list[Group]) -> str:
+    """Say which classes have fewer than two real or generated samples, and what helps; empty if none has."""
+    real = [group.name for group in groups if len(group.real) < 2]
+    fake = [group.name for group in groups if len(group.fake) < 2]
+    out = []
+    if real:
+        out.append(f"the data has fewer than two of {few(real, 5)}, so add data or leave them out")
+    if fake:
+        out.append(f"fewer than two were generated of {few(fake, 5)}, so ask for more samples")
+    return "; ".join(out)
+
+
+def _too_few(fake: Features, real: Features) -> str:
+    fewest, d = min(len(fake), len(real)), fake.dimension
+    if fewest <= d:
+        return (
+            f"{fewest:,} samples for {d:,} features give a singular covariance and too high a distance: "
+            "ask for more, or read KID beside it"
+        )
+    wanted = SURE if d >= 1000 else ENOUGH * d
+    if fewest < wanted:
+        return f"FID of fewer than {wanted:,} samples comes out too high: compare it only at the same number"
+    return ""

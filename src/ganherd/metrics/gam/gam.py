@@ -1,0 +1,304 @@
+"""GAM and GAM-II: generators are judged by discriminators that they did not meet; error rates, larger is better.
+
+Everything here is arithmetic on logits; `gam_runs` finds the logits of runs. A judge errs on a fake that it calls real.
+GAM-II of a generator is the mean (and the least) error of all judges that it did not meet. A judge that calls everything
+real would praise everybody, so its error on held-out real data stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from ganherd.metrics.statistics import intervals
+from ganherd.metrics.statistics.verdict import UNDECIDED, difference, sign
+from ganherd.util.errors import UserError
+
+SAMPLES = 10_000  # of every generator, at least: then an error rate is known to 0.005
+# where a logit of each loss stands between fake and real, as its own targets have it
+_THRESHOLDS = {"minimax": 0.0, "non-saturating": 0.0, "hinge": 0.0, "least-squares": 0.5}
+TIE = 0.1  # GAM: judges whose errors on real data differ by more than this factor from 1 decide nothing
+
+
+@dataclass(frozen=True)
+class Player:
+    """One generator with the discriminator of the same slot."""
+
+    group: str  # the run
+    member: int
+    herd: int = 0  # the replica: players of one herd may have met
+    label: int = -1  # the class that it stands for
+    kind: str = ""  # its generator's net, where the runs have several: then each kind is judged by itself
+    kin: frozenset[str] = frozenset()  # other runs that its run began with, or that began with it
+    seed: int | None = None  # of its replica, where its run has several
+
+    @property
+    def seat(self) -> str:
+        """Its place in its run."""
+        return str(self.member) if self.seed is None else f"{self.member} of seed {self.seed}"
+
+    @property
+    def name(self) -> str:
+        return f"member {self.seat} of {self.group}"
+
+
+def threshold(loss: str, real: np.ndarray, fake: np.ndarray) -> tuple[float, str]:
+    """Above which logit a judge calls a picture real, and that in words.
+
+    Critics have no probability: theirs is the midpoint between the mean critic on held-out real data and on fresh
+    fakes of their own generator.
+
+    >>> threshold("wasserstein", np.array([4.0, 6.0]), np.array([0.0, 2.0]))
+    (3.0, 'midpoint of the mean critic on held-out real data and on its own fakes')
+    """
+    if loss in _THRESHOLDS:
+        at = _THRESHOLDS[loss]
+        return at, "probability 0.5" if loss in ("minimax", "non-saturating") else f"logit {at:g}"
+    middle = (float(np.mean(real, dtype=np.float64)) + float(np.mean(fake, dtype=np.float64))) / 2
+    return middle, "midpoint of the mean critic on held-out real data and on its own fakes"
+
+
+def called_real(logits: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Shares [J, …] above each judge's threshold [J], of logits [J, …, n]: on fakes, the error rate.
+
+    >>> called_real(np.array([[-1.0, 1.0, 2.0, 3.0]]), np.array([0.0]))
+    array([0.75])
+    """
+    if np.isnan(logits).any():
+        raise UserError("a judge answers NaN: its discriminator is broken; leave that run out.")
+    return np.asarray((logits > thresholds.reshape(-1, *(1,) * (logits.ndim - 1))).mean(-1))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """GAM-II of every generator; NaN where nobody may judge it."""
+
+    errors: np.ndarray  # [J, M] of judge j on generator m
+    allowed: np.ndarray  # bool [J, M]
+    average: np.ndarray  # [M]
+    worst: np.ndarray  # [M]
+    across: np.ndarray  # [M] the average of the judges of every kind, by which kinds can be compared
+
+    @property
+    def judges(self) -> np.ndarray:
+        """[M] how many judged each."""
+        return np.asarray(self.allowed.sum(0))
+
+    @property
+    def winner(self) -> int | None:
+        """The generator with the largest average; of equals none is the best."""
+        return largest(self.average, range(len(self.average)))
+
+
+def largest(values: np.ndarray, rows: Sequence[int]) -> int | None:
+    """The row among these with the largest value; None where several have it, or none has any.
+
+    >>> largest(np.array([0.3, np.nan, 0.4, 0.9]), [0, 1, 2]), largest(np.array([0.3, 0.3]), [0, 1])
+    (2, None)
+    """
+    known = [row for row in rows if not np.isnan(values[row])]
+    top = [row for row in known if values[row] == max(values[known])]
+    return top[0] if len(top) == 1 else None
+
+
+def gam2(errors: np.ndarray, met: np.ndarray, met_across: np.ndarray | None = None) -> Verdict:
+    """Averages and worst of error rates [J, M], without the judges that a generator met (bool [J, M]); `met_across` where
+    judges of other kinds, which decide nothing else, say who is the best across kinds.
+
+    >>> gam2(np.array([[0.9, 0.2], [0.4, 0.8]]), np.eye(2, dtype=bool)).average.tolist()
+    [0.4, 0.2]
+    """
+    errors, allowed = np.asarray(errors, float), ~np.asarray(met, bool)
+    average, worst = _over_judges(errors, allowed, np.nanmean), _over_judges(errors, allowed, np.nanmin)
+    across = average if met_across is None else _over_judges(errors, ~np.asarray(met_across, bool), np.nanmean)
+    return Verdict(errors, allowed, average, worst, across)
+
+
+def _over_judges(errors: np.ndarray, allowed: np.ndarray, of: Callable[..., np.ndarray]) -> np.ndarray:
+    """[M] of the error rates [J, M] of those allowed; NaN where there is none."""
+    out, judged = np.full(errors.shape[1], np.nan), allowed.any(0)
+    out[judged] = of(np.where(allowed, errors, np.nan)[:, judged], 0)
+    return out
+
+
+def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool], across: bool = False) -> np.ndarray:
+    """Which judge [J] a generator [M] cannot be judged by.
+
+    `other_runs`: every discriminator of its own run, as in the paper's tables, so that all members of a run face the
+    same judges. Otherwise: the one of its slot, and where the strategy lets members meet (`swaps`), all of its herd.
+    Nobody is judged by runs that theirs began with, or that began with it: their discriminators met its generators.
+    Nor do members of different classes judge each other, nor, but `across` kinds, of different ones: the paper has a table
+    for each kind.
+    """
+    out = np.zeros((len(players), len(players)), bool)
+    for j, judge in enumerate(players):
+        for m, one in enumerate(players):
+            same_run = judge.group == one.group
+            same_herd = same_run and judge.herd == one.herd
+            met = same_run if other_runs else j == m or (same_herd and swaps[m])
+            met = met or judge.group in one.kin
+            out[j, m] = met or not comparable(judge, one) or not (across or judge.kind == one.kind)
+    return out
+
+
+def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> dict[str, Any]:
+    """Compare each member of a herd with the best single GAN, as the paper does, and return the `words` for it.
+
+    `strongly helps`: every member is better; `helps`: at least one is; `does not help`: every member is worse. Otherwise it
+    is undecided. A member is better or worse if the interval of its difference, from this many samples of each generator,
+    does not hold zero. The intervals of all members hold at once (Bonferroni). `value` and `interval` are those of the best
+    member.
+
+    >>> single = np.array([0.35, 0.39])
+    >>> [helps(np.array(herd), single, 10_000)["words"] for herd in ([0.43, 0.47], [0.3, 0.47], [0.3, 0.395])]
+    ['strongly helps', 'helps', 'undecided']
+    """
+    herd = herd[~np.isnan(herd)]
+    if not len(herd) or np.isnan(single).all():
+        return {"words": "cannot be judged"}
+    best = float(np.nanmax(single))
+    z = NormalDist().inv_cdf(1 - 0.025 / len(herd))
+    ends = [apart(value, best, samples, z) for value in herd.tolist()]
+    signs = [sign(one) for one in ends]
+    if max(signs) > 0:
+        words = "strongly helps" if min(signs) > 0 else "helps"
+    else:
+        words = "does not help" if max(signs) < 0 else UNDECIDED
+    top = int(herd.argmax())
+    how = "Wilson's of both" + (f", all {len(herd)} members at once" if len(herd) > 1 else "")
+    return {"words": words, "value": float(herd[top]) - best, "interval": intervals.interval(*ends[top], how)}
+
+
+@dataclass(frozen=True)
+class Battle:
+    """GAM of two: who wins, and the two ratios that decide."""
+
+    winner: int | None  # 0 or 1; None: a tie
+    sample_ratio: float  # error of the first's judge on the second's samples, by the reverse: below 1 the first wins
+    test_ratio: float  # their errors on held-out real data: the judges must be alike
+
+
+def gam(
+    errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, tie: float = TIE, samples: int = SAMPLES
+) -> Battle:
+    """Return the pairwise battle of 2016, from error rates [J, M] on this many fakes each and [J] on real data.
+
+    It is a tie if the judges differ by more than `tie` on real data, or if the two error rates on fakes are undecided.
+
+    >>> gam(np.array([[0.5, 0.2], [0.4, 0.5]]), np.array([0.1, 0.1]), 0, 1).winner
+    0
+    """
+    sample = _ratio(errors[first, second], errors[second, first])
+    test = _ratio(real_errors[first], real_errors[second])
+    alike = abs(test - 1) <= tie
+    ahead = sign(apart(float(errors[second, first]), float(errors[first, second]), samples)) if alike else 0
+    winner = {1: 0, -1: 1}.get(ahead)
+    return Battle(winner, sample, test)
+
+
+def apart(rate: float, other: float, samples: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the interval of the difference of two error rates, each of this many samples.
+
+    >>> [round(end, 3) for end in apart(0.5, 0.4, 10_000)]
+    [0.086, 0.114]
+    """
+    return difference(rate, intervals.wilson(rate, samples, z), other, intervals.wilson(other, samples, z))
+
+
+def _ratio(a: float, b: float) -> float:
+    return 1.0 if a == b else float(a / b) if b else float("inf")
+
+
+def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
+    """[J] what is wrong with a judge, or nothing: one that gives all the same answer decides nothing and shifts all."""
+    out = []
+    for j, real in enumerate(real_errors):
+        fakes = verdict.errors[j][verdict.allowed[j]]
+        seen = float(fakes.mean()) if len(fakes) else float(np.nanmean(verdict.errors[j]))
+        if real < 0.02 and seen > 0.98:
+            out.append("calls everything real, and praises all")
+        elif real > 0.98 and seen < 0.02:
+            out.append("calls everything fake, and damns all")
+        else:
+            out.append("no better than guessing" if abs(1 - real - seen) < 0.02 else "")
+    return out
+
+
+def standings(
+    errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player], samples: int = SAMPLES
+) -> dict[str, dict[str, Any]]:
+    """GAM by run: every generator battles those of the other runs that stand for the same class, or for none."""
+    out: dict[str, dict[str, Any]] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
+    for i, one in enumerate(players):
+        for j in range(i + 1, len(players)):
+            other = players[j]
+            if one.group == other.group or other.group in one.kin or not comparable(one, other):
+                continue
+            winner = gam(errors, real_errors, i, j, samples=samples).winner
+            for mine, group in ((0, one.group), (1, other.group)):
+                out[group]["tied" if winner is None else "won" if winner == mine else "lost"] += 1
+    for found in out.values():
+        fought = found["won"] + found["tied"] + found["lost"]
+        found["value"] = (found["won"] + found["tied"] / 2) / fought if fought else None
+    return out
+
+
+def comparable(one: Player, other: Player) -> bool:
+    """Members that stand for different classes never judge each other: a judge of 7s calls every 3 a fake."""
+    return one.label == other.label or min(one.label, other.label) < 0
+
+
+def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> dict[str, Any] | None:
+    """Of the mean of GAM-II over generators [M], from error rates [J, M]; judges of the same samples err together, so
+    they are taken as one: the interval is rather too wide."""
+    judged = allowed.any(0)
+    if not judged.any():
+        return None
+    known = np.where(allowed, errors, np.nan)[:, judged]
+    value = float(np.nanmean(np.nanmean(known, 0)))
+    return intervals.share(value, samples * known.shape[1])
+
+
+def entry(
+    players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray, samples: int
+) -> dict[str, Any]:
+    """What scores.json keeps of one run: the mean of its averages, every member's, and its judges' errors on real data."""
+    rows = [i for i, player in enumerate(players) if player.group == group]
+    average = verdict.average[rows]
+    known = not np.isnan(average).all()
+    kinds = sorted({players[i].kind for i in rows} - {""})
+    # who is compared needs the same judges: kinds share those of every kind, classes share none
+    values = verdict.across if len(kinds) > 1 else verdict.average
+    found_best = largest(values, rows) if len({players[i].label for i in rows}) == 1 else None
+    best = None if found_best is None else players[found_best]
+    rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
+    names = [players[i].seat for i in rows]
+    found = {
+        "value": float(np.nanmean(average)) if known else None,
+        "per_member": dict(zip(names, _numbers(average), strict=True)),
+        "per_member_samples": dict.fromkeys(names, samples),
+        "worst": _numbers(verdict.worst[rows]),
+        "judges": verdict.judges[rows].tolist(),
+        "kinds": kinds,  # of generators, where the runs have several
+        "real_errors": _numbers(real_errors[rows]),
+        "by_judge": {
+            players[j].name: _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
+            for j in np.flatnonzero(verdict.allowed[:, rows].any(1)).tolist()
+        },  # of each judge, the error on every generator of the run
+        "best_member": best.member if best else None,
+        "best_replica": best.herd if best else None,
+        "best_value": None if found_best is None else float(values[found_best]),
+        "best_of_all": found_best is not None and largest(verdict.average, rivals) == found_best,  # of its kind
+    }
+    if len(kinds) > 1:
+        found["best_by"] = "the judges of every kind that they did not meet"
+    span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)
+    return found | ({"interval": span} if span else {})
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [None if np.isnan(value) else float(value) for value in values]

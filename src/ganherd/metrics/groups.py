@@ -1,0 +1,160 @@
+"""Scores within each class, of each member and of each neighbourhood: which samples are held against which of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.features.material import Drawn, Material, Neighbourhood
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.features.extract import Features
+
+KINDS = ("class", "member", "neighbourhood")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some of the drawn samples, and the classes of the data that they are held against; none: all of the data."""
+
+    name: str
+    index: np.ndarray  # int64 [n]
+    classes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """The same as features."""
+
+    name: str
+    fake: Features
+    real: Features
+
+
+def of_grid(mixture: Any, replica: int) -> list[Neighbourhood] | None:
+    """The neighbourhoods of a replica's cells in their order, with the weights that they have; none without a grid."""
+    if (grid := getattr(mixture, "neighbourhoods", None)) is None:
+        return None
+    return [Neighbourhood(one.members, one.weights) for one in grid.all if one.replica == replica]
+
+
+def refuse_impossible(per: str | None, material: Material) -> None:
+    """One sentence before anything is measured, where --per asks for what is not there."""
+    if per not in (None, *KINDS):
+        raise UserError(f"--per {per}: choose class, member or neighbourhood.")
+    if per in ("member", "neighbourhood") and not material.has_generators:
+        raise UserError(f"--per {per} needs a run: samples alone do not say which member made them.")
+    if per == "class" and not material.has_labels:
+        raise UserError("--per class needs samples with labels, and these have none of the data's.")
+    if per == "neighbourhood":
+        _refuse_neighbourhoods(material)
+
+
+def _refuse_neighbourhoods(material: Material) -> None:
+    members = len(material.mixture.label_of)
+    if not material.neighbourhoods:
+        raise UserError(
+            "scores of neighbourhoods need the lists of their members, which runs with strategy.name cellular have: "
+            "choose --per member for others."
+        )
+    for number, one in enumerate(material.neighbourhoods):
+        listed = list(one.members)
+        if not listed or len(set(listed)) < len(listed) or not all(0 <= m < members for m in listed):
+            raise UserError(
+                f"neighbourhood {number} lists {listed}: wanted are members from 0 to {members - 1}, each once."
+            )
+        if one.weights is not None and (
+            len(one.weights) != len(listed) or min(one.weights) < 0 or not sum(one.weights) > 0
+        ):
+            raise UserError(f"neighbourhood {number} needs a weight of at least 0 for each member, and not all 0.")
+
+
+def rows_by_member(material: Material, drawn: Drawn) -> list[Rows]:
+    """Every member with its samples, against the data of the class it stands for, or all of it."""
+    label_of = [int(k) for k in material.mixture.label_of]
+    return [Rows(str(m), np.flatnonzero(drawn.member == m), _classes([k])) for m, k in enumerate(label_of)]
+
+
+def rows_by_neighbourhood(material: Material, drawn: Drawn) -> list[Rows]:
+    """Every neighbourhood as the mixture of its members, by their weights; of all equally many samples, since a distance
+    depends on their number: as many as the one has whose scarcest member makes the fewest."""
+    label_of = np.asarray(material.mixture.label_of)
+    there = {m: np.flatnonzero(drawn.member == m) for m in range(len(label_of))}
+    each = [(one.members, _shares(one)) for one in material.neighbourhoods or ()]
+    fits = [min(int(len(there[m]) / w + 1e-9) for m, w in zip(own, ws, strict=True) if w > 0) for own, ws in each]
+    total = min((count for count in fits if count), default=0)
+    out = []
+    for number, (members, weights) in enumerate(each):
+        counts = _counts(weights, total)
+        parts = [there[m][:count] for m, count in zip(members, counts.tolist(), strict=True)]
+        out.append(Rows(str(number), np.sort(np.concatenate(parts)), _classes(label_of[list(members)].tolist())))
+    return out
+
+
+def _counts(weights: np.ndarray, total: int) -> np.ndarray:
+    """Whole numbers by these weights that add up to the total: the largest remainders are rounded up.
+
+    >>> _counts(np.array([0.5, 0.3, 0.2]), 7).tolist()
+    [4, 2, 1]
+    """
+    exact = weights * total + 1e-9
+    counts = np.floor(exact).astype(np.int64)
+    more = np.argsort(counts - exact, kind="stable")[: total - counts.sum()]
+    counts[more] += 1
+    return counts
+
+
+def _shares(one: Neighbourhood) -> np.ndarray:
+    """float64 [members], sums to 1."""
+    weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
+    return np.asarray(weights / weights.sum())
+
+
+def _classes(labels: list[int]) -> tuple[int, ...]:
+    """The classes that members stand for; none where one of them stands for no single class."""
+    return () if min(labels) < 0 else tuple(sorted(set(labels)))
+
+
+def asked_by_class(material: Material) -> dict[str, Any]:
+    """How many samples each class was asked for; what a score by class says beside its values."""
+    y, labels = material.asked.y, material.dataset.labels
+    counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
+    return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
+
+
+def wanted_rows(material: Material) -> tuple[Drawn, list[Rows]]:
+    """The samples and their groups that scores of members or neighbourhoods ask for: of every member equally many."""
+    drawn = material.by_member
+    find = rows_by_member if material.per == "member" else rows_by_neighbourhood
+    return drawn, [rows for rows in find(material, drawn) if len(rows.index)]
+
+
+def by_class(material: Material, fake: Features) -> list[Group]:
+    """Every class of the data with the samples that carry its label, maybe none."""
+    reference, labels = material.reference, material.dataset.labels
+    present = [k for k in range(len(labels)) if (reference.real.y == k).any()]
+    return [Group(labels[k], fake.rows(fake.y == k), reference.real_of((k,))) for k in present]
+
+
+def wanted_groups(material: Material) -> list[Group]:
+    """The groups that --per asks for, each with at least two samples on both sides."""
+    if material.per == "class":
+        groups = by_class(material, material.features)
+    else:
+        fake, (_, rows) = material.member_features, wanted_rows(material)
+        groups = [Group(one.name, fake.rows(one.index), material.reference.real_of(one.classes)) for one in rows]
+    return [group for group in groups if min(len(group.fake), len(group.real)) >= 2]
+
+
+def entries(per: str, groups: list[Group], values: list[float]) -> dict[str, Any]:
+    """Values by name, how many samples each had, and the fewest of them."""
+    return in_groups(
+        per, {g.name: v for g, v in zip(groups, values, strict=True)}, {g.name: len(g.fake) for g in groups}
+    )
+
+
+def in_groups(per: str, values: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
+    return {f"per_{per}": values, f"per_{per}_samples": counts, "fewest": min(counts.values(), default=0)}

@@ -1,0 +1,103 @@
+"""Class histogram: which classes the classifier sees in free samples, and how far that is from p(y)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ganherd.features.material import Drawn, Material
+from ganherd.metrics.groups import in_groups, wanted_rows
+from ganherd.metrics.statistics import intervals
+
+ROUGH = 0.1  # a distance that chance alone would show: from here on there are too few samples to tell much
+
+
+def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
+    """Fractions of the classes, float64 [classes].
+
+    >>> class_histogram(np.array([0, 2, 2, 2]), 3)
+    array([0.25, 0.  , 0.75])
+    """
+    return np.bincount(predicted, minlength=classes) / len(predicted)
+
+
+def total_variation(p: np.ndarray, q: np.ndarray) -> float:
+    """Total variation distance: 0 for equal distributions, 1 for disjoint ones.
+
+    >>> total_variation(np.array([0.5, 0.5]), np.array([0.5, 0.5]))
+    0.0
+    """
+    return float(np.abs(p - q).sum() / 2)
+
+
+def expected_by_chance(p: np.ndarray, samples: int) -> float:
+    """About the distance that so many perfect draws from p would show (normal approximation of the counts)."""
+    return min(1.0, float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2))
+
+
+def measure(material: Material) -> dict[str, Any]:
+    labels, judge = material.dataset.labels, _judge(material)
+    samples = material.free
+    seen = class_histogram(judge.predict(samples), len(labels))
+    wanted, reference = material.class_weights
+    value, by_chance = total_variation(seen, wanted), expected_by_chance(wanted, len(samples.x))
+    out: dict[str, Any] = {
+        "value": value,
+        "interval": intervals.variation(value, seen, len(samples.x), material.seed),
+        "by_chance": by_chance,
+        "per_class": dict(zip(labels, seen.tolist(), strict=True)),
+        "expected": dict(zip(labels, wanted.tolist(), strict=True)),
+        "reference": reference,
+        "samples": len(samples.x),
+        "network": judge.name,
+        "resizing": judge.resizing,
+        "held_out_accuracy": judge.held_out_accuracy,
+    }
+    if by_chance > ROUGH:
+        out["warning"] = f"perfect draws of {len(samples.x):,} samples would show {by_chance:.2f}: ask for more"
+    return out | _in_groups(material, wanted, judge)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Who says of which class a sample is."""
+
+    predict: Callable[[Drawn], np.ndarray]
+    name: str
+    resizing: str
+    held_out_accuracy: float | None
+
+
+def _judge(material: Material) -> Judge:
+    """The network that was asked for, where it tells the classes of this data; the data's own classifier otherwise."""
+    asked = material.against
+    if asked is not None and asked.wanted not in (None, "classifier") and not asked.network.as_inception:
+        seen = material.features.logits
+        if seen is not None and seen.shape[1] == len(material.dataset.labels):
+
+            def predict(drawn: Drawn) -> np.ndarray:
+                logits = (material.features if drawn is material.free else asked.of(drawn)).logits
+                assert logits is not None
+                return np.asarray(logits.argmax(1).cpu())
+
+            network = asked.network
+            return Judge(predict, network.name, network.resizing, network.held_out_accuracy)
+    own = material.classifier
+    return Judge(lambda drawn: own.predict(drawn.x), own.name, own.resizing, own.held_out_accuracy)
+
+
+def _in_groups(material: Material, wanted: np.ndarray, judge: Judge) -> dict[str, Any]:
+    """The distance of every member or neighbourhood from p(y) among the classes that it stands for."""
+    if material.per in (None, "class"):
+        return {}
+    drawn, rows = wanted_rows(material)
+    predicted = judge.predict(drawn)
+    values = {}
+    for one in rows:
+        own = np.where(np.isin(np.arange(len(wanted)), one.classes), wanted, 0.0) if one.classes else wanted
+        own = own / own.sum() if own.sum() > 0 else np.isin(np.arange(len(wanted)), one.classes) / len(one.classes)
+        values[one.name] = total_variation(class_histogram(predicted[one.index], len(wanted)), own)
+    return in_groups(str(material.per), values, {one.name: len(one.index) for one in rows})

@@ -1,0 +1,115 @@
+"""Inception or classifier score: exp of the mean divergence of p(y | x) from p(y), over splits of the samples."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.data.keyed import shuffle
+from ganherd.features import cache
+from ganherd.features.material import LeftOut, Material
+from ganherd.metrics.groups import entries, in_groups, wanted_groups, wanted_rows
+from ganherd.metrics.statistics import intervals
+
+if TYPE_CHECKING:
+    from ganherd.features.classifier import Classifier
+
+SPLITS = 10
+HEAD = (
+    "the network of FID ends before its classifier: give one with --head FILE.npz, an array weight [classes, 2048] and maybe "
+    "bias; the score's authors take softmax/weights of TensorFlow's classify_image_graph_def.pb (2015-12-05) without a bias"
+)
+FEW = 100  # samples of a split: fewer cannot show many classes
+
+
+def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]:
+    """(mean, standard deviation) over the splits of logits [n, classes], taken in their order.
+
+    >>> inception_score(torch.eye(4).repeat(5, 1) * 1000, splits=1)[0]
+    4.0
+    """
+    logs = logits.double().log_softmax(1)
+    found = torch.stack([_one(part) for part in logs.tensor_split(splits)])
+    return float(found.mean()), float(found.std()) if len(found) > 1 else math.nan
+
+
+def _one(logs: Tensor) -> Tensor:
+    marginal = logs.exp().mean(0, keepdim=True).log()
+    return (logs.exp() * (logs - marginal)).nan_to_num(0.0).sum(1).mean().exp()
+
+
+def measure_classifier(material: Material) -> dict[str, Any]:
+    """By the network of the other scores if it tells classes apart, else by the classifier of the data."""
+    if _tells_classes(material):
+        fake = material.features
+        if fake.logits is not None:
+            return _measure(material, fake.logits, material.reference.beside(fake))
+    judge, x = material.classifier, material.free.x
+    beside = {"samples": len(x), "network": judge.name, "resizing": judge.resizing}
+    beside["held_out_accuracy"] = judge.held_out_accuracy
+    return _measure(material, torch.from_numpy(judge.logits(x)), beside, judge)
+
+
+def _tells_classes(material: Material) -> bool:
+    """Whether the network of the other scores may; Inception's classes are others, and it may be missing."""
+    try:
+        return not material.reference.network.as_inception
+    except LeftOut:
+        return False
+
+
+def measure_inception(material: Material) -> dict[str, Any]:
+    reference = material.reference
+    if not reference.network.as_inception:
+        raise LeftOut(f"the network here is {reference.network.name}: give --network inception and a classifier --head")
+    fake = material.features
+    if fake.logits is None:
+        raise LeftOut(HEAD)
+    beside = reference.beside(fake)
+    if reference.head is not None:
+        beside["head"] = f"{reference.head.name} (sha256 {cache.digest_of(reference.head)[:12]}…)"
+    return _measure(material, fake.logits, beside)
+
+
+def _measure(
+    material: Material, logits: Tensor, beside: dict[str, Any], judge: Classifier | None = None
+) -> dict[str, Any]:
+    """From the logits of the free samples; `judge`: whose they are, where they are not the network's."""
+    n = len(logits)
+    splits = SPLITS if n >= 2 * SPLITS else 1
+    order = torch.from_numpy(shuffle(n, "inception score", material.seed)).to(logits.device)
+    value, std = inception_score(logits[order], splits)
+    beside = {key: fact for key, fact in beside.items() if key != "real_samples"}  # nothing is compared with them
+    out = {"value": value, **beside, "splits": splits, "classes": logits.shape[1]}
+    if splits > 1:
+        how = f"{splits} splits of {n // splits:,}"
+        out |= {"std": std, "interval": intervals.around(value, std / math.sqrt(splits), how, splits - 1)}
+    if material.per:
+        out |= _judged_groups(material, judge) if judge else _groups(material)
+    if n // splits < FEW:
+        out["warning"] = f"a split has only {n // splits} samples for {logits.shape[1]} classes: ask for more"
+    return out
+
+
+def _groups(material: Material) -> dict[str, Any]:
+    """Of every class, member or neighbourhood, by the network's logits."""
+    groups = [group for group in wanted_groups(material) if group.fake.logits is not None]
+    values = [inception_score(group.fake.logits, 1)[0] for group in groups if group.fake.logits is not None]
+    return entries(str(material.per), groups, values)
+
+
+def _judged_groups(material: Material, judge: Classifier) -> dict[str, Any]:
+    """The same by the classifier of the data."""
+    if material.per == "class":
+        drawn, names = material.free, material.dataset.labels
+        rows = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names)}
+    else:
+        drawn, wanted = wanted_rows(material)
+        rows = {one.name: one.index for one in wanted}
+    logits = torch.from_numpy(judge.logits(drawn.x))
+    values = {name: inception_score(logits[index], 1)[0] for name, index in rows.items() if len(index) > 1}
+    return in_groups(str(material.per), values, {name: len(rows[name]) for name in values})

@@ -1,0 +1,65 @@
+"""Label accuracy: how often the classifier of the real data sees in a generated sample the label that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ganherd.features.material import LeftOut, Material
+from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
+from ganherd.metrics.statistics import intervals
+
+TRUSTED = 0.95  # a classifier that is right less often than this on real data gets a warning
+FEW = 100  # samples in all
+
+
+def label_accuracy(predicted: np.ndarray, asked: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
+    """The fraction of samples seen as what was asked for, in all and for every class that was asked for.
+
+    >>> label_accuracy(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]), ["cat", "dog"])
+    {'value': 0.75, 'per_class': {'cat': 0.5, 'dog': 1.0}}
+    """
+    right = predicted == asked
+    per_class = {name: float(right[asked == k].mean()) for k, name in enumerate(labels) if (asked == k).any()}
+    return {"value": float(right.mean()), "per_class": per_class}
+
+
+def measure(material: Material) -> dict[str, Any]:
+    samples, judge = material.asked, material.classifier
+    if not len(samples.x):
+        raise LeftOut("no sample carries a label")
+    found = label_accuracy(judge.predict(samples.x), samples.y, material.dataset.labels)
+    out = {
+        **found,
+        "interval": intervals.share(found["value"], len(samples.x)),
+        "samples": len(samples.x),
+        "network": judge.name,
+        "resizing": judge.resizing,
+        "held_out_accuracy": judge.held_out_accuracy,
+        "held_out_samples": judge.held_out_samples,
+    }
+    if judge.held_out_accuracy is None:
+        out["warning"] = "the data is too small to hold any out, so nobody knows how good the classifier is"
+    elif judge.held_out_accuracy < TRUSTED:
+        out["warning"] = (
+            f"the classifier itself is right on only {judge.held_out_accuracy:.1%} of held-out real samples: "
+            "read the score beside that"
+        )
+    elif len(samples.x) < FEW:
+        out["warning"] = f"{len(samples.x)} samples are few: the interval is wide"
+    return out | _in_groups(material)
+
+
+def _in_groups(material: Material) -> dict[str, Any]:
+    """Of every class that was asked for, or of every member or neighbourhood that stands for classes."""
+    if material.per is None:
+        return {}
+    if material.per == "class":
+        return asked_by_class(material)
+    drawn, rows = wanted_rows(material)
+    right = material.classifier.predict(drawn.x) == drawn.y
+    known = [one for one in rows if (drawn.y[one.index] >= 0).all()]
+    values = {one.name: float(right[one.index].mean()) for one in known}
+    return in_groups(material.per, values, {one.name: len(one.index) for one in known})

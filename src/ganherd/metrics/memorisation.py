@@ -1,0 +1,248 @@
+"""Memorisation: are samples nearer to their nearest training images than fresh real data is?
+
+Two statistics, both calibrated by held-out real data, which cannot have been learnt by heart:
+
+- `nearer`: how often a sample is nearer to the training data than a held-out one (ties count half). 0.5 is what fresh
+  data would give, 1 is learnt by heart. Samples that are smooth are near to everything, so alone it can accuse wrongly.
+- `copies`: a copy is near to ONE training image and not to the next ones. So each distance is divided by the mean of
+  those to the next neighbours, and counted where it is below the 5 % quantile of the held-out ones: 5 % by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from ganherd.data import duplicates
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Clock, Progress
+from ganherd.viz.pictures import FRAME, INK, draw_grid
+
+if TYPE_CHECKING:
+    from ganherd.features.material import Material
+
+NEXT = 5  # neighbours after the first that a distance is compared with
+BY_CHANCE = 0.05
+MOST_HELD_OUT = 2000  # rows that calibrate; more cost time and move the line little
+FEW = 200  # held-out rows below which the quantile is a guess
+FEW_SAMPLES = 100  # below which a share of 5 % is a handful
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest training rows of each row: distances [n, k], rising, and where they are."""
+
+    distance: np.ndarray  # float64 [n, k]
+    index: np.ndarray  # int64 [n, k]
+
+    @property
+    def relative(self) -> np.ndarray:
+        """[n] the first distance by the mean of the next: near 1 in a crowd, near 0 for a copy of one row."""
+        following = self.distance[:, 1:].mean(1)
+        return np.where(self.distance[:, 0] == 0, 0.0, self.distance[:, 0] / np.maximum(following, 1e-300))
+
+
+@dataclass(frozen=True)
+class Memorisation:
+    nearer: float
+    nearer_error: float  # standard error (Hanley and McNeil)
+    copies: float
+    copies_error: float  # standard error, the quantile's own included
+    ratio: float  # median distance of the samples by that of held-out data
+    samples: int
+    held_out: int
+    training: int
+    warning: str = ""
+
+    @property
+    def copied(self) -> float:
+        """The share of copies beyond what chance brings, at least 0."""
+        return max(0.0, (self.copies - BY_CHANCE) / (1 - BY_CHANCE))
+
+
+def nearest(
+    x: np.ndarray,
+    training: np.ndarray,
+    k: int = 1 + NEXT,
+    budget: int = 1 << 27,
+    progress: Progress | None = None,
+) -> Nearest:
+    """The k nearest training rows of every row, by Euclidean distance on the flattened rows; never more than `budget`
+    bytes of distances at once.
+
+    >>> nearest(np.array([[0.0, 1.0]]), np.array([[0.0, 0.0], [0.0, 3.0]]), k=1).distance.tolist()
+    [[1.0]]
+    """
+    a, b = (np.ascontiguousarray(rows.reshape(len(rows), -1), np.float32) for rows in (x, training))
+    if a.shape[1] != b.shape[1]:
+        raise UserError(f"samples of {a.shape[1]:,} numbers cannot be compared with training rows of {b.shape[1]:,}.")
+    if not np.isfinite(a).all() or not np.isfinite(b).all():
+        raise UserError("neighbours were asked of rows that hold NaN or infinity.")
+    k = min(k, len(b))
+    centre = b.mean(0, dtype=np.float64).astype(np.float32)  # small norms, so that a² + b² - 2ab loses few digits
+    a, b = a - centre, b - centre
+    b2 = np.einsum("ij,ij->i", b, b)
+    take = min(2 * k, len(b))  # some more than wanted: the rough order may err among equals
+    at_once = max(1, budget // max(4 * len(b), 16 * take * a.shape[1]))
+    distances, indices = [], []
+    clock = Clock(progress, "nearest training rows", len(a))
+    for i in range(0, len(a), at_once):
+        clock.at(i)
+        part = a[i : i + at_once]
+        rough = b2 - 2 * (part @ b.T)  # [rows, training], up to each row's own a²
+        if take < len(b):
+            near = np.argpartition(rough, take - 1, axis=1)[:, :take]
+        else:
+            near = np.broadcast_to(np.arange(len(b)), rough.shape)
+        exact = np.sqrt(((part[:, None].astype(np.float64) - b[near]) ** 2).sum(-1))  # of the few that matter
+        order = exact.argsort(1, kind="stable")[:, :k]
+        distances.append(np.take_along_axis(exact, order, 1))
+        indices.append(np.take_along_axis(near, order, 1))
+    return Nearest(np.concatenate(distances), np.concatenate(indices).astype(np.int64))
+
+
+def memorisation(samples: Nearest, held_out: Nearest, training: int) -> Memorisation:
+    """What the distances say; both sides must have been looked up in the same training rows."""
+    n, m = len(samples.distance), len(held_out.distance)
+    if not n or m < 2:
+        raise UserError("memorisation is measured against held-out real data: keep some with data.holdout.")
+    if min(samples.distance.shape[1], held_out.distance.shape[1]) < 2:
+        raise UserError("memorisation needs at least two training rows.")
+    nearer = below(samples.distance[:, 0], held_out.distance[:, 0])
+    line = float(np.quantile(held_out.relative, BY_CHANCE))
+    copies = float((samples.relative < line).mean()) if line > 0 else float((samples.relative == 0).mean())
+    middle = float(np.median(held_out.distance[:, 0]))
+    # where the line lies is known from m rows only, and moves the share that chance brings
+    error = math.sqrt(copies * (1 - copies) / n + BY_CHANCE * (1 - BY_CHANCE) / m)
+    warning = f"the line that copies lie below is known from only {m} held-out rows" if m < FEW else ""
+    if n < FEW_SAMPLES:
+        warning = f"{n} samples are few to find copies among: ask for more"
+    if line == 0:
+        warning = "held-out rows are copies of training rows already: the data has duplicates"
+    return Memorisation(
+        nearer=nearer,
+        nearer_error=_auc_error(nearer, n, m),
+        copies=copies,
+        copies_error=error,
+        ratio=float(np.median(samples.distance[:, 0])) / middle if middle > 0 else math.nan,
+        samples=n,
+        held_out=m,
+        training=training,
+        warning=warning,
+    )
+
+
+def measure_arrays(x: np.ndarray, training: np.ndarray, held_out: np.ndarray) -> tuple[Memorisation, Nearest]:
+    """The statistics of samples against training and held-out rows (pixels or features alike), and the neighbours."""
+    found = nearest(x, training)
+    return memorisation(found, nearest(held_out, training), len(training)), found
+
+
+def below(a: np.ndarray, b: np.ndarray) -> float:
+    """P(a < b) + P(a = b) / 2 over all pairs.
+
+    >>> below(np.array([1.0, 2.0]), np.array([2.0, 3.0]))
+    0.875
+    """
+    ordered = np.sort(b)
+    left, right = np.searchsorted(ordered, a, "left"), np.searchsorted(ordered, a, "right")
+    return float((len(b) - right + (right - left) / 2).mean() / len(b))
+
+
+def _auc_error(auc: float, n: int, m: int) -> float:
+    q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    spread = auc * (1 - auc) + (n - 1) * (q1 - auc**2) + (m - 1) * (q2 - auc**2)
+    return math.sqrt(max(spread, 0.0) / (n * m))
+
+
+def entry(found: Memorisation, network: str) -> dict[str, Any]:
+    """What scores.json keeps."""
+    reach = 1.96 * found.copies_error
+    out: dict[str, Any] = {
+        "value": found.copies,
+        "by_chance": BY_CHANCE,
+        "error": found.copies_error,
+        "interval": {
+            "low": max(0.0, found.copies - reach),
+            "high": min(1.0, found.copies + reach),
+            "level": 0.95,
+            "how": "normal, with the line's own error",
+        },
+        "nearer": found.nearer,
+        "nearer_error": found.nearer_error,
+        "ratio": None if math.isnan(found.ratio) else found.ratio,
+        "samples": found.samples,
+        "held_out": found.held_out,
+        "training": found.training,
+        "network": network,
+    }
+    return out | ({"warning": found.warning} if found.warning else {})
+
+
+def measure(material: Material) -> dict[str, Any]:
+    """Memorisation of the free samples, in pixels (or coordinates), against the held-out split."""
+    from ganherd.features.material import LeftOut
+
+    data = material.dataset
+    if len(data.x_test) < 2 or len(data.x) < 2:
+        raise LeftOut(
+            "memorisation is measured against held-out real data, and there is none: score a run, or give data with a "
+            "split of its own (an .npz with x_train and x_test)"
+        )
+    rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
+    held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
+    found = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
+    out = entry(found, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
+    if data.is_image and (copies := duplicates.find(data.x, data.x_test)).across:
+        out["warning"] = "; ".join([*([out["warning"]] if "warning" in out else []), copies.notes(data.kind)[-1]])
+    return out
+
+
+def _in_groups(material: Material, held_out: Nearest) -> dict[str, Any]:
+    """The same of every class, member or neighbourhood, where those are asked for."""
+    from ganherd.metrics.groups import in_groups, wanted_rows
+
+    if material.per is None:
+        return {}
+    if material.per == "class":
+        drawn, names = material.free, material.dataset.labels
+        index = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names) if (drawn.y == k).any()}
+    else:
+        drawn, rows = wanted_rows(material)
+        index = {one.name: one.index for one in rows}
+    near = nearest(drawn.x, material.dataset.x, progress=material.progress)
+    n = len(material.dataset.x)
+    each = {name: memorisation(Nearest(near.distance[i], near.index[i]), held_out, n) for name, i in index.items()}
+    counts = {name: one.samples for name, one in each.items()}
+    return in_groups(material.per, {name: one.copies for name, one in each.items()}, counts)
+
+
+def draw_neighbours(
+    x: np.ndarray, training: np.ndarray, found: Nearest, rows: int = 10, columns: int = NEXT
+) -> Image.Image:
+    """The samples that most look like copies, each beside its nearest training images; uint8 [n, C, H, W]."""
+    chosen = found.relative.argsort(kind="stable")[:rows]
+    columns = min(columns, found.index.shape[1])
+    left = draw_grid([x[i : i + 1] for i in chosen], [f"{found.relative[i]:.2f}" for i in chosen])
+    right = draw_grid([training[found.index[i, :columns]] for i in chosen])
+    gap, head, foot = 26, 28, 22
+    font, small = ImageFont.load_default(size=14), ImageFont.load_default(size=12)
+    titles = ("generated", "nearest training images, the nearest first")
+    note = f"number: distance to the nearest by the mean to the next {found.index.shape[1] - 1}; a copy has 0"
+    at = max(left.width, math.ceil(font.getlength(titles[0])) + 10) + gap
+    needed = max(
+        at + right.width, at + math.ceil(font.getlength(titles[1])) + 10, math.ceil(small.getlength(note)) + 16
+    )
+    sheet = Image.new("RGB", (needed, left.height + head + foot), "white")
+    sheet.paste(left, (at - gap - left.width, head))
+    sheet.paste(right, (at, head))
+    pen = ImageDraw.Draw(sheet)
+    pen.text((at - gap - 5, head / 2 + 2), titles[0], INK, font, anchor="rm")
+    pen.text((at + 5, head / 2 + 2), titles[1], INK, font, anchor="lm")
+    pen.text((8, sheet.height - foot / 2 - 3), note, INK, small, anchor="lm")
+    pen.line((at - gap / 2, 8, at - gap / 2, sheet.height - foot - 6), FRAME)
+    return sheet

@@ -1,0 +1,140 @@
+"""Precision, recall, density and coverage: do the neighbourhoods of the samples and of the data hold each other?
+
+Neighbourhood of a point: the ball that reaches to its k-th nearest neighbour of its own kind (Naeem et al. 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ganherd.data.keyed import shuffle
+from ganherd.features.extract import Features
+from ganherd.features.material import LeftOut, Material
+from ganherd.metrics.groups import Group, entries, wanted_groups
+from ganherd.metrics.statistics import intervals, redraws
+from ganherd.util.time_left import Clock, Progress, timed
+
+NEIGHBOURS = 5
+MOST = 10_000  # samples and data: the number that these scores are commonly given for
+CHUNK = 1024  # rows of distances at once
+FEW = 1000
+NAMES = ("precision", "recall", "density", "coverage")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The four scores of some samples."""
+
+    each: dict[str, np.ndarray]  # float64: by score the values whose mean it is, of the samples [n] or of the data [m]
+    counts: dict[str, redraws.Counts]  # what recall and coverage count, from which their errors are found
+
+    def value(self, name: str) -> float:
+        return float(self.each[name].mean())
+
+
+def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | None = None) -> Found:
+    """Measure samples [n, d] against data [m, d].
+
+    >>> x = torch.arange(20.0)[:, None]
+    >>> prdc(x, x, k=2).value("recall")
+    1.0
+    """
+    real, fake = real.double(), fake.double()
+    clock = Clock(progress, "neighbourhoods", 3)  # three passes that take about as long
+    real_radius = radius_of(real, k)
+    clock.at(1)
+    near = redraws.nearest(fake, k)
+    clock.at(2)
+    inside, nearest = torch.zeros(len(fake), device=fake.device).double(), []
+    recalled, covered = redraws.Counts(near), redraws.Counts(near)
+    for chunk, radius in zip(real.split(CHUNK), real_radius.split(CHUNK), strict=True):
+        far = torch.cdist(chunk, fake)  # [chunk, n]
+        inside += (far < radius[:, None]).sum(0)
+        nearest.append(far.min(1).values)
+        recalled.add(far, near.radius, near.reach)
+        covered.add(far, radius[:, None])
+    each = {
+        "precision": (inside > 0).double(),
+        "recall": torch.cat(recalled.hit).double(),
+        "density": inside / k,
+        "coverage": (torch.cat(nearest) < real_radius).double(),
+    }
+    counts = {"recall": recalled, "coverage": covered}
+    return Found({name: values.cpu().numpy() for name, values in each.items()}, counts)
+
+
+def radius_of(x: Tensor, k: int) -> Tensor:
+    """[n] the distance to the k-th nearest other point."""
+    return torch.cat([torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in x.split(CHUNK)])
+
+
+def equally_many(fake: Features, real: Features, seed: int) -> tuple[Features, Features]:
+    """As many of the one as of the other, at most 10,000: balls of a larger set are smaller, which would tilt recall."""
+    n = min(len(fake), len(real), MOST)
+    return some(fake, n, "prdc fake", seed), some(real, n, "prdc real")
+
+
+def some(features: Features, n: int, purpose: str, seed: int = 0) -> Features:
+    """So many of them, always the same for a purpose and a seed; all where there are no more."""
+    return features if n >= len(features) else features.rows(np.sort(shuffle(len(features), purpose, seed)[:n]))
+
+
+def _measured(material: Material) -> tuple[Features, Found]:
+    """The samples that were looked at, and all four scores of them, kept for the other three."""
+    kept = material.kept
+    if "prdc" not in kept:
+        fake, real = equally_many(material.features, material.reference.real, material.seed)
+        if len(fake) <= NEIGHBOURS:
+            raise LeftOut(f"it needs more than {NEIGHBOURS} samples and data: ask for more")
+        kept["prdc"] = (fake, prdc(real.x, fake.x, progress=material.progress))
+    found: tuple[Features, Found] = kept["prdc"]
+    return found
+
+
+def _in_groups(material: Material) -> dict[str, Any]:
+    """All four of every group, kept for the other three."""
+    kept = material.kept
+    if "prdc groups" not in kept:
+        pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
+        groups = [Group(name, fake, real) for name, (fake, real) in pairs.items() if len(fake) > NEIGHBOURS]
+        found = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
+        means = {name: [one.value(name) for one in found] for name in NAMES}
+        kept["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
+    out: dict[str, Any] = kept["prdc groups"]
+    return out
+
+
+def interval_of(name: str, found: Found, seed: int) -> dict[str, Any] | None:
+    """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
+    value, n = found.value(name), len(found.each["precision"])
+    if name == "precision":  # samples are in or out independently of each other
+        return intervals.share(value, n)
+    if name == "density":  # it is no share: it may be above 1
+        return intervals.mean(found.each[name])
+    how = f"{redraws.SUBSETS} subsets of the samples"
+    return intervals.share_with_error(value, found.counts[name].error(seed), n / NEIGHBOURS, n, how)
+
+
+def _measure(name: str) -> Callable[[Material], dict[str, Any]]:
+    def measure(material: Material) -> dict[str, Any]:
+        fake, found = _measured(material)
+        facts = {**material.reference.beside(fake), "real_samples": len(fake), "neighbours": NEIGHBOURS}
+        out = {"value": found.value(name), **facts}
+        if interval := interval_of(name, found, material.seed):
+            out["interval"] = interval
+        if material.per:
+            out |= _in_groups(material)[name]
+        if len(fake) < FEW:
+            out["warning"] = f"{len(fake):,} points are few for neighbourhoods: compare it only at the same number"
+        return out
+
+    return measure
+
+
+measure_precision, measure_recall, measure_density, measure_coverage = (_measure(name) for name in NAMES)

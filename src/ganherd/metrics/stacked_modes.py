@@ -1,0 +1,133 @@
+"""Mode coverage of stacked MNIST: three digits as red, green and blue make 1,000 modes, read by a classifier of digits.
+
+The setting of VEEGAN and PacGAN: 26,000 samples; a mode is captured by one of them; KL of the modes' shares from equal ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.metrics.modes import reverse_kl
+from ganherd.metrics.statistics import intervals
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import timed
+
+if TYPE_CHECKING:
+    from ganherd.features.classifier import Classifier
+    from ganherd.features.material import Material
+    from ganherd.util.time_left import Progress
+
+SAMPLES = 26_000
+Classify = Callable[[np.ndarray], np.ndarray]  # uint8 [n, 1, H, W] to int64 [n] in 0 … 9
+
+
+@dataclass(frozen=True)
+class StackedCoverage:
+    """Modes of 1,000 that were seen, and the KL of their shares from equal ones."""
+
+    captured: int
+    kl: float  # nats
+    by_chance: float  # about the KL that so many perfect draws show
+    samples: int
+    counts: np.ndarray  # int64 [1000]
+
+
+def stacked_coverage(x: np.ndarray, classify: Classify, block: int = 4096) -> StackedCoverage:
+    """Coverage of stacked images uint8 [n, 3, H, W]; each channel is read by a classifier of grey digits."""
+    if x.ndim != 4 or x.shape[1] != 3 or not len(x):
+        raise UserError(f"stacked digits are images [n, 3, H, W], not {list(x.shape)}.")
+    modes = np.concatenate([triple(x[i : i + block], classify) for i in range(0, len(x), block)])
+    return stacked_counts(np.bincount(modes, minlength=1000))
+
+
+def stacked_counts(counts: np.ndarray) -> StackedCoverage:
+    """
+    >>> stacked_counts(np.full(1000, 26)).captured, round(stacked_counts(np.eye(1000)[0] * 26).kl, 3)
+    (1000, 6.908)
+    """
+    n, weights = int(counts.sum()), np.full(len(counts), 1 / len(counts))
+    # a plug-in KL of n draws is too large by about (modes - 1) / 2n
+    return StackedCoverage(int((counts > 0).sum()), reverse_kl(counts, weights), (len(counts) - 1) / (2 * n), n, counts)
+
+
+def triple(x: np.ndarray, classify: Classify) -> np.ndarray:
+    n, _, height, width = x.shape
+    digits = np.asarray(classify(x.reshape(n * 3, 1, height, width))).reshape(n, 3)
+    return np.asarray(digits @ np.array([100, 10, 1]))
+
+
+def measure(material: Material, samples: int = SAMPLES) -> dict[str, Any]:
+    """Of a run as many samples as the setting has, and as many of each member where that is asked for; of a set all that it
+    holds."""
+    from ganherd.features.material import LeftOut
+
+    if len(material.dataset.shape) != 3 or material.dataset.shape[0] != 3:
+        raise LeftOut("stacked digits are images of three channels, and this is other data")
+    judge = reader(material.dataset.shape, material.progress)
+    if material.has_generators:
+        material.tell(f"drawing {samples:,} samples")
+        x = material.mixture.sample(samples, seed=material.seed, replica=material.replica).x
+    else:
+        x = material.free.x
+    found = stacked_coverage(x, judge.predict)
+    out: dict[str, Any] = {
+        "value": found.captured,
+        "of": 1000,
+        "interval": intervals.captured(found.counts, found.samples, material.seed),
+        "kl": found.kl,
+        "by_chance": found.by_chance,
+        "samples": found.samples,
+        "network": judge.name,
+        "resizing": judge.resizing,
+        "held_out_accuracy": judge.held_out_accuracy,
+    }
+    if found.samples < samples:
+        out["warning"] = f"the setting has {samples:,} samples; {found.samples:,} show fewer modes by chance alone"
+    return out | (_each(material, judge, samples) if material.per in ("member", "neighbourhood") else {})
+
+
+def _each(material: Material, judge: Classifier, samples: int) -> dict[str, Any]:
+    """Modes and KL of every member or neighbourhood, from as many samples of its own: fewer would show fewer by chance."""
+    from ganherd.metrics.groups import in_groups
+
+    per, members = str(material.per), len(material.mixture.label_of)
+    weights = np.eye(members)
+    if per == "neighbourhood":
+        cells = material.neighbourhoods or ()
+        weights = np.zeros((len(cells), members))
+        for row, cell in zip(weights, cells, strict=True):
+            row[list(cell.members)] = 1.0 if cell.weights is None else np.asarray(cell.weights)
+    found = {}
+    for number, own in enumerate(timed(list(weights), material.progress, f"modes of each {per}")):
+        alone = dataclasses.replace(material.mixture, weights=own / own.sum())
+        x = alone.sample(samples, seed=material.seed, replica=material.replica).x
+        found[str(number)] = stacked_coverage(x, judge.predict)
+    out = in_groups(per, {k: one.captured for k, one in found.items()}, {k: one.samples for k, one in found.items()})
+    out[f"per_{per}_kl"] = {k: one.kl for k, one in found.items()}
+    if per == "member":
+        best = max(found, key=lambda k: (found[k].captured, -found[k].kl))
+        out |= {"mean_member": float(np.mean([one.captured for one in found.values()])), "best_member": int(best)}
+        out["mean_member_kl"] = float(np.mean([one.kl for one in found.values()]))
+    return out
+
+
+def reader(shape: tuple[int, ...], progress: Progress | None = None) -> Classifier:
+    """The classifier that reads one channel: of MNIST at this size, or, of 8 pixels, of scikit-learn's digits."""
+    from ganherd.data.dataset import load
+    from ganherd.features.classifier import classifier_for
+    from ganherd.features.material import LeftOut
+    from ganherd.recipe.schema import Data
+
+    side = shape[1]
+    if shape[1] != shape[2]:
+        raise LeftOut(f"stacked digits are square, and these images are {shape[1]} × {shape[2]}")
+    settings = Data(source="digits") if side == 8 else Data(source="mnist", size=None if side == 28 else side)
+    try:
+        return classifier_for(load(settings), progress=progress)
+    except UserError as why:
+        raise LeftOut(f"a classifier of MNIST reads the channels; {why}") from why

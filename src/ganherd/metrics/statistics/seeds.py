@@ -1,0 +1,64 @@
+"""Scores of several replicas as one: means over the seeds, their spread, and what each seed has beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ganherd.metrics.statistics import intervals
+
+Entry = Mapping[str, Any]
+COUNTS = ("samples", "fewest", "held_out", "training", "real_samples", "held_out_samples")  # the least is claimed
+SURE = (
+    6  # seeds that agree, by the sign test: 2 ** (1 - 6) < 0.05; of fewer the spread is not known, as it is not of one
+)
+
+
+def together(
+    each: Sequence[Entry], seeds: Sequence[int], bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> dict[str, Any]:
+    """One entry out of those of the replicas, in their order; `bounds`: beyond which no value can be.
+
+    >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0, "replica": r} for r, v in enumerate((1.0, 3.0)))
+    >>> found = together([one, two], [0, 1])
+    >>> found["value"], found["per_seed"], round(found["std"], 3), found["samples"]
+    (2.0, [1.0, 3.0], 1.414, 10)
+    """
+    values = [entry["value"] for entry in each]
+    known = [value for value in values if value is not None]
+    # an interval is of one replica's samples: beside a mean of replicas stands that of their own spread
+    own = ("replica", "interval", "std", "error")
+    out = _merged([{k: v for k, v in one.items() if k not in own and not k.endswith("_interval")} for one in each])
+    deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    mean = float(np.mean(known)) if known else math.nan
+    if deviation is not None and (deviation > 1e-9 * abs(mean) or len(known) >= SURE):
+        reach = intervals.student_t(len(known) - 1) * deviation / math.sqrt(len(known))
+        how = f"Student's t over {len(known)} seeds"
+        out["interval"] = intervals.interval(max(bounds[0], mean - reach), min(bounds[1], mean + reach), how)
+    return {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)}
+
+
+def _merged(each: Sequence[Entry]) -> dict[str, Any]:
+    """Key by key: numbers become their mean, counts the least of them, and what differs otherwise is left out."""
+    out: dict[str, Any] = {}
+    for key in dict.fromkeys(key for entry in each for key in entry):
+        values = [entry.get(key) for entry in each]
+        present = [value for value in values if value is not None]
+        if not present:
+            out[key] = None
+        elif key in COUNTS or (key.endswith("_samples") and not isinstance(present[0], Mapping)):
+            out[key] = min(present)
+        elif key.endswith("_samples"):
+            out[key] = {name: min(value[name] for value in present if name in value) for name in present[0]}
+        elif all(value == present[0] for value in values):
+            out[key] = present[0]
+        elif all(isinstance(value, Mapping) for value in present):
+            out[key] = _merged(present)
+        elif key == "warning":
+            out[key] = present[0]  # one replica's is all's
+        elif all(isinstance(value, (int, float)) for value in present) and key not in ("best_member", "best_replica"):
+            out[key] = float(np.mean(present))
+    return out

@@ -1,0 +1,78 @@
+"""p(y) at sampling time: how often a mixture makes each label, by the data, all alike, or as somebody wishes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.mixture.mixture import Mixture
+
+
+def parse(text: str) -> str | dict[str, float]:
+    """`data`, `uniform`, or labels with their weights; the last `=` counts, so names may hold one.
+
+    >>> parse("uniform"), parse("cat=2,dog=0.5")
+    ('uniform', {'cat': 2.0, 'dog': 0.5})
+    """
+    if text in ("data", "uniform"):
+        return text
+    out: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, number = part.rpartition("=")
+        try:
+            weight = float(number) if equals and name.strip() else np.nan
+        except ValueError:
+            weight = np.nan
+        if not 0 <= weight < np.inf:
+            raise UserError(f"--weights {text}: write data, uniform, or a weight for each label as cat=2,dog=1.")
+        out[name.strip()] = weight
+    if not any(out.values()):
+        raise UserError(f"--weights {text}: at least one label needs a weight above zero.")
+    return out
+
+
+def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixture:
+    """The mixture with another p(y); members that stand for the same label share its weight as they did before.
+
+    Labels that are not given have none. `data` counts the data of the run, which must be there.
+    """
+    label_of, labels = mixture.label_of, mixture.labels
+    if not mixture.takes_label and not (len(labels) and (label_of >= 0).all()):
+        raise UserError("--weights is for mixtures whose members stand for labels, and those of this one do not.")
+    p = np.full(len(labels), 1.0)
+    if how == "data":
+        p = _counts(run, labels)
+    elif isinstance(how, dict):
+        p = np.zeros(len(labels))
+        for name, weight in how.items():
+            number = mixture.label_number(name)
+            assert number is not None
+            p[number] += weight
+    p = p / p.sum()
+    if mixture.takes_label:
+        return replace(mixture, label_weights=p)
+    # [replicas or 1, members]; above zero, because a label that had no weight may get some
+    each = np.maximum(np.atleast_2d(mixture.weights), 1e-300)
+    share = np.stack([np.bincount(label_of, row, minlength=len(labels)) for row in each])  # [replicas or 1, classes]
+    new = each / share[:, label_of] * p[label_of]
+    if not (new.sum(1) > 0).all():
+        raise UserError("--weights gives weight only to labels that no member stands for.")
+    new /= new.sum(1, keepdims=True)
+    return replace(mixture, weights=new if mixture.weights.ndim == 2 else new[0])
+
+
+def _counts(run: Path, labels: tuple[str, ...]) -> np.ndarray:
+    """[classes] how many training images each label has."""
+    from ganherd.data.dataset import load
+    from ganherd.runs.folder import RunFolder
+
+    data = load(RunFolder.open(run).recipe.data)
+    if data.labels != labels:
+        raise UserError(f"the data of {run} has other labels than its mixture: give the weights as cat=2,dog=1.")
+    return np.bincount(data.y[data.y >= 0], minlength=len(labels)).astype(np.float64)

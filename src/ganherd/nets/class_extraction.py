@@ -1,0 +1,105 @@
+"""One class's own nets out of a conditional GAN's: residual nets that take no label and do what those did for that class.
+
+A generator that is told the class normalises by the statistics of mixed batches; one of a single class will see only its own.
+Its gains and shifts take up the difference, layer by layer, so that the images stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ganherd.nets.common.spectral import Spectral
+from ganherd.nets.conditional import ConditionalDiscriminator, ConditionalGenerator, ConditionalNorm
+
+Named = dict[str, Tensor]  # parameters and buffers of one net
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """A batch norm of the conditional generator, with the gain and the shift of every class or one for all."""
+
+    layer: Any  # BatchNorm2d
+    gain: Tensor  # [classes, C], or [1, C]
+    shift: Tensor
+
+    def of_class(self, label: int, moments: dict[int, tuple[Tensor, Tensor]]) -> Named:
+        at, eps = label % len(self.gain), self.layer.eps
+        (mean, var), (own_mean, own_var) = moments[-1], moments[label]
+        slope = self.gain[at] / torch.sqrt(var + eps)  # [C]
+        return {
+            "weight": slope * torch.sqrt(own_var + eps),
+            "bias": self.shift[at] + slope * (own_mean - mean),
+            "running_mean": own_mean,
+            "running_var": own_var,
+            "num_batches_tracked": self.layer.num_batches_tracked.clone(),
+        }
+
+
+def generators(told: ConditionalGenerator, z: Tensor, y: Tensor) -> Iterator[Named]:
+    """For each class in y, in order, the residual generator that makes of its z what `told` makes of the batch z, y.
+
+    Both in training. The batch stands for what training draws: it has every class about as often as the data.
+    """
+    norms = _norms(told)
+    moments = _moments(told, norms, z, y)
+    state = told.state_dict()
+    others = {name for name in state if not any(name.startswith(f"{norm}.") for norm in norms)}
+    for label in y.unique().tolist():
+        own = {name: state[name].clone() for name in others}
+        for name, norm in norms.items():
+            own.update({f"{name}.{part}": value for part, value in norm.of_class(label, moments[name]).items()})
+        yield own
+
+
+def discriminator(told: ConditionalDiscriminator, label: int) -> Named:
+    """The residual discriminator of one class: its head is the conditional one's and the class's vector in one.
+
+    With spectral norm that sum is divided by its length, so logits are the same up to a factor.
+    """
+    own = {name: value.clone() for name, value in told.state_dict().items() if not name.startswith("project.")}
+    own["head.weight"] = _weight(told.head) + _weight(told.project)[label]
+    return own
+
+
+def _norms(told: ConditionalGenerator) -> dict[str, _Norm]:
+    """By their names in the residual generator."""
+    found: dict[str, _Norm] = {}
+    for name, layer in told.named_modules():
+        if isinstance(layer, ConditionalNorm):
+            found[name] = _Norm(layer.norm, layer.gain.weight.detach(), layer.shift.weight.detach())
+        elif isinstance(layer, nn.BatchNorm2d) and name.rpartition(".")[0] not in found:
+            found[name] = _Norm(layer, layer.weight.detach()[None], layer.bias.detach()[None])
+    return found
+
+
+def _moments(
+    told: ConditionalGenerator, norms: dict[str, _Norm], z: Tensor, y: Tensor
+) -> dict[str, dict[int, tuple[Tensor, Tensor]]]:
+    """Mean and variance [C] of what each norm sees: of every class, and under -1 of the whole batch."""
+    found: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
+
+    def see(name: str, _: nn.Module, inputs: tuple[Tensor]) -> None:
+        parts = {-1: inputs[0], **{label: inputs[0][y == label] for label in y.unique().tolist()}}
+        found[name] = {label: (x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)) for label, x in parts.items()}
+
+    hooks = [norm.layer.register_forward_pre_hook(partial(see, name)) for name, norm in norms.items()]
+    before = {name: value.clone() for name, value in told.named_buffers()}
+    with torch.no_grad():
+        told.train()(z, y)
+        told.load_state_dict(before, strict=False)  # it was only looked at
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def _weight(layer: nn.Module) -> Tensor:
+    """As the layer applies it."""
+    layer.eval()
+    weight: Any = layer.divided() if isinstance(layer, Spectral) else layer.weight
+    return weight.detach()  # type: ignore[no-any-return]

@@ -1,0 +1,166 @@
+"""What a discriminator looks at an image with, before it says anything: a body, from an image to features [B, `features`].
+
+Maps shrink from the image's size to about 4 px, and channels double inwards from `width` up to eight times that, so every
+size costs about the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ganherd.nets.common.blocks import leaky
+from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear
+from ganherd.util.errors import UserError
+
+Conv = type[nn.Conv2d]
+
+
+def stages(shape: tuple[int, ...], width: int) -> list[int]:
+    """The channels of the maps from the image's size down to about 4 px.
+
+    >>> stages((3, 32, 32), 64), stages((3, 128, 128), 64)
+    ([64, 128, 256, 512], [64, 128, 256, 512, 512, 512])
+    """
+    blocks = max(1, (max(shape[1:]) - 1).bit_length() - 2)
+    return [width * min(2**i, 8) for i in range(blocks + 1)]
+
+
+def attention_at(shape: tuple[int, ...]) -> int:
+    """How many halvings lie between the image and its attention: at half its size, and at 32 px for larger ones.
+
+    >>> [attention_at((3, side, side)) for side in (32, 64, 128)]
+    [1, 1, 2]
+    """
+    return max(1, (max(shape[1:]) - 1).bit_length() - 5)
+
+
+def start(module: nn.Module) -> None:
+    """The initialisation of SNGAN: Glorot, with gain √2 for the 3x3 convolutions inside of blocks; biases 0."""
+    for layer in module.modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            inner = isinstance(layer, nn.Conv2d) and layer.kernel_size != (1, 1)
+            nn.init.xavier_uniform_(layer.weight, math.sqrt(2.0) if inner else 1.0)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+class Attention(nn.Module):
+    """x + gamma * attention(x): every place looks at all others, pooled by 2; gamma starts at 0, so it begins as nothing."""
+
+    def __init__(self, channels: int, conv: Conv = nn.Conv2d) -> None:
+        super().__init__()
+        inner, half = max(1, channels // 8), max(1, channels // 2)
+        self.query = conv(channels, inner, 1, bias=False)
+        self.key = conv(channels, inner, 1, bias=False)
+        self.value = conv(channels, half, 1, bias=False)
+        self.out = conv(half, channels, 1, bias=False)
+        self.pool = nn.MaxPool2d(2, ceil_mode=True)
+        self.gamma = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, _, height, breadth = x.shape
+        query = self.query(x).flatten(2)  # [B, c/8, HW]
+        key = self.pool(self.key(x)).flatten(2)  # [B, c/8, HW/4]
+        value = self.pool(self.value(x)).flatten(2)  # [B, c/2, HW/4]
+        seen = torch.softmax(torch.bmm(query.transpose(1, 2), key), dim=2)  # [B, HW, HW/4]
+        taken = torch.bmm(value, seen.transpose(1, 2))  # [B, c/2, HW]
+        mixed: Tensor = self.out(taken.reshape(batch, -1, height, breadth))
+        return x + self.gamma * mixed
+
+
+class DownBlock(nn.Module):
+    """Half the size, by average pooling; no batch norm, so that no image's logit depends on the others of its batch."""
+
+    def __init__(self, n_in: int, n_out: int, conv: Conv) -> None:
+        super().__init__()
+        self.act1, self.act2 = leaky(), leaky()
+        self.conv1 = conv(n_in, n_in, 3, padding=1)
+        self.conv2 = conv(n_in, n_out, 3, padding=1)
+        self.pool1, self.pool2 = (nn.AvgPool2d(2, ceil_mode=True) for _ in range(2))
+        self.skip = nn.Identity() if n_in == n_out else conv(n_in, n_out, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.pool1(self.conv2(self.act2(self.conv1(self.act1(x)))))
+        out: Tensor = h + self.skip(self.pool2(x))
+        return out
+
+
+class ResidualBody(nn.Module):
+    """Blocks as in SNGAN, each of which halves the maps; a feature for each channel, summed over the last ones."""
+
+    def __init__(self, shape: tuple[int, ...], width: int, attention: bool, spectral: bool) -> None:
+        super().__init__()
+        conv, channels = SpectralConv2d if spectral else nn.Conv2d, stages(shape, width)
+        self.first = conv(shape[0], width, 3, padding=1)
+        self.blocks = nn.ModuleList(DownBlock(n_in, n_out, conv) for n_in, n_out in pairwise(channels))
+        self.before = attention_at(shape)
+        self.attention = Attention(channels[self.before], conv) if attention else nn.Identity()
+        self.act = leaky()
+        self.features = channels[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for i, block in enumerate(self.blocks):
+            x = self.attention(block(x)) if i + 1 == self.before else block(x)
+        return self.act(x).sum((2, 3))  # [B, features]
+
+
+class PlainBody(nn.Module):
+    """Convolutions in turn, 3x3 that double the channels and 4x4 that halve the maps, as SNGAN's net without blocks; every
+    number of the last maps is a feature. It takes half as much to compute as the blocks do."""
+
+    def __init__(self, shape: tuple[int, ...], width: int, attention: bool, spectral: bool) -> None:
+        super().__init__()
+        conv, channels = SpectralConv2d if spectral else nn.Conv2d, stages(shape, width)
+        halvings = len(channels) - 1
+        if min(shape[1:]) < 2**halvings:
+            raise UserError(
+                f"a discriminator with body plain halves these images {halvings} times, so no side may be below "
+                f"{2**halvings} px, and one has {min(shape[1:])}: take body residual."
+            )
+        layers: list[nn.Module] = []
+        for i, (n_in, n_out) in enumerate(pairwise([shape[0], *channels])):
+            layers += [conv(n_in, n_out, 3, padding=1), leaky()]
+            if i < halvings:
+                layers += [conv(n_out, n_out, 4, 2, 1), leaky()]
+            if attention and i + 1 == attention_at(shape):
+                layers.append(Attention(n_out, conv))
+        self.layers = nn.Sequential(*layers)
+        self.features = channels[-1] * math.prod(side >> halvings for side in shape[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers(x)
+        return out.flatten(1)  # [B, features]
+
+
+BODIES: dict[str, Callable[[tuple[int, ...], int, bool, bool], ResidualBody | PlainBody]] = {
+    "residual": ResidualBody,
+    "plain": PlainBody,
+}
+
+
+class Embodied(nn.Module):
+    """A discriminator with a body, and a head that says real or made; those that say more add to it."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        *,
+        width: int = 64,
+        attention: bool = False,
+        spectral: bool = True,
+        body: str = "residual",
+    ) -> None:
+        super().__init__()
+        self.body, self.spectral = BODIES[body](shape, width, attention, spectral), spectral
+        self.head = self.says(1)
+        start(self)
+
+    def says(self, numbers: int) -> nn.Linear:
+        """A layer that says so many numbers of the features."""
+        return (SpectralLinear if self.spectral else nn.Linear)(self.body.features, numbers)

@@ -1,0 +1,224 @@
+"""A mistake in a recipe as one sentence: where it stands, which key it is, what was meant."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from ganherd.recipe.schema import Recipe, Section, nearest
+from ganherd.recipe.yaml_lines import Lines, Path
+
+
+def sentence(error: ValidationError, data: dict[str, Any], lines: Lines, name: str) -> str:
+    """The first mistake, in the order of the file: one at a time is what a person mends."""
+    found = [_one(details, data, lines) for details in error.errors()]
+    (_, line, option), _, what = min(found)
+    return f"{option or (f'{name} line {line}' if line else name)}: {what}"
+
+
+_Place = tuple[bool, int, str]  # whether an option set it; the line in the file (0: not known); the option
+
+
+def _place(paths: list[Path], lines: Lines) -> _Place:
+    """Where the last of these keys was set: an option rather than a line, a later line rather than an earlier."""
+    places: list[_Place] = []
+    for path in paths:
+        above = [path[:length] for length in range(len(path), 0, -1)]
+        below = [p for p in lines if p[: len(path)] == path]  # `--set train.batch.x=1` made a mapping of train.batch
+        for known in [*above[:1], *below, *above]:
+            if (at := lines.get(known)) is not None:
+                places.append((True, 0, at) if isinstance(at, str) else (False, at, ""))
+                break
+    return max(places, default=(False, 0, ""))
+
+
+def _one(details: ErrorDetails, data: dict[str, Any], lines: Lines) -> tuple[_Place, int, str]:
+    """Where the mistake is, how little is known of it (of two sentences about one place the first is told), and it."""
+    kind, context = details["type"], details.get("ctx", {})
+    path, field = _find(details["loc"])
+    key = ".".join(path)
+    if kind == "recipe":  # a sentence already, with the keys that it is about
+        keys = [tuple(k.split(".")) for k in context["keys"].split()] or [path]  # none are named: the one that was read
+        return _place(keys, lines), 0, context["sentence"]
+    if kind == "extra_forbidden":
+        path = (*path, str(details["loc"][-1]))
+        return _place([path], lines), 1, f"unknown key {'.'.join(path)!r}{_meant(path)}"
+    value = _value(data, path)
+    if inner := _entry(details["loc"][len(path) :], field, value):
+        name, field, value = inner
+        key = f"{key}.{name}"
+    said = str(context.get("error", "")) if kind == "value_error" else ""
+    if said and not said.startswith("must be"):
+        return _place([path], lines), 2, f"{key} {said}"
+    hint = "" if said or not isinstance(value, str) else _hint(key, value, field)
+    what = said or f"must be {_expects(field)}"
+    return _place([path], lines), 2, f"{key or 'the recipe'} {what}, not {_show(value)}{hint}"
+
+
+def _hint(key: str, value: str, field: FieldInfo | None) -> str:
+    """The nearest choice; or, for `engine: fused`, the key that was meant."""
+    section = _section(field.annotation) if field else None
+    if section and "name" in section.model_fields:
+        return f"; did you mean {key}.name?"
+    return nearest(value, _choices(field.annotation) if field else ())
+
+
+def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
+    """The known key that a location of pydantic's begins with, without its names for the branches of unions."""
+    model: type[Section] | None = Recipe
+    path: Path = ()
+    field = None
+    for part in loc:
+        if model is None or part not in model.model_fields:
+            break
+        path, field = (*path, str(part)), model.model_fields[str(part)]
+        model = _section(field.annotation)
+    return path, field
+
+
+def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> tuple[str, FieldInfo, Any] | None:
+    """Where a location goes on into an entry of a list of mappings: the key there, and what was given for it."""
+    parts = typing.get_args(field.annotation) if field and typing.get_origin(field.annotation) is list else ()
+    section = _section(parts[0]) if parts else None
+    if section is None or len(rest) < 2 or not isinstance(value, list) or not isinstance(rest[0], int):
+        return None
+    known = {of.alias or name: of for name, of in section.model_fields.items()}
+    entry = value[rest[0]]
+    if rest[1] not in known or not isinstance(entry, dict):
+        return None
+    return str(rest[1]), known[str(rest[1])], entry.get(rest[1])
+
+
+def _section(annotation: Any) -> type[Section] | None:
+    """The section that a key holds, or may hold."""
+    kinds = [kind for kind in typing.get_args(annotation) if kind is not types.NoneType]
+    if typing.get_origin(annotation) is types.UnionType and len(kinds) == 1:
+        (annotation,) = kinds
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
+    for name, field in model.model_fields.items():
+        yield (*prefix, name)
+        if inner := _section(field.annotation):
+            yield from _keys(inner, (*prefix, name))
+
+
+def _meant(path: Path) -> str:
+    """The nearest key beside the unknown one, and a key of just that name in another section."""
+    known = list(_keys(Recipe))
+    beside = [p[-1] for p in known if p[:-1] == path[:-1]] or _listed(path[:-1])
+    near = [(*path[:-1], word) for word in _nearest(path[-1], beside)]
+    near += [p for p in known if p[-1] == path[-1] and p not in near][:1]
+    if not near:
+        leaf = difflib.get_close_matches(path[-1], [p[-1] for p in known], n=1)
+        near = [p for p in known if leaf and p[-1] == leaf[0]][:1]
+    if near:
+        return f"; did you mean {' or '.join(repr('.'.join(p)) for p in near)}?"
+    return f"; {'.'.join(path[:-1]) or 'a recipe'} has {', '.join(beside)}"
+
+
+def _listed(path: Path) -> list[str]:
+    """The keys of what a list under this key is made of.
+
+    >>> _listed(("nets", "breeds"))
+    ['generator', 'members']
+    """
+    _, field = _find(path)
+    left = [field.annotation] if field else []
+    while left:
+        annotation = left.pop()
+        if section := _section(annotation):
+            return _names(section)
+        left += typing.get_args(annotation)
+    return []
+
+
+def _names(section: type[Section]) -> list[str]:
+    """Its keys as they are written."""
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _nearest(word: str, known: list[str]) -> list[str]:
+    """The nearest of the words, and its equals: `beta` is as near to beta1 as to beta2."""
+    close = sorted(difflib.get_close_matches(word, known, n=2))
+    near = {other: difflib.SequenceMatcher(None, other, word).ratio() for other in close}
+    return [other for other in close if near[other] == max(near.values())]
+
+
+def _value(data: Any, path: Path) -> Any:
+    for part in path:
+        data = data.get(part) if isinstance(data, dict) else None
+    return data
+
+
+def _show(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "empty", True: "true", False: "false"}[value]
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    return short.repr(value)
+
+
+def _choices(annotation: Any) -> list[str]:
+    if typing.get_origin(annotation) is Literal:
+        return list(typing.get_args(annotation))
+    return [choice for part in typing.get_args(annotation) for choice in _choices(part)]
+
+
+def _expects(field: FieldInfo | None) -> str:
+    if field is None:
+        return "a mapping of sections"
+    return _kind(field.annotation, list(field.metadata))
+
+
+def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
+    """A type with its limits, in words; `or_else`: it stands beside others.
+
+    >>> _kind(int | None, [Ge(2)]), _kind(list[typing.Annotated[int, Ge(0)]], [])
+    ('a whole number of at least 2, or null', 'a list, each entry a whole number of at least 0')
+    >>> _kind(float | list[float], [])
+    'a number, or a list of such, one for each member'
+    """
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        inner = [x for part in parts[1:] for x in (part.metadata if isinstance(part, FieldInfo) else [part])]
+        return _kind(parts[0], inner, or_else)
+    if origin in (typing.Union, types.UnionType):
+        return ", or ".join(_kind(part, limits, True) for part in parts)
+    if origin is Literal:
+        return f"one of {', '.join(parts)}" if len(parts) > 1 else str(parts[0])
+    if origin is list and (section := _section(parts[0])):
+        return f"a list of mappings ({', '.join(_names(section))})"
+    if origin is list:
+        return "a list of such, one for each member" if or_else else f"a list, each entry {_kind(parts[0], [])}"
+    if origin is dict:
+        return f"a mapping of labels to {_kind(parts[1], []).removeprefix('a ').replace('number', 'numbers')}"
+    if section := _section(annotation):
+        return f"a mapping ({', '.join(section.model_fields)})"
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+    return words.get(annotation, "something else") + (_limits(limits) if annotation in (int, float) else "")
+
+
+def _limits(limits: list[Any]) -> str:
+    words = []
+    for limit in limits:
+        match limit:
+            case Ge(ge=bound):
+                words.append(f"of at least {bound:g}")
+            case Gt(gt=bound):
+                words.append(f"above {bound:g}")
+            case Le(le=bound):
+                words.append(f"at most {bound:g}")
+            case Lt(lt=bound):
+                words.append(f"below {bound:g}")
+    return " " + " and ".join(words) if words else ""

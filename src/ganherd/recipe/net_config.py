@@ -1,0 +1,145 @@
+"""What a recipe may say about the nets: generator and discriminator, breeds, and the noise that samples are made from."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from ganherd.recipe.base import Section, nearest, refuse
+
+if TYPE_CHECKING:
+    from ganherd.nets.catalog import Role
+
+Prior = Literal["normal", "uniform"]
+
+
+class Net(Section):
+    """A net by name with its settings; `package.module:Class` names a user's own."""
+
+    name: str
+    settings: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        """`mlp` is short for {name: mlp}; settings may stand beside the name."""
+        if isinstance(value, Net):
+            return value
+        if isinstance(value, str):
+            value = {"name": value}
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+            raise ValueError("must name a net, as mlp or {name: mlp, activation: tanh}")
+        inner, beside = value.get("settings"), {k: v for k, v in value.items() if k not in ("name", "settings")}
+        if not isinstance(inner, dict | None):
+            raise ValueError("must have a mapping as its settings, as {name: mlp, settings: {activation: tanh}}")
+        if twice := sorted(set(inner or {}) & set(beside)):
+            raise ValueError(f"must have its setting {twice[0]!r} once: beside the name or under settings")
+        return {"name": value["name"], "settings": _plain({**(inner or {}), **beside})}
+
+
+def _plain(value: Any) -> Any:
+    """Settings are what YAML can hold, so that a recipe can be written down and read back the same."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(
+        f"must have settings of text, finite numbers, true or false and lists of these ({value!r} is none)"
+    )
+
+
+class Breed(Section):
+    """Members that share a generator."""
+
+    generator: Net
+    members: int = Field(ge=1)
+
+
+class Nets(Section):
+    generator: Net = Field(Net(name="small"), validate_default=True)
+    discriminator: Net = Field(Net(name="small"), validate_default=True)
+    # members with different generators, as [{generator: dcgan, members: 2}, {generator: gran, members: 2}]
+    breeds: list[Breed] = []
+    latent: int = Field(32, ge=1)  # how many numbers a generator makes one sample from
+    # how they are drawn, for all or for each member: N(0, 1), or even in [-1, 1]
+    prior: Prior | Annotated[list[Prior], Field(min_length=1)] = "normal"
+
+    @property
+    def all(self) -> list[Net]:
+        return [self.generator, self.discriminator, *(breed.generator for breed in self.breeds)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_first_of_the_breeds(cls, value: Any) -> Any:
+        """Where there are breeds, nets.generator is the first one's, and need not be written twice."""
+        if isinstance(value, dict) and "generator" not in value:
+            match value.get("breeds"):
+                case [{"generator": first}, *_] | [Breed(generator=first), *_]:
+                    return {**value, "generator": first}
+        return value
+
+    @field_validator("generator", "discriminator")
+    @classmethod
+    def _in_catalog(cls, net: Net, info: ValidationInfo) -> Net:
+        role: Role = "generator" if info.field_name == "generator" else "discriminator"
+        return known(net, role, f"nets.{role}")
+
+    @field_validator("breeds")
+    @classmethod
+    def _all_in_catalog(cls, breeds: list[Breed]) -> list[Breed]:
+        return [
+            Breed(generator=known(breed.generator, "generator", f"nets.breeds.{i}.generator"), members=breed.members)
+            for i, breed in enumerate(breeds)
+        ]
+
+    @model_validator(mode="after")
+    def _one_first(self) -> Nets:
+        if self.breeds and self.generator != self.breeds[0].generator:
+            raise refuse(
+                "nets.generator nets.breeds",
+                "nets.generator is not the generator of the first of nets.breeds: leave nets.generator out",
+            )
+        return self
+
+    def each(self, members: int) -> list[tuple[Net, int]]:
+        """The generators of so many members: a net, and how many of them have it."""
+        return [(breed.generator, breed.members) for breed in self.breeds] or [(self.generator, members)]
+
+    def prior_of(self, member: int) -> Prior:
+        return self.prior[member] if isinstance(self.prior, list) else self.prior
+
+    @property
+    def alike(self) -> bool:
+        """Whether one member's generator could take another's place: one architecture, one prior."""
+        return len(self.breeds) < 2 and (isinstance(self.prior, str) or len(set(self.prior)) == 1)
+
+
+def known(net: Net, role: Role, key: str) -> Net:
+    """The named net exists and takes these settings; those not given are written out."""
+    from ganherd.nets import catalog  # here, because building nets needs recipes in turn
+
+    there = catalog.specs(role)
+    if catalog.is_foreign(net.name):
+        return net  # a user's own class is looked at only when it is trusted
+    if net.name not in there:
+        also = nearest(net.name, there)
+        raise refuse(key, f"there is no {role} {net.name!r} (there are {', '.join(there)} and your own){also}")
+    settings = there[net.name].settings
+    for name in net.settings:
+        if name not in settings:
+            hint = nearest(f"{key}.{name}", [f"{key}.{n}" for n in difflib.get_close_matches(name, settings)])
+            takes = f" ({role} {net.name} takes {', '.join(settings) or 'none'})"
+            raise refuse(f"{key}.settings.{name}", f"unknown key '{key}.{name}'{takes}{hint}")
+    full = {}
+    for name, setting in settings.items():
+        value = net.settings.get(name, setting.default)
+        try:
+            full[name] = setting.check(value)
+        except ValueError as error:
+            raise refuse(f"{key}.settings.{name}", f"{key}.{name} {error}, not {value!r}") from None
+    return Net(name=net.name, settings=full)

@@ -1,0 +1,138 @@
+"""Decide which code may be loaded that is not ganherd's own: modules that a recipe names, and TorchScript files.
+
+A run folder names nothing that is loaded without `--trust-code`. A recipe that the user writes vouches for the Python modules
+that it names. TorchScript is loaded if the package knows its sha256, or with `--trust-code`; a digest that is written next to
+the path only guards against a mix-up of files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd.nets.catalog import is_foreign
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Recipe
+from ganherd.util import files
+from ganherd.util.errors import UserError
+from ganherd.util.user_code import importable_from
+
+if TYPE_CHECKING:
+    from ganherd.mixture.mixture_files import Facts
+
+INCEPTION = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"  # sha256 of inception-2015-12-05.pt
+KNOWN_SCRIPTS = frozenset({INCEPTION})
+SCRIPT_SUFFIXES = (".pt", ".pth", ".ts")
+STATED = "#sha256="  # may follow the path of a script
+HOW = "give --trust-code (trust_code=True in Python) if you trust it."
+
+
+def script_of(network: str) -> tuple[Path, str] | None:
+    """Return the path of a TorchScript file and the sha256 stated with it ("" if none), or None for other networks.
+
+    >>> script_of("my/net.pt"), script_of("net.bin#sha256=0a"), script_of("pixels")
+    ((PosixPath('my/net.pt'), ''), (PosixPath('net.bin'), '0a'), None)
+    """
+    path, _, stated = network.partition(STATED)
+    return (Path(path).expanduser(), stated) if stated or path.endswith(SCRIPT_SUFFIXES) else None
+
+
+def read_script(path: Path, stated: str, trust_code: bool) -> tuple[bytes, str]:
+    """Return the content of a TorchScript file that may be loaded, and its sha256.
+
+    Raises:
+        UserError: The file cannot be read, is not the one that `stated` describes, or is not trusted.
+    """
+    if stated and not re.fullmatch(r"[0-9a-fA-F]{64}", stated):
+        raise UserError(f"{STATED}{stated} is no sha256: it has 64 hexadecimal digits, as sha256sum prints them.")
+    try:
+        content = files.read(path)
+    except OSError as error:
+        raise UserError(f"the network {path} cannot be read: {error.strerror}.") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if stated and digest != stated.lower():
+        raise UserError(
+            f"{path} is not the file that was stated: its sha256 is {digest[:12]}…, not {stated[:12].lower()}…."
+        )
+    if digest not in KNOWN_SCRIPTS and not trust_code:
+        raise UserError(
+            f"the network {path} is TorchScript that ganherd does not know (its sha256 is {digest[:12]}…), and TorchScript is "
+            f"code: {HOW}"
+        )
+    return content, digest
+
+
+def check_network(network: str, trust_code: bool) -> None:
+    """Refuse TorchScript that is not trusted, before anything else is done."""
+    if not trust_code and (script := script_of(network)):
+        read_script(*script, trust_code)
+
+
+def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = False) -> None:
+    """Refuse a recipe for a new run if it names code that the user has not vouched for.
+
+    Args:
+        source: Where the recipe was read from. A file in a run folder was not written by the user.
+        strange: A recipe that the user did not write names this one as its first phase.
+    """
+    if trust_code:
+        return
+    strange = strange or _is_of_a_run(source)
+    if strange and (name := next(modules_of(recipe), None)):
+        raise UserError(f"{source} belongs to a run and names {name}, which is code that is not ganherd's: {HOW}")
+    if recipe.strategy.name == "cellular":
+        try:
+            check_network(recipe.strategy.cellular.mixing.network, trust_code)
+        except UserError as error:
+            raise UserError(f"strategy.cellular.mixing.network: {error}") from error
+    if recipe.herd.first is not None and recipe.herd.start_from is None:
+        check_recipe(recipe_file.load(recipe.herd.first.recipe), recipe.herd.first.recipe, trust_code, strange)
+
+
+@contextmanager
+def vouched(recipe: Recipe) -> Iterator[None]:
+    """Import what the user's own recipe names, from its own folders, before a run folder of that recipe is opened.
+
+    Trust that comes from the recipe is for these modules. A run folder that claims to be of the recipe may list other folders
+    in `code`; a module is imported once, so those of the user stay.
+    """
+    from ganherd.nets import load_own
+
+    with importable_from(recipe.code):
+        for name in modules_of(recipe):
+            load_own(name, "module", trust_code=True)
+        yield
+
+
+def covers(recipe: Recipe, facts: Facts) -> bool:
+    """Whether the user's own recipe names every net of a mixture that is not ganherd's."""
+    nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
+    return {net.name for net in nets if is_foreign(net.name)} <= {net.name for net in recipe.nets.all}
+
+
+def vouches_for(recipe: Recipe, run: Recipe) -> bool:
+    """Whether the user's own recipe names all code that the recipe in a run folder names, and where it lies."""
+    networks = {one.strategy.cellular.mixing.network for one in (recipe, run)}
+    return set(modules_of(run)) <= set(modules_of(recipe)) and run.code == recipe.code and len(networks) == 1
+
+
+def _is_of_a_run(source: Any) -> bool:
+    """Return whether a recipe is a file in a run folder, at any depth; a broken link for a run.json makes one, too."""
+    if not isinstance(source, (str, Path)) or not Path(source).is_file():
+        return False
+    places = (Path(os.path.abspath(source)), Path(source).resolve())
+    return any(os.path.lexists(folder / "run.json") for place in places for folder in place.parents)
+
+
+def modules_of(recipe: Recipe) -> Iterator[str]:
+    """Yield every `package.module:name` that training this recipe would import."""
+    cellular = recipe.strategy.cellular
+    named = [net.name for net in recipe.nets.all]
+    if recipe.strategy.name == "cellular":
+        named += [cellular.mixing.score, cellular.mixing.network, cellular.rewire_by or ""]
+    yield from (name for name in named if is_foreign(name) and not script_of(name))

@@ -1,0 +1,149 @@
+"""YAML text to plain data that knows the line of each key, and plain data back to YAML text.
+
+Nothing but text, numbers, true, false, null, lists and mappings comes out, as with `yaml.safe_load`; but numbers and
+truth values are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and `1:30` is not ninety.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from ganherd.util.errors import UserError
+
+Path = tuple[str, ...]
+Lines = dict[Path, int | str]  # where each key stands: a line of the file, or the option that set it
+
+_TAG = "tag:yaml.org,2002:"
+_DIGITS = list("-+.0123456789")
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+)
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$")
+_MOST_VALUES = 20_000  # aliases of aliases can make a short file enormous
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what any reader, of YAML 1.1 or 1.2, could take for something other than text."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _class in (_Loader, _Dumper):
+    _class.add_implicit_resolver(_TAG + "int", _INT, _DIGITS)
+    _class.add_implicit_resolver(_TAG + "float", _FLOAT, _DIGITS)
+_Loader.add_implicit_resolver(_TAG + "bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(_TAG + "null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(_TAG + "merge", re.compile(r"<<$"), ["<"])
+_Dumper.add_representer(list, lambda dumper, value: dumper.represent_sequence(_TAG + "seq", value, flow_style=True))
+
+
+def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
+    """The data of the text and the line of each key in it; None for a text without any.
+
+    `name` is what messages call the text; an option of the command line has no lines to tell.
+
+    >>> read("train:\\n  batch: 32", "a.yaml")
+    ({'train': {'batch': 32}}, {('train',): 1, ('train', 'batch'): 2})
+    """
+    at = _Where(name, option)
+    loader = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        return _Reader(loader, at).read(node) if node else (None, {})
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UserError(f"{at.line(line)}: a character that YAML does not allow ({error.character:#x})") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        problem = " ".join((error.problem or error.context or "it cannot be read").split())
+        tab = "; indent with spaces, not with tabs" if "\\t" in problem else ""
+        raise UserError(f"{at.line(line)}: this is not YAML: {problem}{tab}") from None
+    except RecursionError:
+        raise UserError(f"{name} is nested too deeply for a recipe") from None
+    finally:
+        if loader:
+            loader.dispose()
+
+
+@dataclass(frozen=True)
+class _Where:
+    name: str
+    option: bool
+
+    def line(self, number: int) -> str:
+        return self.name if self.option else f"{self.name} line {number}"
+
+
+class _Reader:
+    """Walks the nodes of one document; each is read where it stands, so each key has its line."""
+
+    def __init__(self, loader: _Loader, at: _Where) -> None:
+        self.loader, self.at, self.lines = loader, at, Lines()
+        self.open: set[int] = set()  # nodes being read, to see one that holds itself
+        self.count = 0
+
+    def read(self, node: yaml.Node) -> tuple[Any, Lines]:
+        return self.value(node, ()), self.lines
+
+    def wrong(self, node: yaml.Node, problem: str) -> UserError:
+        return UserError(f"{self.at.line(node.start_mark.line + 1)}: {problem}")
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        self.count += 1
+        if id(node) in self.open or self.count > _MOST_VALUES:
+            raise self.wrong(node, "its aliases (*name) make it endless; write the values out")
+        kinds = {yaml.ScalarNode: "str int float bool null", yaml.SequenceNode: "seq", yaml.MappingNode: "map"}
+        if node.tag.removeprefix(_TAG) not in kinds[type(node)].split():
+            raise self.wrong(node, f"the tag {node.tag.replace(_TAG, '!!')} has no place in a recipe")
+        self.open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return dict(self.items(node, path))
+            if isinstance(node, yaml.SequenceNode):
+                return [self.value(inner, (*path, str(i))) for i, inner in enumerate(node.value)]
+            return self.loader.construct_object(node)
+        except (ValueError, OverflowError):  # !!int x, or a number of thousands of digits
+            raise self.wrong(node, f"{node.value[:40]!r} is not a number") from None
+        finally:
+            self.open.discard(id(node))
+
+    def items(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, Any]]:
+        """The entries of a mapping, those merged in (<<) first. A key is the text that stands there, so 7 is '7'."""
+        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key, value in node.value:
+            if key.tag == _TAG + "merge":
+                for other in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
+                    if not isinstance(other, yaml.MappingNode):
+                        raise self.wrong(key, "'<<' merges mappings only")
+                    yield from self.value(other, path).items()
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                raise self.wrong(key, "a key must be a word, not a list or a mapping")
+            if key.value in own:
+                dotted, first = ".".join((*path, key.value)), own[key.value][0].start_mark.line + 1
+                raise self.wrong(key, f"the key {dotted!r} is there twice, first in line {first}; keep one")
+            own[key.value] = key, value
+        for word, (key, value) in own.items():
+            self.lines[(*path, word)] = key.start_mark.line + 1
+            yield word, self.value(value, (*path, word))
+
+
+def write(data: dict[str, Any]) -> str:
+    """The data as YAML, keys in their order, lists on one line.
+
+    >>> write({"name": "off", "lr": [1e-4, 0.5]})
+    "name: 'off'\\nlr: [0.0001, 0.5]\\n"
+    """
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))

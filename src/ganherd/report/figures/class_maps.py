@@ -1,0 +1,107 @@
+"""What a network sees in the samples of several runs: t-SNE beside the data, and shares of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ganherd.data.keyed import shuffle
+from ganherd.features.material import Drawn
+from ganherd.metrics.histogram import class_histogram, expected_by_chance, total_variation
+from ganherd.report.figures.figure_runs import Compared, LeftOut, Tell
+from ganherd.scoring import maps as drawing
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+    from ganherd.features.extract import Features
+    from ganherd.features.real_features import Reference
+    from ganherd.viz.pictures import Picture
+
+MAPPED = 1000  # of the data, and of each run
+COUNTED = 10_000  # samples of each run for the classes
+
+
+def tsne(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+    """The paper's Figures 10 and 11: one map of data and samples, all together and a panel for each."""
+    data = _images(runs)
+    reference = _reference(data, tell)
+    rows = np.sort(shuffle(len(data.x), "rows of a map", seed)[:MAPPED])
+    real = reference.real.rows(rows)
+    groups = {"data": real.x.cpu().numpy()}
+    for run in runs:
+        groups[run.name] = _features(run, reference, MAPPED, seed, tell).x.cpu().numpy()
+    tell(f"t-SNE of {sum(map(len, groups.values())):,} rows, some seconds")
+    at = drawing.embed(groups, seed, most=MAPPED)
+    what = f"features of {reference.network.name}, seed {seed}"
+    nearest = _overlap(groups)
+    told = "; ".join(f"{name} {100 * share:.0f} %" for name, share in nearest.items())
+    caption = (
+        f"t-SNE of {len(real):,} rows of the data and as many samples of each run at most, {what}. Data whose nearest other "
+        f"row is a sample, which would be half of it where both are alike: {told}."
+    )
+    yield "map", caption, drawing.draw_map(at, f"{data.name}: data and samples", together=False)
+
+
+def classes(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+    """The paper's Figure 14, with the distance of each histogram from the data's."""
+    data = _images(runs)
+    if len(data.labels) < 2:
+        raise LeftOut("the data has no classes")
+    from ganherd.features.classifier import classifier_for
+
+    judge = classifier_for(data, progress=tell)
+    own = data.y[data.y >= 0]
+    expected = np.bincount(own, minlength=len(data.labels)) / len(own)
+    shares = {}
+    for run in runs:
+        tell(f"classes of {COUNTED:,} samples of {run.name}")
+        seen = class_histogram(judge.predict(run.mixture.sample(COUNTED, seed=seed).x), len(data.labels))
+        shares[f"{run.name} (TVD {total_variation(seen, expected):.3f})"] = seen
+    chance = expected_by_chance(expected, COUNTED)
+    right = "" if judge.held_out_accuracy is None else f" (right on {100 * judge.held_out_accuracy:.1f} % held out)"
+    caption = (
+        f"Classes that {judge.name}{right} sees in {COUNTED:,} samples of each run, seed {seed}. TVD: total variation "
+        f"distance from the shares of the data (marks); perfect draws would show about {chance:.3f}."
+    )
+    yield "classes", caption, drawing.draw_histograms(shares, data.labels, expected, f"{data.name}: classes seen")
+
+
+def _images(runs: Sequence[Compared]) -> Dataset:
+    data = runs[0].dataset
+    others = [run for run in runs if (run.dataset.shape, run.dataset.labels) != (data.shape, data.labels)]
+    if others:
+        raise LeftOut(f"{others[0].name} was trained on other data than {runs[0].name}")
+    if not data.is_image:
+        raise LeftOut("it is for images, and these are points")
+    return data
+
+
+def _reference(data: Dataset, tell: Tell) -> Reference:
+    """The data's own classifier, or pixels: Inception takes minutes on a CPU, for a picture."""
+    from ganherd.features.real_features import Reference
+
+    return Reference(data, progress=tell)
+
+
+def _features(run: Compared, reference: Reference, count: int, seed: int, tell: Tell) -> Features:
+    tell(f"{count:,} samples of {run.name}")
+    sample = run.mixture.sample(count, seed=seed)
+    return reference.of(Drawn(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member)), run.name)
+
+
+def _overlap(groups: dict[str, np.ndarray]) -> dict[str, float]:
+    """Of each group but the first: how often the nearest row to one of the first, itself left out, is of that group when
+    the two are put together; by features, not by the map."""
+    from sklearn.neighbors import NearestNeighbors
+
+    (_, real), *others = groups.items()
+    out = {}
+    for name, x in others:
+        n = min(len(real), len(x))
+        both = np.concatenate([real[:n], x[:n]])
+        found = NearestNeighbors(n_neighbors=2, n_jobs=1).fit(both).kneighbors(real[:n], return_distance=False)
+        other = np.where(found[:, 0] == np.arange(n), found[:, 1], found[:, 0])
+        out[name] = float((other >= n).mean())
+    return out

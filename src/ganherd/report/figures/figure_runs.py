@@ -1,0 +1,123 @@
+"""Runs as figures read them: each with its name, its records, its data and its mixture, loaded when a figure asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.recipe.schema import Recipe
+
+_MOST_RECORDS = 4000  # at least so many are read of a longer run: a curve shows fewer
+Tell = Callable[[str], None]
+# told apart by lightness too; the data itself is grey
+COLOURS = ("#3b82f6", "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c", "#5b6470")
+
+
+class LeftOut(Exception):
+    """A figure cannot be drawn of these runs, for this reason; the others can."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One of the runs."""
+
+    name: str
+    folder: RunFolder
+    trust_code: bool
+    datasets: dict[str, Dataset]  # loaded once for all runs, by their settings
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return self.folder.recipe
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        from ganherd.features.extract import best_device
+        from ganherd.mixture.mixture import load
+
+        return load(self.folder.path, self.trust_code).to(best_device())
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        from ganherd.data.dataset import load
+
+        key = self.recipe.data.model_dump_json()
+        if key not in self.datasets:
+            self.datasets[key] = load(self.recipe.data)
+        return self.datasets[key]
+
+    @cached_property
+    def kind(self) -> str:
+        """What its data are, in a word, also where they are not here."""
+        try:
+            return self.dataset.kind
+        except UserError:
+            return "examples"
+
+    @cached_property
+    def metrics(self) -> list[dict[str, object]]:
+        return self.folder.metrics(_MOST_RECORDS)
+
+    def recorded(self, name: str, *also: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return epochs [T] and values [T, replicas, members] of the records that hold it; T is 0 if none does.
+
+        Args:
+            also: Names that the records must hold, too.
+        """
+        lines = [line for line in self.metrics if all(_is_of_members(line, own) for own in (name, *also))]
+        seeds, members = self.recipe.herd.seeds, len(lines[0][name]) if lines else 0  # type: ignore[arg-type]
+        if members % seeds or any(len(line[own]) != members for line in lines for own in (name, *also)):  # type: ignore[arg-type]
+            raise UserError(
+                f"{self.folder.metrics_path} holds records of different herds, which ganherd did not write."
+            )
+        epochs = np.array([float(str(line["epoch"])) for line in lines])
+        values = np.array([[float(value) for value in line[name]] for line in lines])  # type: ignore[attr-defined]
+        return epochs, values.reshape(len(lines), seeds, members // seeds)
+
+
+def _is_of_members(line: Mapping[str, object], name: str) -> bool:
+    """Whether a record says when it was made, and holds a number of every member."""
+    values = line.get(name)
+    numbers = values if isinstance(values, list) else [None]
+    return all(
+        type(value) in (int, float) or value in ("nan", "inf", "-inf") for value in [line.get("epoch"), *numbers]
+    )
+
+
+def left_out(whys: Mapping[str, str], figure: str, tell: Tell) -> str:
+    """Tells which runs are not in a figure, and why; the sentences for its caption.
+
+    >>> left_out({"one": "it has one member"}, "spread", print)
+    spread: one is left out: it has one member
+    ' one is left out: it has one member.'
+    """
+    sentences = [f"{name} is left out: {why}" for name, why in whys.items()]
+    for sentence in sentences:
+        tell(f"{figure}: {sentence}")
+    return "".join(f" {sentence}." for sentence in sentences)
+
+
+def opened(runs: Sequence[str | Path], names: Sequence[str] | None, trust_code: bool) -> list[Compared]:
+    """The runs by the names that they are given, or by those of their folders."""
+    if not runs:
+        raise UserError("name at least one run.")
+    if names is not None and len(names) != len(runs):
+        raise UserError(f"there are {len(names)} names for {len(runs)} runs: give each one.")
+    own = list(names) if names is not None else [Path(run).resolve().name for run in runs]
+    if len(set(own)) < len(own):
+        own = [str(run) for run in runs]
+    if len(set(own)) < len(own):
+        raise UserError("a run is named twice: compare runs that are different.")
+    shared: dict[str, Dataset] = {}
+    return [Compared(name, RunFolder.open(run), trust_code, shared) for name, run in zip(own, runs, strict=True)]

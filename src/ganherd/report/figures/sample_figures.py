@@ -1,0 +1,99 @@
+"""Samples of several runs: points over the data's, a row for each data set; images of every member, a picture for each run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ganherd.metrics.modes import POINTS, coverage, modes_of
+from ganherd.report.figures.figure_runs import Compared, LeftOut, Tell, left_out
+from ganherd.util.errors import UserError
+from ganherd.viz import pictures
+from ganherd.viz.pictures import INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ganherd.data.dataset import Dataset
+    from ganherd.viz.pictures import Picture
+
+PER_ROW, PER_MEMBER = 12, 24  # images
+
+
+def points(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+    """The paper's Figures 3 and 4: the data, and beside it what runs on it have learned."""
+    flat = [run for run in runs if not run.mixture.is_image]
+    if not flat:
+        raise LeftOut("it is for points in the plane, and these are images")
+    from matplotlib.figure import Figure
+
+    by_data: dict[str, list[Compared]] = {}
+    for run in flat:
+        by_data.setdefault(run.dataset.digest, []).append(run)
+    columns = 1 + max(len(each) for each in by_data.values())
+    figure = Figure(figsize=(3.5 * columns, 4.2 * len(by_data)), layout="constrained")
+    grid = figure.subplots(len(by_data), columns, squeeze=False)
+    for row, each in zip(grid, by_data.values(), strict=True):
+        data = each[0].dataset
+        _panel(row[0], data, np.empty((0, 2)), f"{data.name}, {len(data.x):,} points")
+        for axes, run in zip(row[1:], each, strict=False):
+            tell(f"{POINTS:,} points of {run.name}")
+            x = run.mixture.sample(POINTS, seed=seed).x
+            _panel(axes, data, x, f"{run.name}{_captured(x, data)}")
+        for axes in row[1 + len(each) :]:
+            axes.set_visible(False)
+    many = any(run.mixture.replicas > 1 for run in flat)
+    caption = f"The training data (grey) and {POINTS:,} samples of each mixture (blue), seed {seed}, not chosen"
+    caption += "; of the first replica." if many else "."
+    images = {run.name: "its data are images" for run in runs if run not in flat}
+    yield "points", caption + left_out(images, "points", tell), figure
+
+
+def _captured(x: np.ndarray, data: Dataset) -> str:
+    """How many modes these are, where they are known."""
+    try:
+        found = coverage(x, modes_of(data))
+    except UserError:
+        return ""
+    return f": {found.captured} of {found.modes} modes,\n{100 * found.high_quality:.1f} % high quality"
+
+
+def _panel(axes: Axes, data: Dataset, x: np.ndarray, title: str) -> None:
+    pictures.scatter(axes, x, data.x)
+    axes.set_title(title, color=INK, fontsize=9.5, loc="left")
+    axes.xaxis.label.set_fontsize(9)
+    axes.tick_params(colors=INK, labelsize=8, length=2)
+    axes.spines[:].set_color(INK)
+    axes.spines[:].set_alpha(0.25)
+
+
+def grids(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+    """The paper's Figures 15 to 20: images of the members of each run, those that GAM-II calls the best marked."""
+    seen = [run for run in runs if run.mixture.is_image]
+    if not seen:
+        raise LeftOut("it is for images, and these are points")
+    for run in seen:
+        mixture = run.mixture
+        shown = min(mixture.members, pictures.MOST_ROWS // 2)
+        tell(f"{PER_MEMBER} images of each of {shown} members of {run.name}")
+        rows, names = [], []
+        for member in range(shown):
+            x = mixture.alone(member).sample(PER_MEMBER, seed=seed).x
+            rows += [x[:PER_ROW], x[PER_ROW:]]
+            names += [_name(run, member), ""]
+        of = f" of {mixture.members}" if shown < mixture.members else ""
+        caption = f"{run.name}: {PER_MEMBER} images of each of {shown}{of} members, seed {seed}, not chosen."
+        name = re.sub(r"[^\w.-]+", "-", run.name).strip("-.") or "run"
+        yield f"samples-{name}", caption, pictures.draw_grid(rows, names)
+
+
+def _name(run: Compared, member: int) -> str:
+    """Short enough for the edge of a grid."""
+    mixture = run.mixture
+    mixed = len(mixture.breeds) > 1
+    best = mixture.winner is not None and (mixture.winner.member, mixture.winner.replica) == (member, 0)
+    name = f"{member} {mixture.generator(member)[0].net.name}" if mixed else f"member {member}"
+    return name + (" (best)" if best else "")

@@ -1,0 +1,210 @@
+"""A grid on the page: who meets whom, whose genes took over, what every neighbourhood is worth, where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ganherd.recipe.mixture_scores import FIELDS, more_is_better
+from ganherd.recipe.strategy_config import Cellular
+from ganherd.report.gather import Story
+from ganherd.report.html import Safe, count, duration, figure, join, number, percent, table, tag
+from ganherd.runs import profile, staleness
+from ganherd.strategies.cellular import topology
+from ganherd.strategies.cellular.history import lineage, lineage_picture
+from ganherd.strategies.cellular.history.topology_picture import draw_topology
+from ganherd.strategies.cellular.topology import Topology
+
+_MOST_TOPOLOGIES = 4
+_MOST_LINES = 150  # of a table
+_ABOUT = {  # the routines of an iteration, as the paper's Table IV has them
+    "gather": "snapshots of the neighbourhoods",
+    "evaluate": "fitness, all against all",
+    "update": "the training steps",
+    "train": "records, looks, pictures and checkpoints between them",
+    "mutate": "what mutates once an iteration",
+    "replace": "tournaments, copies, and who gives way",
+    "mixture": "samples, features, and the weights' evolution",
+}
+
+
+def cells(story: Story) -> Safe:
+    """Empty for runs of other strategies."""
+    strategy = story.recipe.get("strategy") or {}
+    if strategy.get("name") != "cellular":
+        return Safe("")
+    settings = Cellular.model_validate(strategy.get("cellular") or {})
+    parts = [
+        _topologies(story, settings),
+        _stale(story),
+        _genes(story, settings),
+        _neighbourhoods(story),
+        _profile(story),
+    ]
+    return tag("section", tag("h2", "Cells and their neighbours"), *parts)
+
+
+def _stale(story: Story) -> Safe:
+    """Where ranks went on apart."""
+    if not (found := staleness.staleness(story.events)):
+        return Safe("")
+    told = f"Ranks did not wait for each other: {staleness.in_words(found)}. Genes are drawn as if they had."
+    return tag("p", told, cls="caption")
+
+
+def _topologies(story: Story, settings: Cellular) -> Safe:
+    """Those of the whole run, in their order; the neighbourhood of the best cell is in colour."""
+    found = list(_wirings(story, settings))
+    best = story.grid.best[0] if story.grid and len(found) < 2 else None
+    shown = [
+        figure(
+            draw_topology(wiring, best if best is not None and best < len(wiring) else None, title),
+            f"wire{i}",
+            "points",
+        )
+        for i, (title, wiring) in enumerate(found[:_MOST_TOPOLOGIES])
+    ]
+    more = len(found) - len(shown)
+    rest = tag("p", f"{more:,} more changes of the neighbourhoods in events.jsonl.", cls="small") if more > 0 else ""
+    return join([tag("div", *shown, cls="pair"), rest])
+
+
+def _wirings(story: Story, settings: Cellular) -> Iterator[tuple[str, Topology]]:
+    rows, columns = settings.grid
+    if settings.rewire_by is None:  # a function of the user's own says it by events alone: a report executes nothing
+        yield "", _first_wiring(settings)
+    for event in story.events:
+        if event.get("event") == "rewire":
+            name = str(event.get("topology", ""))
+            on_grid = name.startswith(("torus", "moore", "isolated")) and settings.topology != "graph"
+            shape = (rows, columns) if on_grid else (0, 0)
+            told = f"from iteration {number(event.get('iteration', 0) + 1)}: {name}"
+            yield told, topology.from_lists(name, event["neighbours"], *shape)
+
+
+def _first_wiring(settings: Cellular) -> Topology:
+    rows, columns = settings.grid
+    return topology.build(settings.topology, rows, columns, settings.neighbours, settings.graph)
+
+
+def _genes(story: Story, settings: Cellular) -> Safe:
+    """The grid over time: founders, fitness, and what mutates."""
+    n, p = settings.cells, settings.population
+    g, d = (lineage.lineage(story.events, kind, n, p) for kind in ("g", "d"))
+    if not len(g.iterations):
+        return tag("p", "No iteration is over yet.", cls="soft")
+    parts: list[Any] = [tag("h3", "Genes of the generators"), tag("p", _told(story, g, settings), cls="caption")]
+    if settings.selection:
+        parts.append(figure(lineage_picture.draw_grids(g, _first_wiring(settings)), "genes", "wide"))
+        parts.append(figure(lineage_picture.draw_founders(g), "founders", "wide"))
+    maps = [
+        ("fitness of the generators", g.fitness, g.iterations),
+        ("… of the discriminators", d.fitness, d.iterations),
+    ]
+    for name, kind in (("lr_g", "generators"), ("lr_d", "discriminators")):
+        rates = np.array(lineage.of_records(story.events, name, n, p), np.float64)
+        if len(rates) and np.ptp(rates) > 0:  # where they never change there is nothing to see
+            maps.append((f"learning rates of the {kind}", rates, _at(story, name)))
+    for i, (title, values, at) in enumerate(maps):
+        drawn = lineage_picture.draw_map(values, at, "", log="fitness" in title)
+        parts += [tag("h3", title), figure(drawn, f"map{i}", "wide")]
+    if chosen := lineage.of_records(story.events, "loss", n, p):
+        drawn = lineage_picture.draw_choices(chosen, _at(story, "loss"))
+        parts += [tag("h3", "losses of the generators"), figure(drawn, "losses-drawn", "wide")]
+    if counts := lineage.drawn_losses(story.events, n, p):
+        about = "Drawn anew for every batch. The line is the whole grid, a dot one cell."
+        drawn = lineage_picture.draw_shares(counts, g.iterations[-len(next(iter(counts.values()))) :])
+        parts += [tag("h3", "losses of the generators"), tag("p", about, cls="caption")]
+        parts.append(figure(drawn, "losses-drawn", "wide"))
+    return join(parts)
+
+
+def _told(story: Story, found: lineage.Lineage, settings: Cellular) -> str:
+    times = count(len(found.iterations), "iteration")
+    first = " Of the first replica." if story.replicas > 1 else ""
+    if not settings.selection:
+        return f"{times.capitalize()} without selection: every cell goes on with its own nets.{first}"
+    left = len(np.unique(found.founder[-1]))
+    moved = float((found.source != np.arange(settings.cells)).mean())
+    return (
+        f"{times.capitalize()}. The number and colour of a cell name the one in which the genes of its generator began: "
+        f"{left} of {settings.cells} lines are left. {percent(moved)} of the time a cell's generator came from a "
+        f"neighbour, {percent(float(found.replaced.mean()))} of the time the one that was trained stayed.{first}"
+    )
+
+
+def _at(story: Story, name: str) -> np.ndarray:
+    """[events] the iterations whose events have that name."""
+    return np.array([int(event["iteration"]) for event in story.events if event.get(name)], np.int64)
+
+
+def _neighbourhoods(story: Story) -> Safe:
+    """What the mixtures of all cells are worth, the best first."""
+    if story.grid is None:
+        return Safe("")
+    grid, worst = story.grid, float("inf")
+    own = [one for one in grid.all if one.replica == 0]
+    sign = -1 if more_is_better(grid.by) else 1
+    own.sort(key=lambda one: worst if (value := grid.judged(one)) is None else sign * value)
+    rows = []
+    third = "KID" if any(one.kid is not None for one in own) else "" if grid.by in FIELDS else grid.by
+    for one in own[:_MOST_LINES]:
+        best = one.cell == story.grid.best[0]
+        name = join([one.cell, " ", tag("span", "the result", cls="pill good")]) if best else one.cell
+        mixed = ", ".join(
+            f"{member} ({weight:.0%})"
+            for member, weight in zip(one.members, one.weights, strict=True)
+            if weight > 0.005
+        )
+        more = [number(one.kid, 5) if third == "KID" else number(one.value)] if third else []
+        rows.append([name, number(one.fid), number(one.tvd), *more, mixed])
+    seen = f"{number(story.grid.samples)} samples of each generator, seen by {story.grid.network}"
+    wanted = f"{grid.by}, of which {'more' if sign < 0 else 'less'} is better"
+    text = f"Chosen by {wanted}, on {seen}." + (" Of the first replica." if story.replicas > 1 else "")
+    head = ("cell", "FID", "TVD", *([third] if third else []), "members and their weights")
+    left = len(own) - len(rows)
+    return join(
+        [
+            tag("h3", "Mixtures of the neighbourhoods"),
+            tag("p", text, cls="caption"),
+            table(head, rows, right=(1, 2, 3) if third else (1, 2)),
+            tag("p", f"{left:,} more in mixture.json.", cls="small") if left > 0 else "",
+        ]
+    )
+
+
+def _profile(story: Story) -> Safe:
+    spent = profile.total(story.metrics)
+    if not spent:
+        return Safe("")
+    ends, about = _iterations(story), ""
+    if ends:
+        about = f"Over {ends:,.4g} iterations, up to step {number(story.metrics[-1]['step'])}; on the right the mean of one."
+    whole = sum(spent.values()) or 1.0
+    rows = [
+        [name, _ABOUT.get(name, ""), duration(s), percent(s / whole), _brief(s / ends) if ends else "–"]
+        for name, s in spent.items()
+    ]
+    rows.append([tag("b", "all"), "", duration(whole), percent(1.0), _brief(whole / ends) if ends else "–"])
+    head = ("routine", "what it is", "time", "share", "an iteration")
+    caption = tag("p", about, cls="caption") if about else ""
+    return join([tag("h3", "Where the time went"), caption, table(head, rows, right=(2, 3, 4))])
+
+
+def _iterations(story: Story) -> float:
+    """How many iterations the records cover, which are written at steps of their own; 0 where none is over."""
+    ends = [e for e in story.events if e.get("event") in ("replacement", "evaluation")]
+    if not ends:
+        return 0.0
+    span = ends[-1]["step"] / (ends[-1]["iteration"] + 1)
+    return float(story.metrics[-1]["step"] / span)
+
+
+def _brief(seconds: float) -> str:
+    """
+    >>> _brief(0.0123), _brief(2.5), _brief(0.000012)
+    ('12.3 ms', '2.50 s', '0.0 ms')
+    """
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"

@@ -1,0 +1,171 @@
+"""The herd's own story on the page: what happened along the steps, and how each member stands."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ganherd.report.gather import Member, Story
+from ganherd.report.html import Safe, join, number, percent, plain, table, tag
+from ganherd.report.score_section import per_class
+from ganherd.util.progress import words
+
+_KINDS = {
+    "nan": "bad",
+    "diverged": "bad",
+    "alarm": "warn",
+    "repair": "warn",
+    "lost": "warn",
+    "calm": "good",
+    "finish": "good",
+    "start": "busy",
+    "resume": "busy",
+}
+_COLOURS = {"bad": "var(--bad)", "warn": "var(--warn)", "good": "var(--good)", "busy": "var(--busy)", "": "var(--soft)"}
+_MEETINGS = ("swap", "share", "tournament", "replacement", "evaluation", "mixture", "exchange")  # are told elsewhere
+_COUNTED = ("checkpoint", *_MEETINGS)  # too many to be told one by one
+_MOST_LINES = 200  # of a table
+
+
+def events(story: Story) -> Safe:
+    head = tag("h2", "What happened")
+    if not story.events:
+        return tag("section", head, tag("p", "Nothing has been recorded yet.", cls="soft"))
+    kinds = Counter((str(e.get("event", "?")), event_name(e)) for e in story.events)
+    pills = join(_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items())
+    told = [e for e in story.events if e.get("event") not in _COUNTED]
+    rows = [_event_row(story, e) for e in told[:_MOST_LINES]]
+    more = len(told) - len(rows)
+    return tag(
+        "section",
+        head,
+        tag("div", pills, cls="pills"),
+        _timeline(story),
+        table(("step", "event", "member", "details"), rows, right=(0,)) if rows else "",
+        tag("p", f"{more:,} more in events.jsonl.", cls="small") if more > 0 else "",
+    )
+
+
+def event_name(event: Mapping[str, Any]) -> str:
+    """What happened in a word or two: alarms by their names, and when they are over.
+
+    >>> [event_name({"event": kind, "what": "dead_critic"}) for kind in ("alarm", "calm")], event_name({"event": "nan"})
+    (['dead critic', 'dead critic over'], 'nan')
+    """
+    kind, what = str(event.get("event", "?")), event.get("what")
+    if kind not in ("alarm", "calm") or not isinstance(what, str):
+        return kind
+    return words(what) + (" over" if kind == "calm" else "")
+
+
+def _pill(kind: str, text: str) -> Safe:
+    return tag("span", text, cls=f"pill {_KINDS.get(kind, '')}")
+
+
+def _event_row(story: Story, event: Mapping[str, Any]) -> list[Any]:
+    kind = str(event.get("event", "?"))
+    told = {"step", "event", "member", "name", "versions", "profile"} | (
+        {"what"} if kind in ("alarm", "calm") else set()
+    )
+    details = plain({k.replace("_", " "): v for k, v in event.items() if k not in told})
+    return [number(event.get("step")), _pill(kind, event_name(event)), _whose(story, event), details]
+
+
+def _whose(story: Story, event: Mapping[str, Any]) -> str:
+    """The member that an event is about, with its label; nothing where it is about none."""
+    member = event.get("member")
+    name = str(event.get("name") or "").removeprefix("member ")
+    if not name and isinstance(member, int):
+        own = story.members[member] if 0 <= member < len(story.members) else None
+        name = f"{member}" + (f" ({own.label})" if own and own.label else "")
+    return name
+
+
+def _timeline(story: Story) -> Safe:
+    """A dot for each event along the steps, those that matter most drawn last, on top; a faint tick where members met."""
+    known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
+    steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]
+    end = max(steps, default=0) or 1
+    met = [e for e in known if e.get("event") in _MEETINGS]
+    ticks = [
+        f'<line x1="{x / 4}%" x2="{x / 4}%" y1="10" y2="24" stroke="var(--soft)" opacity="0.4"/>'
+        for x in dict.fromkeys(round(4 + 392 * e["step"] / end) for e in met)  # no two at one place
+    ]
+    dots = []
+    order = ("", "busy", "good", "warn", "bad")
+    shown = [e for e in known if e.get("event") not in _MEETINGS]
+    for event in sorted(shown[:2000], key=lambda e: order.index(_KINDS.get(str(e.get("event")), ""))):
+        rank = _KINDS.get(str(event.get("event")), "")
+        whose = f", member {name}" if (name := _whose(story, event)) else ""
+        title = tag("title", f"{event_name(event)}{whose}, step {number(event['step'])}")
+        x = 1 + 98 * event["step"] / end
+        dots.append(f'<circle cx="{x:.2f}%" cy="17" r="{5 if rank else 3}" fill="{_COLOURS[rank]}">{title}</circle>')
+    kinds = ", ".join(dict.fromkeys(event_name(e) for e in met))
+    return Safe(
+        '<svg class="timeline" role="img" aria-label="events along the steps">'
+        f'<line x1="1%" x2="99%" y1="17" y2="17" stroke="var(--line)" stroke-width="2"/>{"".join(ticks)}{"".join(dots)}'
+        f'<text x="1%" y="42">step 0</text><text x="99%" y="42" text-anchor="end">step {number(end)}</text></svg>'
+        + (tag("p", f"Faint ticks: {kinds}.", cls="small") if met else "")
+    )
+
+
+def members(story: Story) -> Safe:
+    if not story.members:
+        return Safe("")
+    many = max(m.replica for m in story.members) > 0
+    known = {m.label for m in story.members}
+    accuracy, spread = (
+        found if known & found.keys() else {}
+        for found in (per_class(story, n) for n in ("label_accuracy", "diversity"))
+    )
+    bred = any(m.generator for m in story.members)
+    paced = any(m.steps is not None for m in story.members)
+    head = [
+        "member",
+        *(["replica"] if many else []),
+        *(["generator"] if bred else []),
+        "label",
+        "weight",
+        *(["own steps"] if paced else []),
+        "generator loss",
+        "discriminator loss",
+    ]
+    head += [*(["recognised"] if accuracy else []), *(["diversity"] if spread else []), "troubles"]
+    rows = []
+    for m in story.members[:_MOST_LINES]:
+        # the scores are the first replica's
+        own = m.label if m.replica == 0 else None
+        first = join([m.number, " ", tag("span", "best", cls="pill good", title="by GAM-II")]) if m.winner else m.number
+        row: list[Any] = [
+            first,
+            *([m.replica] if many else []),
+            *([m.generator] if bred else []),
+            m.label or "–",
+            percent(m.weight),
+            *([number(m.steps)] if paced else []),
+        ]
+        row += [_loss(m, m.loss_g), _loss(m, m.loss_d)]
+        row += [percent(accuracy.get(own or ""))] if accuracy else []
+        row += [number(spread.get(own or ""))] if spread else []
+        row.append(_troubles(m))
+        rows.append(row)
+    right = tuple(i for i, name in enumerate(head) if name not in ("label", "generator"))
+    more = len(story.members) - len(rows)
+    rest = tag("p", f"{more:,} more members.", cls="small") if more > 0 else ""
+    return tag("section", tag("h2", "Members"), table(head, rows, right=right), rest)
+
+
+def _loss(member: Member, value: float | None) -> str:
+    """Its last loss; a member that is well and has none was at rest."""
+    return "–" if value is not None and math.isnan(value) and not member.troubles else number(value)
+
+
+def _troubles(member: Member) -> Any:
+    """How often it was ill, and whether it still is."""
+    if not member.troubles:
+        return "–"
+    if member.ill:
+        return tag("span", f"{member.troubles}, now: {', '.join(member.ill)}", cls="pill warn")
+    return tag("span", f"{member.troubles}, over", cls="pill")

@@ -1,0 +1,105 @@
+"""The numbers of the page: scores with what they were measured with, losses, and how the classes compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ganherd.report.gather import Story
+from ganherd.report.html import Safe, figure, join, number, table, tag
+from ganherd.scoring import METRICS
+from ganherd.scoring.score_table import networks_told, remarks, shown, value
+from ganherd.viz import charts
+
+
+def scores(story: Story) -> Safe:
+    head = tag("h2", "Scores")
+    names = [
+        *(name for name in METRICS if name in story.scores),
+        *(name for name in story.scores if name not in METRICS),
+    ]
+    entries = {k: story.scores[k] for k in names if isinstance(story.scores[k], Mapping) and k != "skipped"}
+    if not entries:
+        how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
+        return tag("section", head, tag("p", f"Not scored yet: {how}.", cls="soft"))
+    rows, warnings = [], []
+    for name, entry in entries.items():
+        metric = METRICS.get(name)
+        title = name.replace("_", " ")
+        what = [title, tag("span", metric.about if metric else "", cls="about")]
+        rows.append(
+            [
+                join(what),
+                tag("span", shown(name, entry), cls="value"),
+                "" if metric is None else _best(name, metric.best, entry),
+                number(entry.get("samples")),
+                tag("span", entry.get("network", "–"), cls="network"),
+                number(entry.get("seed")),
+                "; ".join(remarks(entry, name)),
+            ]
+        )
+        if entry.get("warning"):
+            warnings.append(f"{title}: {entry['warning']}")
+    skipped = story.scores.get("skipped")
+    left_out = skipped.items() if isinstance(skipped, Mapping) else ()
+    warnings += [f"{name.replace('_', ' ')} is left out: {why}" for name, why in left_out]
+    titles = ("score", "value", "perfect", "samples", "network", "seed", "beside it")
+    fed = join(tag("p", line, cls="small") for line in networks_told(entries))
+    notes = join(tag("p", note, cls="note") for note in warnings)
+    return tag("section", head, table(titles, rows, right=(1, 2, 3, 5), cls="scores"), fed, notes)
+
+
+def _best(name: str, best: float, entry: Mapping[str, object]) -> str:
+    """What a perfect mixture would have: all of them, where they are counted.
+
+    >>> _best("modes", math.inf, {"of": 15}), _best("ais", math.inf, {}), _best("fid", 0.0, {})
+    ('15', 'the higher', '0')
+    """
+    if "of" in entry:
+        return number(entry["of"])
+    if math.isinf(best):
+        return "the higher"
+    return value(name, best) if value(name, best).endswith("%") else f"{best:g}"
+
+
+def losses(story: Story) -> Safe:
+    about = "Every member thin, their mean bold; a dashed red line where a member was noticed or repaired."
+    panels = [figure(charts.draw_losses(story.metrics, story.events, [key]), key) for key in ("loss_g", "loss_d")]
+    return tag("section", tag("h2", "Losses"), tag("p", about, cls="caption"), tag("div", join(panels), cls="pair"))
+
+
+def classes(story: Story) -> Safe:
+    figures = []
+    if spread := per_class(story, "diversity"):
+        of = str(story.scores["diversity"].get("network", "pixels"))
+        figures.append(figure(charts.draw_diversity(spread, of), "diversity", _width(spread)))
+    if accuracy := per_class(story, "label_accuracy"):
+        drawn = charts.draw_bars(accuracy, title="recognised as the label asked for")
+        figures.append(figure(drawn, "accuracy", _width(accuracy)))
+    if seen := per_class(story, "histogram"):
+        expected = story.scores["histogram"].get("expected")
+        drawn = charts.draw_histogram(
+            {k: v or 0.0 for k, v in seen.items()}, expected if isinstance(expected, Mapping) else None
+        )
+        figures.append(figure(drawn, "classes", _width(seen)))
+    if not figures:
+        return Safe("")
+    of_classes = any(m.label for m in story.members) or set(spread) & set(story.labels)
+    about = "Diversity: 1 is as varied as the data; far below it, a member repeats itself."
+    if not of_classes:
+        about = "No member stands for a class: how varied their samples are together, and the classes that are seen in them."
+    title = "Class by class" if of_classes else "Variety and classes of the samples"
+    return tag("section", tag("h2", title), tag("p", about, cls="caption"), tag("div", join(figures), cls="bars"))
+
+
+def _width(bars: Mapping[str, object]) -> str:
+    """Charts of few classes stand side by side; those of many take the whole width."""
+    return "wide" if len(bars) > charts.FEW else ""
+
+
+def per_class(story: Story, name: str) -> dict[str, float | None]:
+    entry = story.scores.get(name)
+    found = entry.get("per_class") if isinstance(entry, Mapping) else None
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(k): float(v) if isinstance(v, (int, float)) else None for k, v in found.items()}

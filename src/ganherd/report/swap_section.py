@@ -1,0 +1,28 @@
+"""Who met whom, on the page: where members swapped nets, for how long each two of them trained together."""
+
+from __future__ import annotations
+
+from ganherd.report.gather import Story
+from ganherd.report.html import Safe, count, figure, number, tag
+
+
+def meetings(story: Story) -> Safe:
+    swaps = [e for e in story.events if e.get("event") == "swap"]
+    if not swaps or not story.members:
+        return Safe("")
+    from ganherd.strategies.gap.gap import who_met
+    from ganherd.viz.meeting_map import draw_who_met
+
+    each = sum(m.replica == 0 for m in story.members)
+    steps = story.metrics[-1].get("step") if story.metrics else None
+    counts = who_met(story.events, len(story.members), steps)[:each, :each]  # replicas never meet
+    what = str(swaps[0].get("what", "nets"))
+    text = f"{count(len(swaps), 'swap').capitalize()} of {what}, from step {number(swaps[0].get('step'))} to "
+    text += f"{number(swaps[-1].get('step'))}. Both kinds of nets are named after the slot in which they began"
+    text += "; of the first replica." if each < len(story.members) else "."
+    return tag(
+        "section",
+        tag("h2", "Who met whom"),
+        tag("p", text, cls="caption"),
+        figure(draw_who_met(counts), "met", "points"),
+    )

@@ -1,0 +1,286 @@
+"""Checkpoints: safetensors and JSON, cut by member, written aside, checked by sha256, and never half there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from ganherd.comm.ranks import Ranks, together
+from ganherd.herd.state import ROWS, Rows, State, bytes_per_member, named, unnamed
+from ganherd.runs.facts import refuse_state
+from ganherd.runs.folder import steps
+from ganherd.runs.records import plain
+from ganherd.util import tensor_file
+from ganherd.util.errors import UserError
+from ganherd.util.files import read_json
+
+_BLOCK = 64  # members in a file …
+_BYTES = 1 << 28  # … if they take no more than this: a file is made in memory
+_OTHERS = (
+    8  # buffers and what is remembered of members take at most so many times the bytes of their weights and moments
+)
+_FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
+
+
+class Damaged(Exception):
+    """A checkpoint that is not what was written; the message says which and how."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint that was read and found whole."""
+
+    path: Path
+    step: int
+    state: State
+    facts: dict[str, Any]
+
+
+def save(
+    folder: Path,
+    step: int,
+    state: State,
+    nets: Mapping[str, Rows],
+    facts: Mapping[str, Any],
+    ranks: Ranks | None = None,
+) -> Path:
+    """Writes everything aside, puts it on the disk, then renames: a reader sees the whole checkpoint or none.
+
+    Each rank writes its own members; the first one renames when all have. `facts` are those of the whole herd.
+    """
+    ranks = ranks or Ranks.alone(len(state["set.seed"]))
+    target = folder / f"step-{step:08d}"
+    aside = folder / f".{target.name}.new"
+
+    def begin() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+
+    def complete() -> None:
+        # plain() now, so that the check is over exactly what will be read back
+        names = {"names": sorted(state), "files": dict(sorted(files.items()))}
+        whole = plain({**facts, "step": step, "members": ranks.size, **names})
+        _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
+        _settle(aside)
+        if target.exists():  # the same step again: what lies there was found damaged
+            _remove(target)
+        aside.rename(target)
+        _settle(folder)
+
+    try:
+        ranks.every(lambda: begin() if ranks.is_first else None)
+        written = ranks.every(lambda: _write_members(aside, state, nets, ranks.own))
+        files = {name: digest for each in written for name, digest in each.items()}
+        ranks.every(lambda: complete() if ranks.is_first else None)
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return target
+
+
+def _write_members(aside: Path, state: State, nets: Mapping[str, Rows], members: Sequence[int]) -> dict[str, str]:
+    """The files of these members, named after their numbers in the whole herd, with the sha256 of each."""
+    files = {}
+    most = max(1, min(_BLOCK, _BYTES // bytes_per_member(state)))
+    edges = [row for row in range(1, len(members)) if members[row] != members[row - 1] + 1]
+    for start, stop in pairwise([0, *edges, len(members)]):  # members in a row
+        for first in range(start, stop, most):
+            rows = slice(first, min(first + most, stop))
+            name = f"herd-{members[rows.start]:03d}-{members[rows.stop - 1]:03d}.safetensors"
+            block = named(nets, {k: v[rows] for k, v in state.items()})
+            content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in block.items()})
+            files[name] = hashlib.sha256(content).hexdigest()
+            _write(aside / name, content)
+    return files
+
+
+def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = None) -> Checkpoint:
+    """Reads and verifies a checkpoint, whole or only some members; raises `Damaged`.
+
+    A kind of net that is not among `nets` is left out: who asks for discriminators alone need not know the generators.
+    """
+    facts = read_facts(path)
+    names = [name for name in facts["names"] if name[:2] not in ("g.", "d.") or name[0] in nets]
+    blocks = []
+    for name, digest in facts["files"].items():
+        match = _FILE.fullmatch(name)
+        if not match:
+            raise Damaged(f"{path.name} names a file {name!r} that no checkpoint has")
+        first, last = int(match[1]), int(match[2])
+        rows = None if members is None else [m - first for m in members if first <= m <= last]
+        if rows == []:
+            continue
+        blocks.append((first, rows, name, digest))
+    parts: list[State] = []
+    for _, rows, name, digest in sorted(blocks):
+        try:
+            part = unnamed(nets, tensor_file.read(path / name, digest, partial(_check_shapes, nets, name)), names)
+        except OSError as error:
+            raise Damaged(f"{path.name}/{name} cannot be read: {error.strerror}") from error
+        except tensor_file.Unfit as error:
+            raise Damaged(f"{path.name}/{name} {error}") from error
+        except (KeyError, ValueError, RuntimeError, IndexError, TypeError) as error:
+            raise Damaged(f"{path.name}/{name} does not hold this herd ({error})") from error
+        parts.append(part if rows is None else {k: v[rows] for k, v in part.items()})
+    state = {name: torch.cat([part[name] for part in parts]) for name in names}
+    if "g.ema" in state:
+        state.setdefault("g.ema.t", state["g.adam.t"].clone())  # one that was written before averages counted
+    return Checkpoint(path, int(facts["step"]), state, facts)
+
+
+def _check_shapes(nets: Mapping[str, Rows], file: str, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not of this file's members, by their declared shapes and types alone."""
+    match = _FILE.fullmatch(file)
+    assert match is not None  # see `load`
+    rows = int(match[2]) - int(match[1]) + 1
+    known, others = 0, 0  # bytes of rows whose shape the nets tell, and of all else
+    for name, value in tensors.items():
+        of_breed = name.count("/") == 2  # rows of some of the members
+        if not value.ndim or (len(value) > rows if of_breed else len(value) != rows):
+            raise tensor_file.Unfit(f"does not hold {rows} members: see {name[:80]}")
+        whole, _, own = name.partition("/")
+        kind, _, what = whole.partition(".")
+        if what in ROWS and kind in nets:
+            shape = nets[kind].shape_of(own)
+            if shape is None or tuple(value.shape[1:]) != shape or not value.is_floating_point():
+                raise tensor_file.Unfit(f"does not hold this herd: {name[:80]} has another shape or type")
+            known += value.nbytes
+        else:
+            others += value.nbytes
+    if others > _OTHERS * known + _BYTES:
+        raise tensor_file.Unfit("does not hold this herd: what it remembers of the members has another shape")
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The JSON half, verified."""
+    try:
+        facts = read_json(path / "state.json")
+        check = facts.pop("check")
+    except OSError as error:
+        raise Damaged(f"{path.name}/state.json cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise Damaged(f"{path.name}/state.json is not what was written") from error
+    if check != _check(facts):
+        raise Damaged(f"{path.name}/state.json is not what was written (its sha256 differs)")
+    try:
+        refuse_state(facts)
+    except ValueError as error:
+        raise Damaged(f"{path.name}/state.json is not what ganherd writes ({error})") from None
+    if path.name != path_of(path.parent, facts["step"]).name:
+        raise Damaged(f"{path.name}/state.json is of another step, {facts['step']}")
+    return dict(facts)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def newest(
+    folder: Path,
+    nets: Mapping[str, Rows],
+    members: Sequence[int] | None = None,
+    not_after: int | None = None,
+    records: Mapping[str, Path] | None = None,
+) -> tuple[Checkpoint, list[str]]:
+    """The newest whole checkpoint, and a sentence for each newer one that is damaged.
+
+    `records`: the files of lines that a checkpoint counts on; one that has lost lines cannot be gone on with.
+    """
+    damaged: list[str] = []
+    for step in reversed([step for step in steps(folder) if not_after is None or step <= not_after]):
+        try:
+            found = load(path_of(folder, step), nets, members)
+            _check_records(found, records or {})
+            return found, damaged
+        except Damaged as error:
+            damaged.append(str(error))
+    why = f": {damaged[0]}" if damaged else ""
+    raise UserError(f"there is no whole checkpoint in {folder}{why}; train again from the start with another --run.")
+
+
+def newest_of_all(
+    folder: Path, nets: Mapping[str, Rows], ranks: Ranks, records: Mapping[str, Path]
+) -> tuple[Checkpoint, list[str]]:
+    """The same for the members of each rank, out of one checkpoint: the newest that no rank finds damaged."""
+    members = None if ranks.everyone.size == 1 else ranks.own
+    counted = records if ranks.is_first else {}
+    not_after, damaged = None, []
+    while True:
+        found, sentences = together(ranks.everyone, partial(newest, folder, nets, members, not_after, counted))
+        damaged += [sentence for own in ranks.told(sentences) for sentence in own]
+        steps_found = ranks.told(found.step)
+        if len(set(steps_found)) == 1:
+            return found, list(dict.fromkeys(damaged))
+        not_after = min(steps_found)
+
+
+def _check_records(found: Checkpoint, records: Mapping[str, Path]) -> None:
+    for name, path in records.items():
+        try:
+            wanted = int(found.facts["bytes"][name])
+        except (KeyError, TypeError, ValueError):
+            raise Damaged(f"{found.path.name} does not say how many bytes of {path.name} belong to it") from None
+        there = path.stat().st_size if path.exists() else 0
+        if there < wanted:
+            raise Damaged(f"{found.path.name} counts on {wanted:,} bytes of {path.name}, which has only {there:,}")
+
+
+def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
+    """Keeps the newest `keep`, those named (the best, the last good one), and what each of them would roll back to."""
+    known = steps(folder)
+    kept = {*known[-keep:], *also}
+    for step in [step for step in known if step in kept]:
+        with suppress(Damaged):
+            kept.add(read_facts(path_of(folder, step)).get("last_good"))
+    for step in known:
+        if step not in kept:
+            _remove(path_of(folder, step))
+
+
+def sweep(folder: Path) -> None:
+    """Removes what a process left that was killed while it wrote or removed a checkpoint."""
+    for left in folder.glob(".step-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Out of sight first, so that a kill leaves no half of it behind."""
+    hidden = path.with_name(f".{path.name}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _check(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _settle(folder: Path) -> None:
+    """A rename is on the disk only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,205 @@
+"""A run's folder: what lies where, and readers for it that execute nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Recipe
+from ganherd.runs import facts, json_lines
+from ganherd.util import files
+from ganherd.util.errors import UserError
+
+_FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
+_NOT_OURS = ("tensorboard", "wandb")  # folders that ganherd does not write itself; W&B links to its last run
+
+
+class RunFolder:
+    """Paths and readers of one run.
+
+    >>> RunFolder("runs/00001-digits").metrics_path.name
+    'metrics.jsonl'
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.recipe_path = self.path / "recipe.yaml"
+        self.info_path = self.path / "run.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.events_path = self.path / "events.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.samples = self.path / "samples"
+        self.mixture = self.path / "mixture"
+        self.scores_path = self.path / "scores.json"
+        self.report_path = self.path / "report.html"
+
+    @property
+    def first(self) -> RunFolder:
+        """Of a recipe of two phases: the folder of the first one, beside this one."""
+        own = self.path if self.path.name else self.path.resolve()
+        return RunFolder(own.with_name(f"{own.name}-first"))
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """An existing run, or one clear sentence."""
+        folder = cls(path)
+        if not folder.path.is_dir():
+            if folder.first.info_path.is_file():
+                raise UserError(
+                    f"{folder.path} is in its first phase ({folder.first.path}): the command that began it goes on with "
+                    f"--run {folder.path}."
+                )
+            raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
+        if not folder.info_path.is_file() or not folder.recipe_path.is_file():
+            raise UserError(f"{folder.path} is not a run folder: it has no run.json and recipe.yaml.")
+        files.refuse_odd_files(folder.path, _NOT_OURS)
+        return folder
+
+    @classmethod
+    def create(cls, path: str | Path) -> RunFolder:
+        """A folder of its own for a new run; an empty one that is there already will do."""
+        folder = cls(path)
+        folder.refuse_existing()
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"the run folder {folder.path} cannot be made: {error.strerror}.") from error
+        return folder
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with it."""
+        return f"ganherd train --resume {shlex.quote(str(self.path))}"
+
+    def refuse_existing(self) -> None:
+        try:
+            taken = self.path.exists() and (not self.path.is_dir() or not self._is_free())
+        except OSError as error:
+            raise UserError(f"the run folder {self.path} cannot be looked at: {error.strerror}.") from error
+        if taken:
+            raise UserError(f"{self.path} exists already; choose another --run, or go on with `{self.again}`.")
+
+    def _is_free(self) -> bool:
+        """Whether it holds nothing, or only what a process left that was killed before it had written run.json."""
+        names = {path.name for path in self.path.iterdir()}
+        return not names or (".lock" in names and all(name in _FIRST or name.startswith(files.NEW) for name in names))
+
+    @property
+    def recipe(self) -> Recipe:
+        return recipe_file.load(self.recipe_path)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        try:
+            info = files.read_json(self.info_path)
+        except (OSError, ValueError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise UserError(f"{self.info_path} cannot be read ({why}); is {self.path} a run folder?") from error
+        if not isinstance(info, dict):
+            raise UserError(f"{self.info_path} does not hold a JSON object; is {self.path} a run folder?")
+        try:
+            facts.refuse_run(info)
+        except ValueError as error:
+            raise UserError(
+                f"{self.info_path} is not what ganherd writes ({error}); it cannot be resumed exactly."
+            ) from None
+        return info
+
+    def write_info(self, **changes: Any) -> None:
+        info = (self.info if self.info_path.exists() else {}) | changes
+        write_aside(self.info_path, json.dumps(info, indent=1) + "\n")
+
+    def metrics(self, most: int | None = None) -> list[dict[str, Any]]:
+        """Return the records; with `most`, some that are spread evenly (see `read_some`)."""
+        if most is not None:
+            return json_lines.read_some(self.metrics_path, most)
+        return list(json_lines.read_all(self.metrics_path))
+
+    def events(self) -> list[dict[str, Any]]:
+        return list(json_lines.read_all(self.events_path))
+
+    def has_written(self, ends: Mapping[str, int]) -> bool:
+        """Whether metrics and events have as many bytes as was said of them."""
+        paths = {"metrics": self.metrics_path, "events": self.events_path}
+        return all(path.is_file() and path.stat().st_size >= ends[name] for name, path in paths.items())
+
+    def latest_samples(self) -> Path | None:
+        found = sorted(self.samples.glob("step-*.png"))
+        return found[-1] if found else None
+
+    def lock(self) -> TextIO:
+        """Held while a process trains here; the system lets go of it when the process ends, however it ends."""
+        try:
+            handle = open_lock(self.path / ".lock")
+        except OSError as error:
+            raise UserError(f"nothing can be written to the run folder {self.path}: {error.strerror}.") from error
+        for patience in (0.05, 0.2, 0.5, 0.0):  # `ganherd status` holds it for a moment, to see whether it is free
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if not patience:
+                    handle.close()
+                    raise UserError(
+                        f"another process is training in {self.path}; wait for it, or choose another --run."
+                    ) from error
+                time.sleep(patience)
+            except OSError:  # a file system without locks: nothing can be said about others
+                break
+        return handle
+
+
+def open_lock(path: Path) -> TextIO:
+    """Open a file to lock it, and make it if it is not there; an OSError if anything but a file has its name."""
+    return os.fdopen(files.open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "a")
+
+
+def mixture_of(path: str | Path) -> Path:
+    """The folder of a run's mixture (which may be named itself)."""
+    folder = Path(path)
+    folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
+    if (folder / "mixture.json").exists():
+        files.refuse_odd_files(Path(path), _NOT_OURS)
+        return folder
+    run = RunFolder.open(path)
+    from ganherd.runs import checkpoint  # which imports torch: not before a folder that is no run is refused
+
+    step = max(checkpoint.steps(run.checkpoints), default=0)
+    end = f"; with --budget {step}steps it ends where it stands" if step else ""
+    raise UserError(f"there is no mixture in {path}: it is made when training ends. Go on with `{run.again}`{end}.")
+
+
+def code_of(path: Path) -> list[str]:
+    """Return the folders of a run's own modules; none for a mixture that lies outside of its run."""
+    folder = RunFolder(path)
+    return folder.recipe.code if folder.recipe_path.is_file() and folder.info_path.is_file() else []
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Replace a text file as a whole."""
+    files.write(path, text.encode("utf-8", "replace"))
+
+
+def next_path(parent: Path, name: str) -> Path:
+    """runs/00001-digits-wcgan, runs/00002-…: numbered, so that nothing is ever overwritten."""
+    found = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
+    numbers = [int(match[1]) for match in found if match]
+    return parent / f"{max(numbers, default=0) + 1:05d}-{name}"
+
+
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+
+
+def steps(checkpoints: Path) -> list[int]:
+    """The steps that have a checkpoint in that folder, oldest first."""
+    if not checkpoints.is_dir():
+        return []
+    return sorted(int(m[1]) for p in checkpoints.iterdir() if p.is_dir() and (m := _CHECKPOINT.fullmatch(p.name)))

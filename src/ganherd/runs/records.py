@@ -1,0 +1,100 @@
+"""Metrics and events as JSON lines, in step with the checkpoints: after a resume no line is there twice and none is missing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd.runs import profile
+from ganherd.util import files
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+# Two equal runs may differ in what is listed here, and in nothing else: in metrics.jsonl, events.jsonl and state.json the fields
+# that hold wall-clock time,
+CLOCK_FIELDS = frozenset({"seconds", "rate", "profile"})
+# those that say how the work was divided between processes,
+PROCESS_FIELDS = frozenset({"engine", "versions", "host", "hosts"})
+# those of state.json that follow from the length of such lines, or from how members were divided into files,
+FILE_FIELDS = frozenset({"bytes", "check", "files"})
+# and the events that are about processes, not about members.
+PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
+
+COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
+
+
+class Lines:
+    """An append-only file of JSON lines that can be cut back to where a checkpoint left it."""
+
+    def __init__(self, path: Path, keep: int | None = None, sums: bool = False) -> None:
+        """`keep`: how many bytes belong to the checkpoint that is resumed; what came after it will be written again.
+
+        `sums`: every line has the running sums of its profile, so that the last one tells them.
+        """
+        files.unshare(path)
+        # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
+        self._handle = path.open("ab", buffering=0)
+        self._one = threading.Lock()  # the thread that misses a rank tells it while the loop waits, or does not
+        if keep is not None:
+            self._handle.truncate(keep)
+            self._handle.seek(0, os.SEEK_END)
+        self._sums = profile.of_run(path) if sums else None
+
+    def write(self, line: dict[str, Any]) -> None:
+        if self._sums is not None:
+            line = profile.with_total(line, self._sums)
+            self._sums = line.get("profile", {}).get(profile.TOTAL, self._sums)
+        rest = memoryview(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
+        with self._one:
+            while rest:  # a disk that is nearly full takes a part
+                rest = rest[self._handle.write(rest) :]
+
+    def settle(self) -> int:
+        """Puts everything on the disk and says how many bytes that is."""
+        os.fsync(self._handle.fileno())
+        return self._handle.tell()
+
+    @property
+    def end(self) -> int:
+        """How many bytes were written."""
+        return self._handle.tell()
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def line_of(trainer: Trainer) -> dict[str, Any]:
+    """The numbers of all members at this step; all ranks ask for them together."""
+    line = {
+        "step": trainer.step,
+        "epoch": round(trainer.step / trainer.assembly.steps_per_epoch, 4),
+        "seconds": round(trainer.seconds, 3),
+        "rate": round(trainer.progress.rate * trainer.tally.per_step, 1),
+        **trainer.tally.means(trainer.step),
+    }
+    looked = int(trainer.ranks.gather(trainer.watch.state["watch.at"]).max())
+    if looked > trainer.tally.since:  # the last look since the last record
+        line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in trainer.watch.scores().items()}}
+    if trainer.validation:
+        line |= {name: [round(v, 5) for v in each] for name, each in trainer.validation.look().items()}
+    return line | trainer.strategy.measured()
+
+
+def plain(value: Any) -> Any:
+    """Values that strict JSON can hold: a number that is not finite becomes its name.
+
+    >>> plain({"loss": [1.0, float("nan")]})
+    {'loss': [1.0, 'nan']}
+    """
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,230 @@
+"""The best few generators of a finished run, wherever they live: searched on features computed once, kept as a mixture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from ganherd.features.extract import best_device
+from ganherd.features.material import Drawn, LeftOut
+from ganherd.metrics.statistics.verdict import Verdict, verdict
+from ganherd.recipe.mixture_scores import asked_score, more_is_better
+from ganherd.scoring.ensemble_scores import intervals_of, look_at, scores_of, value_of
+from ganherd.strategies.mixing import objectives, subset_search
+from ganherd.strategies.mixing.mixing import Score
+from ganherd.strategies.mixing.subset_search import Ensemble
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Progress, timed
+
+if TYPE_CHECKING:
+    from ganherd.features.real_features import Reference
+    from ganherd.mixture.mixture import Mixture
+
+FOLDER = "mixture-ensemble"
+Search = Literal["greedy", "evolutionary", "neighbourhoods"]
+ADVICE = {
+    "worse": "The ensemble is worse than the run's own mixture by {by}: sample the run as it is.",
+    "undecided": "Whether the ensemble is better than the run's own mixture by {by} is undecided: more samples (-n) may decide it.",
+}
+_GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as the cellular papers at the end of a run
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The ensemble of one replica. The search saw one set of samples; `before` and `after` are measured on another."""
+
+    seed: int
+    members: tuple[int, ...]  # as the search picked them
+    weights: tuple[float, ...]
+    # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    intervals: Mapping[str, Mapping[str, Any] | None]  # of `after` minus `before`
+    searched: tuple[float, float]  # what the search saw of both
+    tried: int  # mixtures
+
+    def verdict(self, name: str) -> Verdict:
+        """Whether the ensemble is better than the run's own mixture, on fresh samples."""
+        ends = self.intervals[name]
+        if ends is None or more_is_better(name):
+            return verdict(ends)
+        return verdict((-ends["high"], -ends["low"]))
+
+    def facts(self) -> dict[str, Any]:
+        """As `--json` prints them."""
+        chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
+        told = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
+        told["intervals"] = dict(self.intervals)
+        told["verdicts"] = {name: self.verdict(name) for name in self.before}
+        return {"seed": self.seed, "members": chosen, **told, "tried": self.tried}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a search, and where it lies."""
+
+    folder: Path
+    by: str
+    search: Search
+    network: str
+    samples: int  # of each generator, twice
+    generators: int
+    each: tuple[Chosen, ...]  # of every replica
+
+    def facts(self) -> dict[str, Any]:
+        own = {"mixture": str(self.folder), "by": self.by, "search": self.search, "network": self.network}
+        rows = [one.facts() for one in self.each]
+        return {**own, "samples": self.samples, "generators": self.generators, "ensembles": rows}
+
+    def __str__(self) -> str:
+        head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
+        lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
+        for one in self.each:
+            told = [f"{_told(name, one.before[name], one.after[name])}{_judged(name, one)}" for name in one.before]
+            saw = f"the search saw {_told(self.by, *one.searched)} in {one.tried:,} mixtures"
+            lines += ["", f"seed {one.seed}: {', '.join(told)} on fresh samples; {saw}", "member  weight"]
+            lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
+            lines += ADVICE.get(one.verdict(self.by), "").format(by=self.by).splitlines()
+        return "\n".join([*lines, "", str(self.folder)])
+
+
+def _told(name: str, before: float, after: float) -> str:
+    digits = 5 if name == "kid" else 3
+    return f"{name} {before:.{digits}f} → {after:.{digits}f}"
+
+
+def _judged(name: str, one: Chosen) -> str:
+    ends, digits = one.intervals[name], 5 if name == "kid" else 3
+    span = f", difference {ends['low']:+.{digits}f} to {ends['high']:+.{digits}f}" if ends else ""
+    return f" ({one.verdict(name)}{span})"
+
+
+def find(
+    run: str | Path,
+    size: int = 5,
+    by: str = "fid",
+    search: Search = "greedy",
+    samples: int = 1000,
+    seed: int = 0,
+    *,
+    network: str | None = None,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+) -> Found:
+    """Searches ensembles of at most `size` generators, in each replica its own, and writes the mixture into the run.
+
+    `by`: a score of `recipe_scores`, or a function of your own as package.module:function. `neighbourhoods`: those of a grid
+    as they are, whatever their size; their weights evolve, and the best is taken.
+    """
+    from ganherd.data.dataset import load
+    from ganherd.mixture import mixture
+    from ganherd.runs.folder import RunFolder
+    from ganherd.scoring.one_run import recorded_network, reference_for
+
+    if size < 1 or samples < 2:
+        raise UserError("an ensemble needs --size of at least 1, and -n of at least 2 samples of each generator.")
+    by = asked_score("--by", by)
+    folder = RunFolder.open(run)
+    made = mixture.load(run, trust_code)
+    if (made.label_of >= 0).any():
+        raise UserError("the members of this run stand for classes, which an ensemble would lose: sample it as it is.")
+    data = load(folder.recipe.data)
+    objectives.refuse(f"--by {by}", by, data, samples, made.takes_label, trust_code)
+    default = recorded_network(folder.scores_path, data)
+    reference = reference_for(data, network, samples, None, trust_code, progress, default)
+    try:
+        name = reference.network.name
+    except LeftOut as why:
+        raise UserError(f"--network {network}: {why}.") from why
+    target = Path(folder.path) / FOLDER
+    on_device = made.to(best_device())
+    each = tuple(
+        _of_replica(on_device, r, reference, size, by, search, samples, seed, trust_code, progress)
+        for r in range(made.replicas)
+    )
+    weights = np.zeros((made.replicas, made.members))
+    for row, one in zip(weights, each, strict=True):
+        row[list(one.members)] = one.weights
+    whole = replace(made, weights=weights if len(weights) > 1 else weights[0], winner=None, neighbourhoods=None)
+    try:
+        whole.save(target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror}.") from error
+    return Found(target, by, search, name, samples, made.members, each)
+
+
+def _of_replica(
+    made: Mixture,
+    replica: int,
+    reference: Reference,
+    size: int,
+    by: str,
+    search: Search,
+    samples: int,
+    seed: int,
+    trust_code: bool,
+    progress: Progress | None,
+) -> Chosen:
+    sets = [_drawn(made, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
+    able = sorted(set(sets[0]) & set(sets[1]))  # a generator that is no number any more is nobody's partner
+    if not able:
+        raise UserError(f"no generator of seed {made.seeds[replica]} makes samples that are numbers: train it again.")
+    looks = [look_at(made, reference, [one[m] for m in able], by, trust_code) for one in sets]
+    seen, fresh = (scores_of(made, reference, look, by, trust_code) for look in looks)
+    if progress:
+        progress(f"{search} search by {by}")
+    found = _searched(made, replica, able, seen[by], search, size, seed)
+    if not math.isfinite(found.score):
+        raise UserError(
+            f"--by {by}: it is no finite number for any mixture of seed {made.seeds[replica]}; choose another."
+        )
+    own = made.weights_of(replica)[able]
+    if not own.sum() > 0:
+        raise UserError(
+            f"the mixture of seed {made.seeds[replica]} is of generators that are no numbers: train it again."
+        )
+    old, new = torch.from_numpy(own / own.sum()), found.weights
+    picked = [number for number in found.picked if float(new[number]) > 0]
+    return Chosen(
+        made.seeds[replica],
+        tuple(able[number] for number in picked),
+        tuple(float(new[number]) for number in picked),
+        {name: value_of(name, score, old) for name, score in fresh.items()},
+        {name: value_of(name, score, new) for name, score in fresh.items()},
+        intervals_of(made, reference, looks[1], by, trust_code, (old, new)),
+        (value_of(by, seen[by], old), value_of(by, seen[by], new)),
+        found.evaluations,
+    )
+
+
+def _searched(
+    made: Mixture, replica: int, able: list[int], score: Score, search: Search, size: int, seed: int
+) -> Ensemble:
+    if search == "greedy":
+        return subset_search.greedy(score, len(able), size)
+    if search == "evolutionary":
+        return subset_search.evolutionary(score, len(able), size, smallest=1, seed=seed)
+    if made.neighbourhoods is None:
+        raise UserError("only a grid of cells has neighbourhoods: choose --search greedy or evolutionary.")
+    each = [one.members for one in made.neighbourhoods.all if one.replica == replica]
+    known = [[able.index(member) for member in members if member in able] for members in each]
+    return subset_search.neighbourhoods(score, len(able), [near for near in known if near], _GENERATIONS, _SIGMA, seed)
+
+
+def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progress | None) -> dict[int, Drawn]:
+    """Samples of every member alone that makes any."""
+    found: dict[int, Drawn] = {}
+    for member in timed(range(made.members), progress, "drawing samples of every generator"):
+        try:
+            drawn = made.alone(member).sample(samples, seed=seed, replica=replica)
+        except UserError:  # not finite
+            continue
+        if np.isfinite(drawn.x).all():
+            found[member] = Drawn(drawn.x, drawn.y, drawn.member)
+    return found

@@ -1,0 +1,209 @@
+"""The pictures of a run: what its samples are beside the data, as PNG and SVG in the run's folder.
+
+Made by `ganherd score` and `ganherd report`, and shown by the report; `about.json` says of what each was made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.data.keyed import shuffle
+from ganherd.features.material import Drawn, LeftOut
+from ganherd.util import files
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Progress
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+    from ganherd.features.real_features import Reference
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.viz.pictures import Picture
+
+FOLDER, ABOUT = "pictures", "about.json"
+MAPPED = 1000  # samples on a t-SNE map, and as many of the data: more take minutes and show no more
+PANELS = 8  # of a coverage picture: the mixture and its first members
+POINTS = 2500
+NAMES = ("map", "map-classes", "classes", "coverage", "neighbours")
+LARGEST = 8 << 20  # bytes of a picture that a report takes in
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One picture as a page needs it."""
+
+    name: str
+    caption: str
+    png: bytes
+
+
+def make(
+    run: Path,
+    mixture: Mixture,
+    dataset: Dataset,
+    reference: Reference | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    again: bool = False,
+) -> list[Path]:
+    """Draws what fits the data into RUN/pictures, unless it is there already for this mixture; the files it wrote."""
+    from ganherd.viz.pictures import save
+
+    folder = Path(run) / FOLDER
+    key = {"step": int(mixture.step), "seed": seed, "data": dataset.digest}
+    if not again and _about(folder).get("of") == key:
+        return []
+    tell = progress or (lambda line: None)
+    captions: dict[str, str] = {}
+    written: list[Path] = []
+    with suppress(OSError):  # a run on a read-only disk can be scored too
+        folder.mkdir(exist_ok=True)
+        for name, caption, picture in _drawn(mixture, dataset, reference, seed, tell):
+            captions[name] = caption
+            for ending in (".png", ".svg"):
+                with files.replacing(folder / f"{name}{ending}") as aside:
+                    save(picture, aside)
+                written.append(folder / f"{name}{ending}")
+        for name in NAMES:
+            for ending in (".png", ".svg") if name not in captions else ():
+                (folder / f"{name}{ending}").unlink(missing_ok=True)  # of an earlier mixture
+        from ganherd.runs.folder import write_aside
+
+        write_aside(folder / ABOUT, json.dumps({"of": key, "captions": captions}, indent=1) + "\n")
+        tell(f"pictures: {folder}")
+    return written
+
+
+def read(run: Path, step: int | None) -> list[Shown]:
+    """The pictures of the mixture of this step, in order; of an older one none. A run may come from a stranger."""
+    folder = Path(run) / FOLDER
+    about = _about(folder)
+    captions = about.get("captions")
+    of = about.get("of")
+    if not isinstance(captions, dict) or not isinstance(of, dict) or step is None or of.get("step") != step:
+        return []
+    found = []
+    for name in NAMES:
+        path = folder / f"{name}.png"
+        if name in captions and path.is_file() and path.stat().st_size < LARGEST:
+            png = files.read(path, LARGEST)
+            if png.startswith(b"\x89PNG\r\n\x1a\n"):
+                found.append(Shown(name, str(captions[name]), png))
+    return found
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    try:
+        found = files.read_json(folder / ABOUT)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _drawn(
+    mixture: Mixture, dataset: Dataset, reference: Reference | None, seed: int, tell: Progress
+) -> Iterator[tuple[str, str, Picture]]:
+    """Name, caption and picture of all that fit; what cannot be drawn is told, and the others come."""
+    ways: list[Callable[[], Iterator[tuple[str, str, Picture]]]]
+    if not dataset.is_image:
+        ways = [lambda: _coverage(mixture, dataset, seed, tell)]
+    else:
+        n = min(MAPPED, len(dataset.x))
+        tell(f"pictures: drawing {n:,} samples")
+        sample = mixture.sample(n, seed=seed)
+        drawn = Drawn(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member))
+        ways = [
+            lambda: _maps(drawn, dataset, reference, seed, tell),
+            lambda: _neighbours(drawn, dataset, seed, tell),
+        ]
+    for way in ways:
+        try:
+            yield from way()
+        except (UserError, LeftOut) as why:
+            tell(f"pictures: one is left out, {why}")
+
+
+def _maps(
+    drawn: Drawn, dataset: Dataset, reference: Reference | None, seed: int, tell: Progress
+) -> Iterator[tuple[str, str, Picture]]:
+    """t-SNE of data and samples in the features of the network, and the classes seen in the samples."""
+    from ganherd.features.real_features import Reference
+    from ganherd.scoring import maps
+
+    if reference is None or not _quick(reference):
+        reference = Reference(dataset, progress=tell)
+    network, labels = reference.network, dataset.labels
+    fake, real = reference.of(drawn, "samples for the map"), reference.real
+    rows = np.sort(shuffle(len(real), "rows of a map", seed)[: len(fake)])
+    some = real.rows(rows)
+    tell(f"pictures: t-SNE of {len(some):,} real and {len(fake):,} generated, some seconds")
+    groups = {"data": some.x.cpu().numpy(), "generated": fake.x.cpu().numpy()}
+    points = maps.embed(groups, seed, most=MAPPED)
+    what = f"{len(some):,} of the data and {len(fake):,} samples, features of {network.name}, seed {seed}"
+    yield (
+        "map",
+        f"t-SNE of {what}. Where grey shows alone, the samples miss data; blue alone is where no data is.",
+        (maps.draw_map(points, f"{dataset.name}: data and samples")),
+    )
+    if len(labels) < 2:
+        return
+    seen = fake.logits.argmax(1).cpu().numpy() if fake.logits is not None else drawn.y
+    if len(labels) <= 20 and (seen >= 0).all():
+        how = "as the network sees them" if fake.logits is not None else "as they were asked for"
+        classes = {"data": some.y, "generated": seen}
+        caption = f"The same map by class: the data's own labels, and the samples' {how}."
+        yield "map-classes", caption, maps.draw_class_map(points, classes, labels, f"{dataset.name}: by class")
+    if fake.logits is not None and fake.logits.shape[1] == len(labels):
+        shares = np.bincount(seen, minlength=len(labels)) / len(seen)
+        own = dataset.y[dataset.y >= 0]
+        expected = np.bincount(own, minlength=len(labels)) / len(own)
+        caption = f"Classes that {network.name} sees in {len(seen):,} samples, seed {seed}; marks: shares of the data."
+        yield "classes", caption, maps.draw_histograms({"generated": shares}, labels, expected, "classes seen")
+
+
+def _quick(reference: Reference) -> bool:
+    """Whether its network is here, and no heavy one on a CPU: that takes minutes, for a picture."""
+    import torch
+
+    try:
+        return not reference.network.heavy or torch.cuda.is_available()
+    except LeftOut:
+        return False
+
+
+def _coverage(mixture: Mixture, dataset: Dataset, seed: int, tell: Progress) -> Iterator[tuple[str, str, Picture]]:
+    from ganherd.metrics.modes import modes_of
+    from ganherd.scoring import maps
+
+    modes = modes_of(dataset)
+    if modes.means.shape[1] != 2:
+        return
+    tell(f"pictures: coverage of {len(modes.means)} modes")
+    groups = {"mixture": mixture.sample(POINTS, seed=seed).x}
+    members = mixture.members if mixture.members > 1 else 0
+    for m in range(min(members, PANELS - 1)):
+        groups[f"member {m}"] = mixture.alone(m).sample(POINTS, seed=seed).x
+    caption = f"{POINTS:,} samples of each panel, seed {seed}."
+    if members > PANELS - 1:
+        caption += f" The first {PANELS - 1} of {members} members are shown."
+    yield "coverage", caption, maps.draw_coverage(groups, modes)
+
+
+def _neighbours(drawn: Drawn, dataset: Dataset, seed: int, tell: Progress) -> Iterator[tuple[str, str, Picture]]:
+    from ganherd.metrics.memorisation import draw_neighbours, nearest
+
+    if len(dataset.x) < 2:
+        return
+    tell(f"pictures: nearest of {len(dataset.x):,} training images")
+    found = nearest(drawn.x, dataset.x, progress=tell)
+    caption = (
+        f"Of {len(drawn.x):,} samples (seed {seed}) those that look most like copies of one training image, by pixels; "
+        "whether there are more of them than chance brings, `ganherd score --metrics memorisation` says."
+    )
+    yield "neighbours", caption, draw_neighbours(drawn.x, dataset.x, found, rows=8)

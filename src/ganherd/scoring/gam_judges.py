@@ -1,0 +1,117 @@
+"""The judges of GAM-II: the discriminators of a run's last whole checkpoint.
+
+In evaluation mode, all but batch norm. That takes its statistics from what it looks at, which is always one set alone, real
+rows or the samples of one generator, as in training: there it never saw both in a batch. Its running statistics are of
+both, of weights that moved, and where discriminators swap without their buffers, of another net; by these, or by ones taken
+anew from real rows or from both, trained judges call all their real images fake or most of their own fakes real.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ganherd.data import dataset
+from ganherd.features.extract import best_device
+from ganherd.herd.evaluation import own_module
+from ganherd.herd.lowering.network import logits_of
+from ganherd.herd.state import Blueprint, buffers_of, takes_label
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.recipe.schema import Recipe
+
+_BLOCK = 1000  # rows that a judge looks at together; batch norm's answers are the same from 50 to 1,000
+
+
+def norms_of(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
+@dataclass(frozen=True)
+class Judges:
+    """The discriminators of one run."""
+
+    module: nn.Module  # as it trains
+    params: dict[str, Tensor]  # [N, …]
+    buffers: dict[str, Tensor]  # [N, …]
+    losses: list[str]  # [N] what each was trained with
+    offset: float
+    scale: float
+    step: int
+
+    @property
+    def normed(self) -> bool:
+        """Whether they have batch norm."""
+        return bool(norms_of(self.module))
+
+    def logits(self, member: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """float64 [n] of rows of one set, in the data's own units."""
+        if self.normed and len(x) < 2:
+            raise UserError("judges with batch norm look at two samples at least: give a larger -n.")
+        like, judge = next(iter(self.params.values())), self._judge(member)
+        out = []
+        with torch.no_grad():
+            for rows in np.array_split(np.arange(len(x)), -(-len(x) // _BLOCK)):  # alike in size, so that none is tiny
+                part = torch.from_numpy(np.ascontiguousarray(x[rows])).to(like)
+                given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
+                if takes_label(self.module):
+                    given += (torch.from_numpy(y[rows]).to(like.device),)
+                out.append(logits_of(judge(*given)).reshape(-1).double().cpu())
+        return np.asarray(torch.cat(out).numpy())
+
+    def _judge(self, member: int) -> nn.Module:
+        """Return a member's discriminator in evaluation mode, all but batch norm."""
+        judge = own_module(self.module, {name: value[member] for name, value in (self.params | self.buffers).items()})
+        for norm in norms_of(judge):
+            norm.train()
+            norm.track_running_stats = False  # it keeps none of what it sees
+        return judge
+
+
+def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_code: bool = False) -> Judges:
+    """The discriminators of a run's newest whole checkpoint."""
+    from ganherd.training.setup.assemble import makers
+
+    folder = RunFolder.open(run)
+    recipe = folder.recipe
+    try:
+        d = makers(recipe, shape, classes, trust_code)[1]()
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"the discriminator that {folder.path} names cannot be built: {why}.") from error
+    net = Blueprint(d)
+    found, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # the generators are not asked for
+    del damaged  # an older whole one judges as well; its step is told
+    size = len(found.state["d.params"])
+    offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
+    device = best_device()
+    params = net.views(found.state["d.params"])
+    return Judges(
+        d,
+        {name: value.to(device) for name, value in params.items()},
+        {name: value.to(device) for name, value in buffers_of(found.state, "d").items()},
+        _losses(recipe, size),
+        offset,
+        scale,
+        found.step,
+    )
+
+
+def _losses(recipe: Recipe, size: int) -> list[str]:
+    chosen = recipe.loss.name
+    each = list(chosen) if isinstance(chosen, list) else [chosen]
+    return [each[i % len(each)] for i in range(size)]
+
+
+def _units(recipe: Recipe) -> tuple[float, float]:
+    """Points are scaled by the training data, which the recipe names."""
+    found = dataset.load(recipe.data)
+    return found.offset, found.scale

@@ -1,0 +1,239 @@
+"""GAM-II of runs: their discriminators judge the generators of the others' mixtures.
+
+Nothing of a run is executed: recipes and checkpoints are data, and nets that are not ganherd's are built only if trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.data import dataset
+from ganherd.features.extract import best_device
+from ganherd.features.material import LeftOut, Material
+from ganherd.metrics.gam import gam, gam_table
+from ganherd.mixture import mixture as mixtures
+from ganherd.runs.folder import RunFolder
+from ganherd.scoring.gam_judges import Judges, load_judges
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Clock, Progress
+
+if TYPE_CHECKING:
+    from ganherd.recipe.schema import Recipe
+
+MODE = "evaluation mode"
+NORMED = f"{MODE}, batch norm by the statistics of what they look at, real data or the samples of one generator alone"
+
+
+@dataclass(frozen=True)
+class Contest:
+    """All runs against each other; print it for the table."""
+
+    players: list[gam.Player]
+    verdict: gam.Verdict
+    real_errors: np.ndarray  # [J]
+    thresholds: list[tuple[float, str]]  # [J]
+    samples: int
+    held_out: int
+    seed: int
+    judged_by: str  # in words
+    mode: str = MODE  # of the judges
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = gam_table.table(self.players, self.verdict, self.real_errors, self.samples, self.held_out)
+        rules = ", ".join(dict.fromkeys(words for _, words in self.thresholds))
+        return "\n".join(
+            [
+                text,
+                f"judged by {self.judged_by}; called real above: {rules}; seed {self.seed}",
+                f"judges in {self.mode}",
+                *self.notes,
+            ]
+        )
+
+    def summary(self) -> list[dict[str, Any]]:
+        """The rows of its table: by kind and run."""
+        return gam_table.summary(self.players, self.verdict, self.real_errors, self.samples)
+
+    @property
+    def groups(self) -> list[str]:
+        """The runs by name, in the order in which they were given."""
+        return list(dict.fromkeys(player.group for player in self.players))
+
+    def entry(self, group: str) -> dict[str, Any]:
+        """What scores.json keeps of GAM-II of one of the runs."""
+        found = gam.entry(self.players, self.verdict, group, self.real_errors, self.samples)
+        rows = [i for i, player in enumerate(self.players) if player.group == group]
+        asked = np.atleast_1d(self.verdict.allowed[:, rows].any(1))  # the judges of this run's generators
+        weak = [
+            why
+            for why, mine in zip(gam.weak_judges(self.real_errors, self.verdict), asked, strict=True)
+            if why and mine
+        ]
+        return {
+            **self._facts(found.pop("value")),
+            **found,
+            "thresholds": [self.thresholds[i][0] for i in rows],
+            "threshold_rule": ", ".join(dict.fromkeys(self.thresholds[i][1] for i in rows)),
+            "judged_by": self.judged_by,
+            "judges_mode": self.mode,
+            **self._warning(f"{len(weak)} of its {asked.sum()} judges decide nothing ({weak[0]})" if weak else ""),
+        }
+
+    def battles(self, group: str) -> dict[str, Any]:
+        """What it keeps of GAM: the battles of its generators against those of the other runs."""
+        found = gam.standings(self.verdict.errors, self.real_errors, self.players, self.samples)[group]
+        fought = found["won"] + found["tied"] + found["lost"]
+        ties = "most battles are ties: the judges' errors on real data are not alike"
+        few = "nobody to battle with: name another run with members of the same classes"
+        words = few if not fought else ties if found["tied"] > fought / 2 else ""
+        return {**self._facts(found.pop("value")), **found, "tie": gam.TIE, **self._warning(words)}
+
+    def _facts(self, value: float | None) -> dict[str, Any]:
+        network = f"discriminators of {', '.join(self.groups)}"
+        facts = {"value": value, "samples": self.samples, "network": network, "seed": self.seed}
+        return facts | {"held_out": self.held_out}
+
+    def _warning(self, words: str) -> dict[str, str]:
+        if not words and self.samples < gam.SAMPLES:
+            words = f"of {self.samples:,} samples an error rate is known to ± {0.5 / self.samples**0.5:.3f}; take {gam.SAMPLES:,}"
+        return {"warning": words} if words else {}
+
+
+def contest(
+    runs: Sequence[str | Path],
+    samples: int = gam.SAMPLES,
+    seed: int = 0,
+    other_runs: bool | None = None,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+) -> Contest:
+    """GAM-II of every generator of the runs. With several runs a generator is judged by those of the others, as in the
+    paper's tables (`other_runs`); with one run, by those of the same run that it did not meet."""
+    if len({Path(run).resolve() for run in runs}) != len(runs) or not runs:
+        raise UserError("GAM-II needs runs that are all different, and at least one.")
+    other_runs = len(runs) > 1 if other_runs is None else other_runs
+    recipes = [RunFolder.open(run).recipe for run in runs]
+    made = [mixtures.load(run, trust_code).to(best_device()) for run in runs]
+    data = [dataset.load(recipe.data) for recipe in recipes]
+    names = _names(runs)
+    for name, one in zip(names[1:], data[1:], strict=True):
+        if one.shape != data[0].shape or one.labels != data[0].labels:
+            raise UserError(f"{name} and {names[0]} were trained on data of different shape or labels: compare alike.")
+    held, held_y = data[0].x_test, data[0].y_test
+    if not len(held):
+        raise UserError(f"judges are tried on held-out real data, and {data[0].name} has none: set data.holdout.")
+    tell = progress or (lambda line: None)
+    judges = [load_judges(run, made[0].shape, len(data[0].labels), trust_code) for run in runs]
+    kin = _kin(runs, names)
+    players, swaps, seats = _seat(names, made, judges, recipes, kin)
+    met = gam.met_matrix(players, other_runs, swaps)
+    if met.all():
+        of_classes = len({player.label for player in players}) > 1 and not any(swaps)
+        why = (
+            "stand for a class each, and no other judge of it is there"
+            if of_classes
+            else "have met all its discriminators"
+        )
+        raise UserError(f"the generators of {names[0]} {why}: name another run to judge them.")
+    fakes = []  # the samples of each generator, drawn once
+    tell(f"drawing {samples:,} samples of each of {len(seats):,} generators")
+    clock = Clock(progress, "generators", len(seats))
+    for number, (run, replica, member) in enumerate(seats):
+        clock.at(number)
+        fakes.append(made[run].alone(member).sample(samples, seed=seed, replica=replica))
+    errors, real_errors, thresholds = np.full((len(seats), len(seats)), np.nan), np.zeros(len(seats)), []
+    tell(f"{len(seats):,} judges look at them")
+    clock = Clock(progress, "judges", len(seats))
+    for j, (run, replica, member) in enumerate(seats):
+        clock.at(j)
+        row = replica * made[run].members + member
+        own = held_y == players[j].label if players[j].label >= 0 else np.ones(len(held), bool)
+        real = judges[run].logits(row, held[own], held_y[own])
+        if not len(real):
+            raise UserError(f"no held-out real data is of the class of {players[j].name}: set data.holdout.")
+        seen = np.array([m for m, other in enumerate(players) if gam.comparable(players[j], other)])  # j among them
+        on_fakes = np.stack([judges[run].logits(row, fakes[m].x, fakes[m].y) for m in seen])  # [seen, n]
+        if not np.isfinite(on_fakes).all() or not np.isfinite(real).all():
+            raise UserError(f"the discriminator of {players[j].name} answers what is no number: leave that run out.")
+        at, words = gam.threshold(judges[run].losses[row], real, on_fakes[int(np.flatnonzero(seen == j)[0])])
+        thresholds.append((at, words))
+        errors[j, seen] = gam.called_real(on_fakes[None], np.array([at]))[0]
+        real_errors[j] = 1 - gam.called_real(real[None], np.array([at]))[0]
+    verdict = gam.gam2(errors, met, gam.met_matrix(players, other_runs, swaps, across=True))
+    notes = [f"{name} and {other} do not judge each other: one began with the other's members, or both with the same"
+             for i, name in enumerate(names) for other in names[i + 1 :] if other in kin[name]]  # fmt: skip
+    for name, judge, herd in zip(names, judges, made, strict=True):
+        if judge.step != herd.step:
+            notes.append(f"{name}: judges of step {judge.step:,}, generators of step {herd.step:,}")
+    if samples < gam.SAMPLES:
+        notes.append(
+            f"with {samples:,} samples an error rate is known to ± {0.5 / samples**0.5:.3f}; take {gam.SAMPLES:,}"
+        )
+    if any(one.digest != data[0].digest for one in data[1:]):
+        notes.append(f"the runs' data differ in content; real errors are on the held-out rows of {names[0]}")
+    words = "the discriminators of the other runs" if other_runs else "the discriminators that a generator did not meet"
+    mode = NORMED if any(judge.normed for judge in judges) else MODE
+    return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, mode, tuple(notes))
+
+
+def alone(material: Material) -> dict[str, Any]:
+    """What there is to say of one mixture: nothing."""
+    raise LeftOut("it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`")
+
+
+def _kin(runs: Sequence[str | Path], names: Sequence[str]) -> dict[str, frozenset[str]]:
+    """For each run those of the others that have members in common with it, by where they began."""
+    families = [_family(Path(run)) for run in runs]
+    return {
+        name: frozenset(other for other, theirs in zip(names, families, strict=True) if other != name and own & theirs)
+        for name, own in zip(names, families, strict=True)
+    }
+
+
+def _family(run: Path) -> set[Path]:
+    """The run, all that its members began with, and what those began with."""
+    out, ask = set[Path](), [run.resolve()]
+    while ask:
+        path = ask.pop()
+        if path in out:
+            continue
+        out.add(path)
+        with suppress(UserError):  # it may be gone by now
+            ask += [Path(one["from"]).resolve() for one in RunFolder.open(path).info.get("origins", []) if one]
+    return out
+
+
+def _seat(
+    names: list[str],
+    made: Sequence[mixtures.Mixture],
+    judges: Sequence[Judges],
+    recipes: Sequence[Recipe],
+    kin: Mapping[str, frozenset[str]],
+) -> tuple[list[gam.Player], list[bool], list[tuple[int, int, int]]]:
+    """Everybody in a row: who it is, whether its herd meets, and where it is found (run, replica, member)."""
+    players, swaps, seats = [], [], []
+    mixed = any(len(one.breeds) > 1 for one in made)
+    for run, (name, one, judge, recipe) in enumerate(zip(names, made, judges, recipes, strict=True)):
+        if len(judge.losses) != one.replicas * one.members:
+            raise UserError(f"{name}: its checkpoint and its mixture are of herds of different size; resume it first.")
+        for replica in range(one.replicas):
+            for member in range(one.members):
+                kind = one.generator(member)[0].net.name if mixed else ""
+                seed = one.seeds[replica] if one.replicas > 1 else None
+                players.append(gam.Player(name, member, replica, int(one.label_of[member]), kind, kin[name], seed))
+                swaps.append(recipe.strategy.name != "independent")
+                seats.append((run, replica, member))
+    return players, swaps, seats
+
+
+def _names(runs: Sequence[str | Path]) -> list[str]:
+    """The folders' names, or their paths where two have the same name."""
+    short = [Path(run).resolve().name for run in runs]
+    return short if len(set(short)) == len(short) else [str(run) for run in runs]

@@ -1,0 +1,256 @@
+"""Maps that a person can look at: t-SNE of data and samples, class histograms side by side, coverage of known modes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ganherd.metrics.modes import THIN, WITHIN, Coverage, Modes, assign, coverage
+from ganherd.util.errors import UserError
+from ganherd.viz import pictures
+from ganherd.viz.pictures import DATA, GENERATED, INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# the data grey, then what is compared with it; told apart by lightness too
+COLOURS = (DATA, GENERATED, "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c")
+FAR, MISSED = "#e08a1e", "#e5484d"
+MOST = 1000  # rows of each group in a t-SNE map: more take minutes and show no more
+PERPLEXITY = 30.0
+_PER_ROW = 4  # panels
+_TSNE = "t-SNE: neighbours are near; distances far apart and axes mean nothing"
+
+
+def embed(
+    groups: Mapping[str, np.ndarray], seed: int = 0, most: int = MOST, perplexity: float = PERPLEXITY
+) -> dict[str, np.ndarray]:
+    """One t-SNE map of all groups together: float [n, 2] of the rows of each (at most `most`, drawn by the seed).
+
+    Rows are flattened; beyond 50 numbers the first 50 principal components of all rows are taken, as is usual.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    kept = {name: _some(np.asarray(rows), seed, most) for name, rows in groups.items() if len(rows)}
+    if not kept:
+        raise UserError("a map needs at least one row.")
+    flat = np.concatenate([rows.reshape(len(rows), -1).astype(np.float32) for rows in kept.values()])
+    if not np.isfinite(flat).all():
+        raise UserError("a map was asked of rows that hold NaN or infinity.")
+    if len(flat) < 5:
+        raise UserError(f"a t-SNE map needs at least 5 rows in all, not {len(flat)}.")
+    if min(flat.shape) > 50:
+        flat = PCA(50, svd_solver="randomized", random_state=seed).fit_transform(flat)
+    perplexity = min(perplexity, (len(flat) - 1) / 3)
+    flat = flat / max(float(flat.std()), 1e-12)  # t-SNE's first steps depend on the scale
+    points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(flat)
+    edges = np.cumsum([len(rows) for rows in kept.values()])[:-1]
+    return dict(zip(kept, np.split(points, edges), strict=True))
+
+
+def _some(rows: np.ndarray, seed: int, most: int) -> np.ndarray:
+    if len(rows) <= most:
+        return rows
+    return rows[np.sort(np.random.default_rng([seed, 0x75E]).permutation(len(rows))[:most])]
+
+
+def draw_map(points: Mapping[str, np.ndarray], title: str = "", together: bool = True) -> Figure:
+    """Groups of a t-SNE map [n, 2], the first (the data) grey below the others; with several to compare, a panel each
+    besides the data, unless `together`."""
+    names = list(points)
+    if not names:
+        raise UserError("a map needs at least one group.")
+    others = names[1:]
+    panels = [others] if together or len(others) < 2 else [[name] for name in others]
+    colour = dict(zip(names, [COLOURS[i % len(COLOURS)] for i in range(len(names))], strict=True))
+    everything = np.concatenate(list(points.values()))
+    low, high = everything.min(0), everything.max(0)
+    margin = 0.05 * np.maximum(high - low, 1e-9)
+    figure, axes = pictures.new_figure(4.8 * len(panels) + 0.2, 5.0, columns=len(panels))
+    for a, shown in zip(axes, panels, strict=True):
+        for name in [names[0], *shown]:
+            below = name == names[0]
+            at = points[name]
+            a.scatter(
+                at[:, 0],
+                at[:, 1],
+                s=11 if below else 9,
+                c=colour[name],
+                alpha=0.5 if below else 0.65,
+                linewidths=0,
+                rasterized=True,
+                label=f"{name} ({len(at):,})",
+            )
+        _frame(a)
+        a.set_xlim(low[0] - margin[0], high[0] + margin[0])
+        a.set_ylim(low[1] - margin[1], high[1] + margin[1])
+        a.legend(
+            frameon=False, labelcolor=INK, markerscale=2, fontsize=9, ncols=3, loc="lower left", bbox_to_anchor=(-0.01, 1),
+            borderaxespad=0.2, columnspacing=1.2, handletextpad=0.2,
+        )  # fmt: skip
+    _title(figure, title)
+    figure.supxlabel(_TSNE, color=INK, fontsize=8)
+    return figure
+
+
+def draw_class_map(
+    points: Mapping[str, np.ndarray], classes: Mapping[str, np.ndarray], labels: Sequence[str], title: str = ""
+) -> Figure:
+    """The same map with a panel for each group, coloured by class (-1: grey), the classes' names where they lie."""
+    from matplotlib import colormaps
+
+    names = list(points)
+    colours = colormaps["tab20" if len(labels) > 10 else "tab10"]
+    everything = np.concatenate(list(points.values()))
+    low, high = everything.min(0), everything.max(0)
+    margin = 0.05 * np.maximum(high - low, 1e-9)
+    figure, axes = pictures.new_figure(4.6 * len(names) + 0.2, 4.9, columns=len(names))
+    for a, name in zip(axes, names, strict=True):
+        at, y = points[name], np.asarray(classes[name])
+        if len(y) != len(at):
+            raise UserError(f"{name} has {len(at):,} points on the map and {len(y):,} classes.")
+        paint = [colours(int(k) % colours.N) if k >= 0 else DATA for k in y]
+        a.scatter(at[:, 0], at[:, 1], s=9, c=paint, alpha=0.6, linewidths=0, rasterized=True)
+        for k in np.unique(y[y >= 0]):
+            if (y == k).sum() >= 5:
+                middle = np.median(at[y == k], 0)
+                box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75}
+                a.text(middle[0], middle[1], labels[k], ha="center", va="center", fontsize=9, color="black", bbox=box)
+        _frame(a)
+        a.set_xlim(low[0] - margin[0], high[0] + margin[0])
+        a.set_ylim(low[1] - margin[1], high[1] + margin[1])
+        a.set_title(f"{name} ({len(at):,})", color=INK, fontsize=10, loc="left")
+    _title(figure, title)
+    figure.supxlabel(_TSNE, color=INK, fontsize=8)
+    return figure
+
+
+def draw_histograms(
+    shares: Mapping[str, np.ndarray], labels: Sequence[str], expected: np.ndarray | None = None, title: str = ""
+) -> Figure:
+    """Shares of the classes [classes] of each group as bars side by side, a mark where each class should end."""
+    names, classes = list(shares), len(labels)
+    if not names or any(len(values) != classes for values in shares.values()):
+        raise UserError(f"a class histogram needs groups with one share for each of the {classes} classes.")
+    figure, (axes,) = pictures.new_figure(min(13.0, max(4.5, 1.4 + 0.23 * classes * max(2, len(names)))), 3.0)
+    at, width = np.arange(classes), 0.8 / len(names)
+    own = COLOURS[1:]
+    for i, name in enumerate(names):
+        left = at + (i - (len(names) - 1) / 2) * width
+        axes.bar(left, shares[name], width * 0.92, color=own[i % len(own)], alpha=0.88, label=name)
+    if expected is not None:
+        axes.hlines(expected, at - 0.44, at + 0.44, color=INK, lw=1.6, label="expected")
+    long = max((len(name) for name in labels), default=0) > 3 and classes > 4
+    if classes > 30:
+        axes.set_xticks(at, labels, rotation=90, fontsize=6)
+    else:
+        axes.set_xticks(at, labels, rotation=40 if long else 0, ha="right" if long else "center")
+    axes.set_xlim(-0.6, classes - 0.4)
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+    axes.set_ylabel("share of samples", color=INK, fontsize=9)
+    axes.set_xlabel("class", color=INK, fontsize=9)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
+    axes.set_title(title, color=INK, fontsize=10, loc="left")
+    return figure
+
+
+def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes, title: str = "", most: int = 2500) -> Figure:
+    """Samples [n, 2] over known modes, a panel for each group: blue within 3 std of a mode, orange beyond; a circle for
+    each mode, red and crossed where no sample of high quality found it, orange where few did."""
+    if not groups or modes.means.shape[1] != 2:
+        raise UserError("a coverage picture needs samples and modes in the plane.")
+    rows = math.ceil(len(groups) / _PER_ROW)
+    columns = math.ceil(len(groups) / rows)
+    figure, grid = _grid(columns, rows)
+    for a, (name, x) in zip(grid, groups.items(), strict=False):
+        _draw_covered(a, np.asarray(x), modes, most)
+        found = coverage(x, modes)
+        a.set_title(f"{name}:\n{_words(found)}", color=INK, fontsize=9, loc="left")
+    for a in grid[len(groups) :]:
+        a.set_visible(False)
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.set(h_pad=0.1)  # type: ignore[call-arg]  # room between a panel's last line and the next one's title
+    _title(figure, title or modes.about)
+    words = (
+        f"points: blue within {WITHIN:g} std of a mode (its circle), orange beyond",
+        "circles: red with a cross for a lost mode,",
+        f"orange for one with under {100 * THIN:g} % of its share",
+    )
+    between = ("\n", "\n") if columns == 1 else ("\n" if columns == 2 else "; ", " ")
+    figure.supxlabel(words[0] + between[0] + words[1] + between[1] + words[2], color=INK, fontsize=8)
+    return figure
+
+
+def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Ellipse
+
+    good = assign(x, modes)[1] < WITHIN
+    found = coverage(x, modes)
+    seen = found.counts > 0
+    kind = np.where(seen, np.where(found.represented, 2, 1), 0)
+    low, high = modes.means.min(0), modes.means.max(0)
+    centre, half = (low + high) / 2, 0.62 * float((high - low).max())
+    # a circle too small to see is drawn as large as one can be seen
+    sizes = np.maximum(2 * WITHIN * modes.stds, 0.055 * half)
+    for number, colour in enumerate((MISSED, FAR, INK)):
+        some = kind == number
+        shapes = [Ellipse((m[0], m[1]), w, h) for m, (w, h) in zip(modes.means[some], sizes[some], strict=True)]
+        width = 0.9 if colour == INK else 1.6
+        axes.add_collection(PatchCollection(shapes, facecolor="none", edgecolor=colour, lw=width, alpha=0.75))
+    shown = slice(None, most)
+    for mask, colour, size in ((~good, FAR, 7), (good, GENERATED, 6)):
+        at = x[shown][mask[shown]]
+        axes.scatter(at[:, 0], at[:, 1], s=size, c=colour, alpha=0.55, linewidths=0, rasterized=True)
+    lost = modes.means[~seen]
+    axes.scatter(lost[:, 0], lost[:, 1], marker="x", s=34, c=MISSED, lw=1.6, zorder=3)
+    axes.set_xlim(centre[0] - half, centre[0] + half)
+    axes.set_ylim(centre[1] - half, centre[1] + half)
+    axes.set_aspect("equal")
+    outside = len(x) - int((np.abs(x - centre) <= half).all(1).sum())
+    if outside:
+        axes.set_xlabel(f"{outside:,} of {len(x):,} outside", color=INK, fontsize=8)
+
+
+def _words(found: Coverage) -> str:
+    thin = found.captured - int(found.represented.sum())
+    few = f" ({thin} barely)" if thin else ""
+    return f"{found.captured} of {found.modes} modes{few}, {100 * found.high_quality:.1f} % high quality"
+
+
+def write(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
+    """The figure as NAME.png and NAME.svg; where they are."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return pictures.save(figure, folder / f"{name}.png"), pictures.save(figure, folder / f"{name}.svg")
+
+
+def _grid(columns: int, rows: int) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.9 * columns + 0.2, 4.0 * rows + 0.6), layout="constrained")
+    axes = [a for line in figure.subplots(rows, columns, squeeze=False) for a in line]
+    for a in axes:
+        a.spines[:].set_color(INK)
+        a.spines[:].set_alpha(0.25)
+        a.tick_params(colors=INK, labelsize=8, length=3)
+    return figure, axes
+
+
+def _frame(axes: Axes) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    axes.spines[:].set_visible(True)
+    axes.spines[:].set_color(INK)
+    axes.spines[:].set_alpha(0.2)
+
+
+def _title(figure: Figure, title: str) -> None:
+    if title:
+        figure.suptitle(title, color=INK, fontsize=11, x=0.01, ha="left")

@@ -1,0 +1,143 @@
+"""Scores of a run: its mixture against the data that its recipe names, kept in the run's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd.features.material import Annealing, LeftOut
+from ganherd.util import files, text
+from ganherd.util.time_left import Progress
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+    from ganherd.features.real_features import Reference
+
+
+def score_run(
+    run: str | Path,
+    metrics: Sequence[str] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+    *,
+    network: str | None = None,
+    head: str | Path | None = None,
+    per: str | None = None,
+    annealing: Annealing = Annealing(),
+) -> dict[str, dict[str, Any]]:
+    """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
+
+    Args:
+        network: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, or your own
+            `package.module:Class`; your own class or TorchScript needs `trust_code`. None: that of the run's recorded scores.
+        head: a classifier for inception.
+        per: "class", "member" or "neighbourhood", of a grid's cells.
+        annealing: what AIS is made with; `samples` are its images if it is the only metric.
+    """
+    from ganherd.data.dataset import load
+    from ganherd.runs.folder import RunFolder
+    from ganherd.scoring import known_metrics, score_seeds
+
+    known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
+    folder = RunFolder.open(run)
+    from ganherd.mixture import mixture
+
+    made = mixture.load(run, trust_code)  # first: what must not be read is told before any data is
+    data = load(folder.recipe.data)
+    names = known_metrics(metrics, "score", data)
+    if names == ["ais"] and annealing.points is None:
+        annealing = replace(annealing, points=samples)
+    default = None if head else recorded_network(folder.scores_path, data)
+    samples = samples or default_samples(data, network or default)
+    reference = reference_for(data, network, samples, head, trust_code, progress, default)
+    found = score_seeds(made, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing)
+    keep(run, found, names)
+    if metrics is None:  # all that is usual: its pictures too
+        from ganherd.scoring import gallery
+
+        gallery.make(folder.path, made, data, reference, seed, progress)
+    return found
+
+
+def keep(run: str | Path, found: dict[str, Any], names: Sequence[str] = ()) -> None:
+    """Puts scores into the run's scores.json, in place of those of the same names, and leaves the others there."""
+    from ganherd.runs.folder import RunFolder, write_aside
+    from ganherd.runs.records import plain
+
+    path = RunFolder.open(run).scores_path
+    old = _read(path)
+    kept = {name: entry for name, entry in old.items() if name not in (*names, *found, "skipped")}
+    before: Any = old.get("skipped")
+    before = before if isinstance(before, dict) else {}
+    skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get("skipped", {})
+    out = {**kept, **{n: e for n, e in found.items() if n != "skipped"}} | ({"skipped": skipped} if skipped else {})
+    try:
+        write_aside(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
+    except OSError as error:  # a run on a read-only disk can be scored too
+        text.say(f"note: {path} cannot be written ({error.strerror}), so these scores are not kept")
+
+
+def default_samples(data: Dataset, network: str | None) -> int:
+    """How many samples a score takes where nobody says: 1,000; for Inception, where there is a GPU, 10,000."""
+    from ganherd.features import networks
+    from ganherd.features.extract import best_device
+    from ganherd.recipe.trust import script_of
+
+    wanted = network or networks.choose(data)
+    heavy = wanted == "inception" or script_of(wanted) is not None
+    return 10_000 if heavy and best_device().type == "cuda" else 1_000
+
+
+def recorded_network(scores: Path, data: Dataset) -> str | None:
+    """Return the network that a run's feature scores were measured with, so that all its scores compare; None if there are
+    none, or if that network is not ganherd's own, not here, or not for this data."""
+    from ganherd.features import networks
+
+    found = _read(scores)
+    for entry in (found.get("fid"), *found.values()):  # FID is what runs are compared by
+        if isinstance(entry, dict) and "real_samples" in entry and isinstance(entry.get("network"), str):
+            return networks.known_as(entry["network"], data)
+    return None
+
+
+def reference_for(
+    data: Dataset,
+    network: str | None,
+    samples: int,
+    head: str | Path | None,
+    trust_code: bool,
+    progress: Progress | None,
+    default: str | None = None,
+) -> Reference:
+    """Return the real data with the network that was asked for, otherwise the default, otherwise the best that is here.
+
+    If it was not asked for, it is reported, and so is a better one that is here.
+    """
+    from ganherd.features import networks
+    from ganherd.features.real_features import Reference
+
+    best = networks.choose(data)
+    wanted = network or ("inception" if head else default or best)
+    reference = Reference(data, wanted, samples, Path(head) if head else None, trust_code, progress)
+    try:
+        name = reference.network.name
+    except LeftOut:
+        return reference  # those scores are left out with the reason, and the others come
+    if progress and not network:
+        other = f"--network {best} is here, too" if best != wanted and not head else "--network chooses another"
+        whose = ", as in the run's recorded scores" if wanted == default else ""
+        progress(f"network of the feature scores: {name}{whose} ({other})")
+    return reference
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = files.read_json(path)["scores"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,112 @@
+"""Scores of several runs side by side: each by itself, then their contest, judged by their discriminators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ganherd.metrics.registry import METRICS, known_metrics
+from ganherd.scoring.one_run import keep, score_run
+from ganherd.scoring.score_table import side_by_side, table
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Progress
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of each run (or of one set), by its path as it was given; print it for people."""
+
+    runs: Mapping[str, dict[str, dict[str, Any]]]
+    real: str = ""  # what a set was scored against, where that is not a run's own data
+    contest: str = ""  # the table of GAM-II
+    contested: Sequence[dict[str, Any]] = ()  # its rows, by kind and run
+    per: str | None = None  # whose scores stand beside: of each class or member
+
+    def __str__(self) -> str:
+        if len(self.runs) == 1:
+            text = table(next(iter(self.runs.values())))
+        else:
+            text = side_by_side(self.runs, bool(self.per))
+        return f"{text}\n\n{self.contest}" if self.contest else text
+
+    def facts(self) -> dict[str, Any]:
+        """As `--json` prints them: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
+        held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
+        if len(self.runs) == 1:
+            return {"scores": next(iter(self.runs.values())), **held}
+        return {"runs": {run: {"scores": found} for run, found in self.runs.items()}, **held}
+
+    def write(self, path: Path) -> None:
+        """The same as a file, with the names of what was compared."""
+        from ganherd.runs.folder import write_aside
+        from ganherd.runs.records import plain
+
+        of = {"real": self.real, "fake": next(iter(self.runs))} if self.real else {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_aside(path, json.dumps(plain({**of, **self.facts()}), indent=1, allow_nan=False) + "\n")
+        except OSError as error:
+            raise UserError(f"-o {path} cannot be written: {error.strerror}.") from error
+
+
+def score_runs(
+    runs: Sequence[str | Path],
+    metrics: Sequence[str] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Scored:
+    """What `score_run` measures of each, and GAM or GAM-II of all together where that is asked for.
+
+    The member of each run that GAM-II finds best is marked in its mixture.
+    """
+    names = None if metrics is None else known_metrics(metrics, "score")
+    contests = [name for name in names or () if METRICS[name].contest]
+    others = None if names is None else [name for name in names if name not in contests]
+    if len({str(run) for run in runs}) < len(runs):
+        raise UserError("a run is named twice: compare runs that are different.")
+    found: dict[str, dict[str, dict[str, Any]]] = {str(run): {} for run in runs}
+    for number, run in enumerate(runs):
+        if progress and len(runs) > 1 and others != []:
+            progress(f"{run} ({number + 1} of {len(runs)})")
+        if others != []:
+            own = None if contests and others == ["ais"] else samples  # which are the contest's, and not AIS's images
+            found[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
+    if not contests:
+        return Scored(found, per=settings.get("per"))
+    if "gam" in contests and len(runs) < 2:
+        raise UserError("GAM is a battle between runs: name at least two.")
+    from ganherd.metrics.gam import gam
+    from ganherd.scoring import gam_runs
+
+    held = gam_runs.contest(runs, samples or gam.SAMPLES, seed, trust_code=trust_code, progress=progress)
+    for run, group in zip(runs, held.groups, strict=True):
+        ask = {"gam2": held.entry, "gam": held.battles}
+        entries = {name: {**ask[name](group), "resizing": "none"} for name in contests}
+        keep(run, entries)
+        found[str(run)] |= entries
+        if "gam2" in entries:
+            _mark(run, entries["gam2"])
+    if "gam2" not in contests:
+        return Scored(found, per=settings.get("per"))
+    return Scored(found, contest=f"GAM-II\n{held}", contested=held.summary(), per=settings.get("per"))
+
+
+def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
+    """The best member of the run, where anybody could judge it."""
+    from ganherd.mixture import mixture_files
+    from ganherd.runs.folder import mixture_of
+
+    winner = None
+    if entry["best_member"] is not None:
+        winner = mixture_files.Winner(
+            member=entry["best_member"], replica=entry["best_replica"], value=entry["best_value"]
+        )
+    with suppress(OSError):  # a run on a read-only disk can be scored too
+        mixture_files.mark(mixture_of(run), winner)

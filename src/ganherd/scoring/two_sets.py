@@ -1,0 +1,152 @@
+"""Scores between any two: runs, folders of images, .npz files and known data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.data.keyed import shuffle
+from ganherd.features.material import Drawn
+from ganherd.util.errors import UserError
+from ganherd.util.time_left import Progress
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+
+MOST = 50_000  # of a set that holds more, so many are looked at where nobody says how many
+DRAWN = 10_000  # of a run that stands for the data
+
+
+@dataclass(frozen=True)
+class GivenSet:
+    """Samples that are there already, with the face of a mixture: what is drawn are rows, none of them twice."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray  # int64 [n], index into labels; -1: no label
+    labels: tuple[str, ...]
+    only_samples: bool = True  # no generators stand behind it
+    takes_label: bool = False
+    replicas: int = 1
+    seeds: tuple[int, ...] = (0,)
+    step: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.x.shape[1:])
+
+    @cached_property
+    def label_of(self) -> np.ndarray:
+        """As if one member stood for each class that the set has."""
+        present = np.unique(self.y[self.y >= 0])
+        return present if len(present) else np.full(1, -1, np.int64)
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        counts = np.array([(self.y == k).sum() for k in self.label_of], np.float64)
+        return counts / counts.sum()
+
+    def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> Drawn:
+        """n of its rows, or all it has where those are fewer: never a row twice."""
+        rows = np.arange(len(self.x)) if label is None else np.flatnonzero(self.y == label)
+        if n < len(rows):
+            rows = rows[np.sort(shuffle(len(rows), "rows of a set", seed)[:n])]
+        return Drawn(self.x[rows], self.y[rows], np.full(len(rows), -1, np.int64))
+
+
+def score_sets(
+    real: str,
+    fake: str,
+    metrics: Sequence[str] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    trust_code: bool = False,
+    progress: Progress | None = None,
+    *,
+    network: str | None = None,
+    head: str | Path | None = None,
+    per: str | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Scores of `fake` against `real`; each a run, a folder, an .npz or known data (`cifar10`, `cifar10:test`)."""
+    from ganherd.scoring import known_metrics, score_seeds
+    from ganherd.scoring.one_run import default_samples, reference_for
+
+    known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
+    made = _mixture(fake, trust_code)
+    data = _dataset(real, samples or DRAWN, seed, trust_code)
+    names = known_metrics(metrics, "score", data)
+    if made is None:
+        given = _rows(fake)
+        if given.x.shape[1:] != data.x.shape[1:]:
+            raise UserError(
+                f"{real} has {_times(data.x.shape[1:])} and {fake} has {_times(given.x.shape[1:])}: "
+                "bring them to the same shape (colours × height × width) first."
+            )
+        made = _as_labelled(given, data, progress)
+        n = min(samples or MOST, len(given.x))
+        if samples and n < samples and progress:
+            progress(f"{fake} holds {n:,} samples, not {samples:,}: all of them are used")
+    else:
+        n = samples or default_samples(data, network)
+        if made.labels and tuple(made.labels) != tuple(data.labels):  # then its labels mean nothing to this data
+            made = GivenSet(fake, made.sample(n, seed=seed).x, np.full(n, -1, np.int64), ())
+    reference = reference_for(data, network, n, head, trust_code, progress)
+    found: dict[str, dict[str, Any]] = score_seeds(made, data, names, n, seed, progress, reference=reference, per=per)
+    return found
+
+
+def _mixture(source: str, trust_code: bool) -> Any:
+    """The mixture of a run folder; None where this is none."""
+    if not (Path(source) / "run.json").is_file() and not (Path(source) / "mixture.json").is_file():
+        return None
+    from ganherd.mixture import mixture
+
+    return mixture.load(source, trust_code)
+
+
+def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
+    """What stands for the real data: its training split, the split that is named, or samples of a run."""
+    made = _mixture(source, trust_code)
+    if made is None:
+        return _rows(source)
+    from ganherd.data.dataset import Dataset
+
+    drawn = made.sample(samples, seed=seed + 1)  # another seed than the fakes': a run scores well against itself, not 0
+    labels = made.labels if (drawn.y >= 0).all() else ()
+    return Dataset(source, drawn.x, drawn.y, drawn.x[:0], drawn.y[:0], labels, made.offset, made.scale)
+
+
+def _rows(source: str) -> Dataset:
+    """A set with the rows that are scored in x; a folder or an .npz without a split of its own is taken whole."""
+    from ganherd.data.dataset import load
+    from ganherd.recipe.schema import Data
+
+    name, _, split = source.rpartition(":")
+    if split not in ("train", "test") or not name:
+        name, split = source, "train"
+    own = load(Data(source=name, holdout=0.0))
+    if split == "train":
+        return own
+    if len(own.x_test) == 0:
+        raise UserError(f"{name} has no held-out split of its own: leave :test out to take all of it.")
+    return replace(own, x=own.x_test, y=own.y_test, x_test=own.x[:0], y_test=own.y[:0])
+
+
+def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> Any:
+    """The set with its labels as the data numbers them, by name; without labels where the names do not fit."""
+    unknown = [name for name in given.labels if name not in data.labels]
+    if not given.labels or not data.labels or unknown:
+        if unknown and data.labels and progress:
+            progress(f"the labels of {given.name} are not those of {data.name} ({unknown[0]!r}): they are left aside")
+        return GivenSet(given.name, given.x, np.full(len(given.x), -1, np.int64), ())
+    number = np.array([*(data.labels.index(name) for name in given.labels), -1])  # the last is for -1: no label
+    return GivenSet(given.name, given.x, number[given.y], data.labels)
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " × ".join(str(n) for n in shape)

@@ -1,0 +1,62 @@
+"""Neighbourhoods that change while it trains: which topology an iteration has, by a schedule or by a user's function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ganherd import nets
+from ganherd.recipe.strategy_config import Cellular
+from ganherd.strategies.cellular import topology
+from ganherd.strategies.cellular.topology import Topology
+from ganherd.util.errors import UserError
+
+Rule = Callable[[int, int], Sequence[Sequence[int]]]  # (iteration, cells) -> the neighbours of each cell
+
+
+class Rewiring:
+    """The topology of every iteration of one replica; always the same for the same iteration.
+
+    >>> plan = Rewiring(Cellular(grid=[2, 3], rewire=[{"at": 5, "topology": "ring"}]))
+    >>> plan.at(4).name, plan.at(5).name, plan.widest
+    ('torus 2×3', 'ring 6, 1 on each side', 4)
+    """
+
+    def __init__(self, settings: Cellular, trust_code: bool = False) -> None:
+        rows, columns = settings.grid
+        first = topology.build(settings.topology, rows, columns, settings.neighbours, settings.graph)
+        self._cells = len(first)
+        self._planned = [(0, first)]
+        for change in sorted(settings.rewire, key=lambda one: one.at):
+            shape = (rows, columns) if settings.topology != "graph" else (1, self._cells)
+            found = topology.build(change.topology, *shape, change.neighbours, change.graph)
+            self._planned.append((change.at, found))
+        self._name, self._rule = settings.rewire_by, None
+        if self._name is not None:
+            self._rule = nets.load_own(self._name, "function", trust_code)
+            if not callable(self._rule):
+                raise UserError(f"strategy.cellular.rewire_by {self._name} is not a function.")
+
+    def at(self, iteration: int) -> Topology:
+        if self._rule is None:
+            return [found for start, found in self._planned if start <= iteration][-1]
+        try:
+            lists = [[int(other) for other in own] for own in self._rule(iteration, self._cells)]
+        except Exception as error:  # whatever the user's function raises
+            why = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"
+            raise UserError(
+                f"strategy.cellular.rewire_by {self._name} failed at iteration {iteration}: {why}"
+            ) from error
+        if len(lists) != self._cells:
+            raise UserError(
+                f"strategy.cellular.rewire_by {self._name} answered {len(lists)} lists at iteration {iteration}; "
+                f"wanted are the neighbours of each of the {self._cells} cells."
+            )
+        try:
+            return topology.graph(lists)
+        except UserError as why:
+            raise UserError(f"strategy.cellular.rewire_by {self._name} at iteration {iteration}: {why}") from why
+
+    @property
+    def widest(self) -> int:
+        """The largest neighbourhood of all iterations, the cell itself counted."""
+        return self._cells if self._rule else max(found.widest for _, found in self._planned)

@@ -1,0 +1,223 @@
+"""Who meets whom: the neighbourhood of every cell as one table of indices, a plain value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ganherd.util.errors import UserError
+
+FIVE = ((0, -1), (-1, 0), (0, 1), (1, 0))  # (row, column) steps to W, N, E, S
+NINE = (*FIVE, (-1, -1), (-1, 1), (1, 1), (1, -1))  # and NW, NE, SE, SW
+NAMES = ("torus", "moore", "ring", "isolated", "full", "graph")
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Row i of the table lists the neighbourhood of cell i: itself first, then its neighbours, each once.
+
+    Rows with fewer members than the widest are filled up with the cell's own index.
+
+    >>> torus(2, 3).table[0], torus(2, 3).neighbours(0)
+    (array([0, 2, 3, 1]), [2, 3, 1])
+    """
+
+    name: str
+    table: np.ndarray  # int64 [N, s]
+    count: np.ndarray  # int64 [N], how many entries of each row are members
+    rows: int = 0  # of the grid that the cells lie on, row by row; 0 where there is no grid
+    columns: int = 0
+
+    def __post_init__(self) -> None:
+        self.table.setflags(write=False)
+        self.count.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Topology):
+            return NotImplemented
+        same = (self.name, self.rows, self.columns) == (other.name, other.rows, other.columns)
+        return same and np.array_equal(self.table, other.table) and np.array_equal(self.count, other.count)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.table.shape, self.table.tobytes()))
+
+    @property
+    def widest(self) -> int:
+        """The size s of the largest neighbourhood, the cell itself counted."""
+        return int(self.table.shape[1])
+
+    @property
+    def mask(self) -> np.ndarray:
+        """bool [N, s]: which entries of the table are members, and not filling."""
+        return np.asarray(np.arange(self.widest) < self.count[:, None])
+
+    def members(self, cell: int) -> list[int]:
+        """The neighbourhood of a cell, itself first."""
+        return [int(member) for member in self.table[cell, : self.count[cell]]]
+
+    def neighbours(self, cell: int) -> list[int]:
+        """The neighbourhood of a cell without itself."""
+        return self.members(cell)[1:]
+
+
+def torus(rows: int, columns: int) -> Topology:
+    """The five-cell neighbourhood on a grid whose opposite sides touch: the cell, W, N, E, S.
+
+    >>> torus(3, 3).members(1)
+    [1, 0, 7, 2, 4]
+    """
+    return _on_grid("torus", rows, columns, FIVE)
+
+
+def moore(rows: int, columns: int) -> Topology:
+    """The nine-cell neighbourhood on the same grid: the diagonals too.
+
+    >>> moore(4, 4).members(5)
+    [5, 4, 1, 6, 9, 0, 2, 10, 8]
+    """
+    return _on_grid("moore", rows, columns, NINE)
+
+
+def ring(n: int, k: int = 1) -> Topology:
+    """Cells in a circle, each with k neighbours on either side, the nearest first.
+
+    >>> ring(6, 2).members(0)
+    [0, 5, 1, 4, 2]
+    """
+    _refuse_empty("ring", n)
+    if k < 1:
+        raise UserError(f"a ring needs at least 1 neighbour on each side, not {k}; for none choose isolated.")
+    steps = [step for distance in range(1, min(k, n // 2) + 1) for step in (-distance, distance)]
+    return from_lists(f"ring {n}, {k} on each side", [[(i + step) % n for step in steps] for i in range(n)])
+
+
+def isolated(n: int) -> Topology:
+    """Every cell by itself.
+
+    >>> isolated(2).table.tolist()
+    [[0], [1]]
+    """
+    _refuse_empty("isolated", n)
+    return from_lists(f"isolated {n}", [[] for _ in range(n)])
+
+
+def full(n: int) -> Topology:
+    """Every cell meets all others.
+
+    >>> full(3).table.tolist()
+    [[0, 1, 2], [1, 0, 2], [2, 0, 1]]
+    """
+    _refuse_empty("full", n)
+    return from_lists(f"full {n}", [range(n)] * n)
+
+
+def graph(neighbours: Sequence[Sequence[int]]) -> Topology:
+    """Any graph, by the neighbours of each cell; the cell itself need not be listed, and a meeting may be one-sided.
+
+    >>> graph([[1, 2], [0], [0]]).table.tolist()
+    [[0, 1, 2], [1, 0, 1], [2, 0, 2]]
+    """
+    n = len(neighbours)
+    _refuse_empty("graph", n)
+    for cell, listed in enumerate(neighbours):
+        if isinstance(listed, str) or not isinstance(listed, Sequence):
+            raise UserError(f"cell {cell} of the graph needs a list of its neighbours, not {listed!r}.")
+        for other in listed:
+            if isinstance(other, bool) or not isinstance(other, (int, np.integer)) or not 0 <= other < n:
+                raise UserError(f"cell {cell} of the graph lists {other!r}: its cells are numbered from 0 to {n - 1}.")
+    return from_lists(f"graph {n}", neighbours)
+
+
+_of_graph = graph  # build's argument has the same name
+
+
+def build(name: str, rows: int = 1, columns: int = 1, k: int = 1, graph: Sequence[Sequence[int]] = ()) -> Topology:
+    """A topology by name, of rows × columns cells; a graph has as many as it lists.
+
+    >>> build("ring", 2, 4, k=1) == ring(8, 1), build("graph", graph=[[1], [0]]).widest
+    (True, 2)
+    """
+    if name not in NAMES:
+        raise UserError(f"there is no topology {name!r}: choose {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
+    if (name == "graph") != bool(graph):
+        wrong = "needs the list of each cell's neighbours" if name == "graph" else "takes no list of neighbours"
+        raise UserError(f"the topology {name} {wrong}; graph is the one that is made of it.")
+    if graph:
+        return _of_graph(graph)
+    _refuse_no_grid(name, rows, columns)
+    builders: dict[str, Callable[[], Topology]] = {
+        "torus": lambda: torus(rows, columns),
+        "moore": lambda: moore(rows, columns),
+        "ring": lambda: ring(rows * columns, k),
+        "full": lambda: full(rows * columns),
+        "isolated": lambda: replace(isolated(rows * columns), rows=rows, columns=columns),
+    }
+    return builders[name]()
+
+
+def from_lists(name: str, neighbours: Sequence[Iterable[int]], rows: int = 0, columns: int = 0) -> Topology:
+    """The table of lists of neighbours: each cell in front of its own, everybody once, short rows filled up."""
+    lists = [list(dict.fromkeys((cell, *map(int, others)))) for cell, others in enumerate(neighbours)]
+    count = np.array([len(members) for members in lists], np.int64)
+    table = np.repeat(np.arange(len(lists), dtype=np.int64)[:, None], count.max(), 1)  # [N, s]
+    for cell, members in enumerate(lists):
+        table[cell, : len(members)] = members
+    return Topology(name, table, count, rows, columns)
+
+
+def replicated(topology: Topology, seeds: int) -> Topology:
+    """Independent copies of the cells, one after the other: replica r's are offset by r·N.
+
+    >>> replicated(ring(3), 2).table[4]
+    array([4, 3, 5])
+    """
+    if seeds == 1:
+        return topology
+    offset = np.arange(seeds, dtype=np.int64)[:, None, None] * len(topology)
+    table = (topology.table + offset).reshape(-1, topology.widest)  # [seeds * N, s]
+    return Topology(f"{topology.name} × {seeds} seeds", table, np.tile(topology.count, seeds))
+
+
+def with_population(topology: Topology, p: int) -> Topology:
+    """The table of members where p of them live in each cell: member cell·p + j meets all that live in its neighbourhood.
+
+    Itself comes first, then the others of its cell, then the neighbours' cell by cell.
+
+    >>> with_population(ring(3), 2).table[1]
+    array([1, 0, 4, 5, 2, 3])
+    """
+    if p < 1:
+        raise UserError(f"a cell needs a population of at least 1, not {p}.")
+    if p == 1:
+        return topology
+    lists = [
+        [cell * p + j for cell in topology.members(own) for j in range(p)]
+        for own in range(len(topology))
+        for _ in range(p)
+    ]
+    return from_lists(f"{topology.name}, {p} in a cell", lists)
+
+
+def _on_grid(name: str, rows: int, columns: int, steps: Sequence[tuple[int, int]]) -> Topology:
+    _refuse_no_grid(name, rows, columns)
+    lists = [
+        [(row + down) % rows * columns + (column + right) % columns for down, right in steps]
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    return from_lists(f"{name} {rows}×{columns}", lists, rows, columns)
+
+
+def _refuse_no_grid(name: str, rows: int, columns: int) -> None:
+    if rows < 1 or columns < 1:
+        raise UserError(f"the topology {name} needs at least 1 row and 1 column, not {rows} × {columns}.")
+
+
+def _refuse_empty(name: str, n: int) -> None:
+    if n < 1:
+        raise UserError(f"the topology {name} needs at least 1 cell, not {n}.")

@@ -1,0 +1,110 @@
+"""When a member's scores are an alarm: each has a rule, a beginning and an end, and is told once for each of them.
+
+- nan, diverged: its weights or losses are not finite, or its loss left all bounds (looked at with every record).
+- collapse: its samples are hardly varied, and were at least twice as varied before, or it had a long time to spread.
+- cycling: its samples on the same noise keep coming back to where they were.
+- dead_critic: its discriminator ranks real images above samples no better than a coin, though a plain look at the
+  nearest neighbours tells them apart. Ranks, not losses: so it means the same for logits and for critics of any scale,
+  and a discriminator that cannot tell because the samples are that good is not called dead.
+- memorising: most samples are as near to one single training image as held-out images hardly ever are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ganherd.herd.state import State
+from ganherd.training.health.monitor import recall
+
+OF_ALL = ("watch.bad", "watch.good", "watch.ill")  # what is known of all members on every rank
+ALARMS = ("nan", "diverged", "collapse", "cycling", "dead_critic", "memorising")
+WHY = {
+    "nan": "it turned NaN",
+    "diverged": "its loss left all bounds",
+    "collapse": "its samples are hardly varied any more",
+    "cycling": "its samples go round and come back to where they were",
+    "dead_critic": "its discriminator tells real from generated no better than a coin",
+    "memorising": "most of its samples are copies of training images",
+}
+TRY = {
+    "nan": "try a lower optim.lr_g and optim.lr_d, or optim.grad_clip",
+    "diverged": "try a lower optim.lr_g and optim.lr_d, or optim.grad_clip",
+    "collapse": "try a lower optim.lr_g, a higher train.n_critic or loss.name wasserstein-gp",
+    "cycling": "try a lower optim.beta1 and learning rates, or loss.name wasserstein-gp",
+    "dead_critic": "try a higher optim.lr_d or train.n_critic, or another discriminator",
+    "memorising": "give it more data, smaller nets or a shorter train.budget",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where alarms begin; tuned on seeds 100 to 104 of the GANs of benchmarks/alarms.py, which shows them on others."""
+
+    spread: float = 0.25  # collapse: below it
+    lost: float = 0.5  # … and below this part of the widest spread that the member had,
+    slow_start: int = 1000  # … or after so many steps of its life, however it began
+    warm_up: int = 200  # steps of its life before any of the following can begin: a discriminator has to learn first
+    returns: float = 0.5  # cycling: at or below it
+    tells: float = 0.52  # dead critic: at or below it,
+    differs: float = 0.75  # … while neighbours tell at least this well
+    copies: float = 0.4  # memorising: at or above it
+    # looks in a row before it is an alarm, and as many good ones before it is over
+    patience: tuple[int, ...] = (1, 1, 3, 4, 5, 3)
+
+
+LIMITS = Limits()
+
+
+def judge(
+    scores: dict[str, Tensor], peak: Tensor, age: Tensor, falling: Tensor, limits: Limits = LIMITS
+) -> tuple[Tensor, Tensor]:
+    """(bad [N, 4], known [N, 4]) for the alarms that come from a look; a score that is NaN says nothing.
+
+    `peak` [N]: the widest spread so far; `age` [N]: steps since its first step, or since it was repaired; `falling` [N]:
+    whose spread was bad at the last look. It stays so until it is wide again, not until it is a little above half.
+    """
+    spread, returns, tells, differs, copies = (scores[k] for k in ("spread", "returns", "tells", "differs", "copies"))
+    lost = (spread < limits.lost * peak) | falling | (age >= limits.slow_start)
+    warm = age >= limits.warm_up
+    bad = [
+        (spread < limits.spread) & lost,
+        (returns <= limits.returns) & warm,
+        (tells <= limits.tells) & (differs >= limits.differs) & warm,
+        (copies >= limits.copies) & warm,
+    ]
+    known = [torch.isfinite(v) for v in (spread, returns, tells + differs, copies)]
+    return torch.stack(bad, 1), torch.stack(known, 1)
+
+
+class Alarms:
+    """Who is ill of what since when, in tensors [N, alarms] that are part of every checkpoint."""
+
+    def __init__(self, size: int, remembered: State | None = None, limits: Limits = LIMITS) -> None:
+        self._patience = torch.tensor(limits.patience)
+        self.state: State = {
+            "watch.bad": torch.zeros(size, len(ALARMS), dtype=torch.int64),  # looks in a row
+            "watch.good": torch.zeros(size, len(ALARMS), dtype=torch.int64),
+            "watch.ill": torch.zeros(size, len(ALARMS), dtype=torch.bool),
+        }
+        recall(self.state, remembered)
+
+    def note(self, first: int, bad: Tensor, known: Tensor) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+        """(begun, over) as (member, alarm), for the alarms from the `first` on that were looked at: bad, known [N, …]."""
+        part = slice(first, first + bad.shape[1])
+        bads, goods, ill = (self.state[f"watch.{k}"][:, part] for k in ("bad", "good", "ill"))
+        bads.copy_(torch.where(known, torch.where(bad, bads + 1, 0), bads))
+        goods.copy_(torch.where(known, torch.where(bad, 0, goods + 1), goods))
+        begun = ~ill & (bads >= self._patience[part])
+        over = ill & (goods >= self._patience[part])
+        ill.copy_((ill | begun) & ~over)
+        return tuple([(m, ALARMS[first + a]) for m, a in each.nonzero().tolist()] for each in (begun, over))  # type: ignore[return-value]
+
+    def is_ill(self, member: int) -> bool:
+        return bool(self.state["watch.ill"][member].any())
+
+    def forget(self, member: int) -> None:
+        for value in self.state.values():
+            value[member] = 0

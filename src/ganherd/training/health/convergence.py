@@ -1,0 +1,153 @@
+"""Members that have converged rest: they keep their weights, and the others get the device.
+
+A member's metric is averaged over windows of `patience` steps. Where a window is hardly better than the one before, the
+member rests from the next record on. What is averaged is taken anyway: with every look, or with every record.
+
+- differs: how well nearest neighbours tell its samples from its data; 0.5 where they cannot (of looks, `run.watch`).
+- gap: how far apart its critic or discriminator holds real and generated (of records); for a Wasserstein loss an estimate
+  of the distance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ganherd.herd.state import State
+from ganherd.recipe.schema import Stop
+from ganherd.training.health.monitor import recall
+
+FOREVER = 2**62  # steps
+
+
+@dataclass(frozen=True)
+class Converged:
+    """A member that rests from now on: its metric over the last window, and over the one before."""
+
+    member: int
+    before: float
+    now: float
+
+
+def is_retrained(state: State, step: int) -> bool:
+    """Whether members wait, beyond this step, for others that are trained anew."""
+    until = state.get("rest.until", torch.tensor([FOREVER]))
+    return bool(((until < FOREVER) & (until > step)).any())
+
+
+class Rest:
+    """Who rests since when, and what the others' windows hold, in tensors [N] that are part of every checkpoint."""
+
+    def __init__(
+        self, settings: Stop | None, size: int, remembered: State | None = None, kept: Sequence[int] | None = None
+    ) -> None:
+        """`kept`: members that never train in this run (none given: nobody will rest, unless `settings` say so)."""
+        self.settings = settings if settings is not None and settings.patience else None
+        self.state: State = {}
+        if self.settings is not None or kept is not None or any(name.startswith("rest.") for name in remembered or {}):
+            self.state = {
+                "rest.at": torch.full((size,), -1),  # the step from which it rests; -1: it trains
+                "rest.until": torch.full((size,), FOREVER),  # … and to which, while others are trained anew
+                "rest.since": torch.zeros(size, dtype=torch.int64),  # where its window began
+                "rest.sum": torch.zeros(size, dtype=torch.float64),
+                "rest.seen": torch.zeros(size, dtype=torch.int64),
+                "rest.before": torch.full((size,), torch.inf, dtype=torch.float64),  # mean of the window before
+            }
+            self.state["rest.at"][list(kept or ())] = 0
+        recall(self.state, remembered)
+
+    @property
+    def kept(self) -> list[int]:
+        """The members that never trained in this run."""
+        return torch.nonzero(self.state["rest.at"] == 0)[:, 0].tolist() if self.state else []
+
+    def wait(self, members: Collection[int], step: int, until: int) -> None:
+        """These rest while others are trained anew; who rests already goes on with it."""
+        for member in members:
+            if self.state["rest.at"][member] < 0:
+                self.state["rest.at"][member], self.state["rest.until"][member] = step, until
+
+    def wake(self, step: int) -> None:
+        """Those whose rest is over by then train again, if the run goes on."""
+        if self.state:
+            over = self.state["rest.until"] <= step
+            self.state["rest.at"][over] = -1
+            self.state["rest.until"][over] = FOREVER
+
+    @property
+    def awake(self) -> list[int] | None:
+        """The members that train; none: all do."""
+        if not self.state or bool((self.state["rest.at"] < 0).all()):
+            return None
+        return torch.nonzero(self.state["rest.at"] < 0)[:, 0].tolist()
+
+    def trains(self, size: int) -> Tensor:
+        """[N] bool"""
+        return self.state["rest.at"] < 0 if self.state else torch.ones(size, dtype=torch.bool)
+
+    def made(self, steps: list[int]) -> list[int]:
+        """[N] how many steps each has made where it would have made so many without a rest."""
+        if not self.state:
+            return steps
+        return [
+            step if at < 0 else min(step, at) for step, at in zip(steps, self.state["rest.at"].tolist(), strict=True)
+        ]
+
+    def note(self, metric: str, values: Tensor) -> None:
+        """Values [N] of a look or of a record; those that are not finite say nothing."""
+        if self.settings is None or metric != self.settings.metric:
+            return
+        values = values.detach().double().cpu()
+        known = torch.isfinite(values) & (self.state["rest.at"] < 0)
+        self.state["rest.sum"] += torch.where(known, values, 0.0)
+        self.state["rest.seen"] += known
+
+    def judge(self, step: int, well: Tensor) -> list[Converged]:
+        """Ends the windows that are long enough; a member that is not `well` [N] does not rest."""
+        if self.settings is None:
+            return []
+        state, found = self.state, []
+        ends = (
+            (state["rest.at"] < 0) & (step - state["rest.since"] >= self.settings.patience) & (state["rest.seen"] > 0)
+        )
+        for member in torch.nonzero(ends)[:, 0].tolist():
+            before = float(state["rest.before"][member])
+            now = float(state["rest.sum"][member] / state["rest.seen"][member])
+            if math.isfinite(before) and now > before * (1.0 - self.settings.least) and bool(well[member]):
+                state["rest.at"][member] = step
+                found.append(Converged(member, before, now))
+            else:
+                self._begin(member, step, now)
+        return found
+
+    def forget(self, member: int, step: int) -> None:
+        """It starts anew, as after a repair: and trains."""
+        if self.state:
+            self.state["rest.at"][member] = -1
+            self.state["rest.until"][member] = FOREVER
+            self._begin(member, step, math.inf)
+
+    def last(self, planned: int, is_time: bool) -> int:
+        """The last step of a run that was planned for so many: where all rest, the last one's.
+
+        Where a time was planned, the others share what those at rest leave: the work, members × steps, stays the same.
+        """
+        if not self.state:
+            return planned
+        at, until = self.state["rest.at"], self.state["rest.until"]
+        waits = until < FOREVER
+        if bool(waits.any()):  # others are retrained: how long was said then
+            return int(until[waits].max()) if bool((at < 0).any()) else int(at[~waits].max())
+        resting = at >= 0
+        awake = len(at) - int(resting.sum())
+        if not awake:
+            return int(at.max())
+        return (planned * len(at) - int(at[resting].sum())) // awake if is_time else planned
+
+    def _begin(self, member: int, step: int, before: float) -> None:
+        for name, value in (("since", step), ("sum", 0.0), ("seen", 0), ("before", before)):
+            self.state[f"rest.{name}"][member] = value

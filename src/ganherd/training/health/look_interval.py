@@ -1,0 +1,111 @@
+"""Choose how often members are looked at, from work that is counted: the same on every machine, engine and number of ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ganherd.herd.checks.flops import operations
+from ganherd.herd.checks.trial import batch_sizes
+from ganherd.herd.step.rules import Rules
+from ganherd.training.health.monitor import IMAGES, look_work
+from ganherd.training.setup.assemble import Assembly, makers
+
+SHARE = 0.02  # of the work of training, at most
+# What an operation of a look, which is in float64, costs in operations of a step: about twice as much as in float32, and much more
+# than on the tensor cores that the shorter types are for.
+_WIDE = {"float64": 1, "float32": 2, "tf32": 8, "bf16": 16}
+_START = 3e7  # operations that a core could do while it starts the layers of one member, in a step or in a look
+
+
+@dataclass
+class Cadence:
+    """Looks at the multiples of `every` from the step `first` on; `every` 0: none."""
+
+    every: int
+    first: int = 0
+
+    def is_due(self, step: int) -> bool:
+        return bool(self.every) and step >= self.first and step % self.every == 0
+
+    def next_after(self, step: int) -> list[int]:
+        """The step of the next look, if there is one.
+
+        >>> Cadence(50).next_after(100), Cadence(50, 300).next_after(100), Cadence(0).next_after(100)
+        ([150], [300], [])
+        """
+        if not self.every:
+            return []
+        return [max(step // self.every + 1, -(-self.first // self.every)) * self.every]
+
+
+def recorded(facts: dict[str, Any] | None) -> Cadence | None:
+    """Return the cadence that run.json holds, or None if it holds none.
+
+    Raises:
+        KeyError, TypeError or ValueError: It is not what ganherd writes.
+    """
+    if facts is None or facts["every"] is None:  # older runs wrote None until they had measured it
+        return None
+    every, first = facts["every"], facts["first"]
+    if type(every) is not int or type(first) is not int or min(every, first) < 0:
+        raise ValueError(facts)
+    return Cadence(every, first)
+
+
+def planned(assembly: Assembly, facts: dict[str, Any] | None = None) -> Cadence:
+    """Return the cadence of a run: the recorded one, the recipe's, or for `auto` one from counted work.
+
+    Args:
+        facts: What run.json says of an earlier process of the run.
+    """
+    settings = assembly.recipe.run
+    if (found := recorded(facts)) is not None:
+        return found
+    if settings.watch.every != "auto":
+        return Cadence(int(settings.watch.every))
+    return Cadence(choose(*counted(assembly), settings.record_every))
+
+
+def choose(look: float, step: float, records: int) -> int:
+    """Return the steps between looks, a multiple of those between records, from the work of a look and of a step.
+
+    >>> choose(0.7, 1.0, 50), choose(10.0, 1.0, 50)
+    (50, 500)
+    """
+    return max(1, math.ceil(look / (SHARE * step) / records)) * records
+
+
+def counted(assembly: Assembly) -> tuple[float, float]:
+    """Return the work of a look and of a step, in floating-point operations of a step, of the mean member.
+
+    It depends on nets, rules and data alone: not on the number of members, so that replicas are looked at as runs of their own.
+    """
+    recipe, data, rules = assembly.recipe, assembly.dataset, assembly.herd.rules
+    batches = (
+        2,
+        *batch_sizes(rules.batch),
+    )  # per row a net that computes with its weights depends on the number of rows
+    each, slots = [], [len(breed.slots) for breed in assembly.herd.breeds.all]
+    for slot in accumulate(slots[:-1], initial=0):
+        # trusted: a net of the user's own was built by `assemble` already, with leave
+        make_g, make_d = makers(recipe, data.shape, len(data.labels), trust_code=True, slot=slot)
+        each.append(operations(make_g, (rules.latent,), batches))
+    g, d = float(np.average(each, weights=slots)), operations(make_d, data.shape, batches)
+    look = IMAGES * (g + 2 * d) + look_work(data.shape, len(data.x))
+    return _START + _WIDE[rules.precision] * look, _START + step_work(rules, g, d)
+
+
+def step_work(rules: Rules, g: float, d: float) -> float:
+    """Return the operations of a step, from those of the generator and of the discriminator for one image.
+
+    A way back costs twice its way there, half of that if only the input has a gradient. A penalty differentiates the way back, too.
+    """
+    penalties = int(rules.game.penalty) + int(rules.r1 > 0)
+    updates = rules.n_critic / (rules.skip_d + 1)
+    fakes = g if rules.fakes == "fresh" else 0.0
+    return rules.batch * (updates * (fakes + (2 * 3 + 6 * penalties) * d) + 3 * g + 2 * d)

@@ -1,0 +1,190 @@
+"""Members that never meet go back alone: those of the ranks that are left stay where they are, and repeat no step.
+
+Ranks hear of a loss where they wait for each other: in the middle of what is due at a stop, some of them a stop ahead of the
+others. So each marks its arrival at a stop, before anything is done there. After a loss all go to the newest arrival that any of
+them has made: who is a stop behind trains on to it, and who was in the middle of the stop begins it anew, which is no step. The
+lost members come there by themselves, from copies or a checkpoint (`catch_up`). Then all do together what is due there: a record
+that was not written yet is written with the numbers of all members, and one that was written is cut, and written again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ganherd.comm.buddies import Buddies, layout, nothing
+from ganherd.comm.communicator import Communicator, Placement
+from ganherd.comm.ranks import Ranks
+from ganherd.herd.state import State
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder
+from ganherd.training import snapshot
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+_SUMS = "tally.sums"  # [n, 4] of the steps since the last record
+
+
+@dataclass
+class Mark:
+    """A rank on its arrival at a step: what changes there before the next step, but for rows that are repaired."""
+
+    step: int
+    arrived: bool  # False: where the loop begins, and nothing is due
+    small: State  # [n, …] what is known of its members
+    facts: dict[str, Any]  # … and of all; `bytes` that were written by then: none where only the first rank knows
+    repaired: dict[int, State] = field(default_factory=dict)  # row -> as it was
+
+    @classmethod
+    def of(cls, trainer: Trainer, arrived: bool = True) -> Mark:
+        small = {**snapshot.remembered(trainer), _SUMS: trainer.tally.sums.T}
+        facts = {**snapshot.known(trainer), "saved": trainer.saved, "bytes": trainer.together.ends}
+        return cls(trainer.step, arrived, {name: value.cpu().clone() for name, value in small.items()}, facts)
+
+    def spare(self, row: int, state: State) -> None:
+        """Is told before a repair changes that row."""
+        self.repaired.setdefault(row, {name: value[row].cpu().clone() for name, value in state.items()})
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Members on their arrival at a step, in the host's memory."""
+
+    step: int
+    members: tuple[int, ...]
+    rows: State  # [n, …]
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, trainer: Trainer, mark: Mark) -> Hold:
+        rows = {name: value.detach().to("cpu", copy=True) for name, value in trainer.herd.state.items()}
+        for row, before in mark.repaired.items():
+            for name, value in before.items():
+                rows[name][row] = value
+        return cls(mark.step, tuple(trainer.own), {**rows, **mark.small}, mark.facts)
+
+
+@dataclass(frozen=True)
+class Back:
+    """The lost members that a rank gets, as they were before; they have to catch up with the others."""
+
+    members: tuple[int, ...]
+    step: int  # … at this step,
+    source: str  # … in memory, or in a checkpoint, which is read when it is needed
+    copies: checkpoint.Checkpoint | None  # on their arrival at its step
+    lost: frozenset[int]  # all members that nobody had any more
+
+
+class Alone:
+    """What a rank holds of its members between a loss and the moment at which all of them are at home again."""
+
+    def __init__(self) -> None:
+        self._holds: list[Hold] = []  # of one step; they may have members in common
+        self.step: int | None = None  # at which all go on; none: they go back together
+        self._facts: dict[str, Any] = {}
+        self.back: Back | None = None  # what this rank has to bring there
+
+    def stands(self, trainer: Trainer | None) -> dict[str, Any] | None:
+        """What this rank, after a loss, tells the others of where it is."""
+        if trainer is not None and (mark := trainer.mark) is not None:
+            return {"step": mark.step, "arrived": mark.arrived, "facts": mark.facts}
+        return {"step": self._holds[0].step, "arrived": True, "facts": self._holds[0].facts} if self._holds else None
+
+    def agree(self, told: Sequence[dict[str, Any] | None], trainer: Trainer | None) -> int | None:
+        """Goes to the step at which all go on, with this rank's members; says by whom of those who `told` the files are known
+        best. None: all go back together, since nobody has come to any step yet."""
+        there = [each for each in told if each is not None]
+        step = max((each["step"] for each in there), default=0)
+        known = [each for each in there if each["step"] == step and each["arrived"] and each["facts"]["bytes"]]
+        if not known:
+            self.settled()
+            return None
+        speaker = max(known, key=lambda each: sum(each["facts"]["bytes"].values()))
+        self.step, self.back, self._facts = step, None, speaker["facts"]
+        self._holds = [hold for hold in self._holds if hold.step == step]
+        if trainer is not None and trainer.mark is not None:
+            self._holds.append(Hold.of(trainer, _brought(trainer, trainer.mark, step)))
+        return next(rank for rank, each in enumerate(told) if each is speaker)
+
+    def returned(
+        self, job: Communicator, ranks: Ranks, buddies: Buddies, folder: RunFolder
+    ) -> checkpoint.Checkpoint | None:
+        """This rank's members of now: those that somebody holds; the rows of the others, which are `back`, are zero until they
+        have caught up. None: all take the newest checkpoint, which is of that very step, or all that there is. Called by all
+        ranks, spares too."""
+        assert self.step is not None
+        mine = {member: (hold, row) for hold in self._holds for row, member in enumerate(hold.members)}
+        known = layout(self._holds[0].rows) if self._holds else None
+        members, layouts = zip(*map(json.loads, job.collect(json.dumps([list(mine), known]).encode())), strict=True)
+        holders: dict[int, int] = {}
+        for rank, own in enumerate(members):
+            for member in own:
+                holders.setdefault(member, rank)
+        lost = [member for member in range(ranks.size) if member not in holders]
+        found = buddies.find(job, lost)
+        copied = found.step if not found.missing else None
+        decided = json.dumps(self._source(folder, copied, bool(lost))).encode() if job.rank == 0 else None
+        source, step = json.loads(job.broadcast(decided))
+        if not source:
+            self.settled()
+            return None
+        placement = Placement(tuple(tuple(m for m in own if holders[m] == rank) for rank, own in enumerate(members)))
+        given = [mine[member] for member in placement.ranks[job.rank]]
+        empty = nothing(next(each for each in layouts if each))
+        rows = {name: torch.stack([hold.rows[name][row] for hold, row in given]) for name in empty} if given else empty
+        held = [[member for member in own if member in holders] for own in ranks.homes]
+        state = _spread(job.fetch(rows, placement, held), held[job.rank], ranks.own)
+        sums = torch.zeros(state[_SUMS].shape[1], ranks.size, dtype=torch.float64)
+        sums[:, list(ranks.own)] = state.pop(_SUMS).T
+        missing = [[member for member in own if member not in holders] for own in ranks.homes]
+        copies = None
+        if lost and source == "memory":
+            path = checkpoint.path_of(folder.checkpoints, step)
+            copies = checkpoint.Checkpoint(path, step, found.fetch(job, missing), found.facts[0])
+        self.back = Back(tuple(missing[job.rank]), step, source, copies, frozenset(lost))
+        facts = {**self._facts, "sums": sums.tolist(), "arrived": True}
+        return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, facts)
+
+    def _source(self, folder: RunFolder, copied: int | None, any_lost: bool) -> tuple[str, int]:
+        """Where the lost members come from, and their step; nothing: all go on from the newest checkpoint. Asked by the first
+        rank."""
+        assert self.step is not None
+        newest = max(checkpoint.steps(folder.checkpoints), default=-1)
+        if newest >= self.step or not folder.has_written(self._facts["bytes"]):
+            return "", newest
+        if not any_lost:
+            return "memory", self.step
+        if copied is not None and newest <= copied <= self.step:
+            return "memory", copied
+        return "checkpoint" if newest >= 0 else "", newest
+
+    def hold(self, own: Sequence[int], resumed: checkpoint.Checkpoint) -> None:
+        """This rank's members of now, all at that step: who has caught up stays there, should another rank be lost."""
+        sums = torch.tensor(resumed.facts["sums"], dtype=torch.float64)[:, list(own)].T
+        self._holds.append(Hold(resumed.step, tuple(own), {**resumed.state, _SUMS: sums}, self._facts))
+
+    def settled(self) -> None:
+        """All members are at home, or go back together: nothing is held."""
+        self._holds, self.step, self.back = [], None, None
+
+
+def _brought(trainer: Trainer, mark: Mark, step: int) -> Mark:
+    """Who is a stop behind has done there all that was due, and trains on."""
+    if mark.step == step:
+        return mark
+    trainer.step = trainer.engine.advance(trainer.step, step, trainer.tally.sums)
+    return Mark.of(trainer)
+
+
+def _spread(state: State, members: Sequence[int], own: Sequence[int]) -> State:
+    """Rows of some members as those of all of a rank's; the others are zero."""
+    out = {name: value.new_zeros(len(own), *value.shape[1:]) for name, value in state.items()}
+    rows = [own.index(member) for member in members]
+    for name, value in state.items():
+        out[name][rows] = value
+    return out

@@ -1,0 +1,81 @@
+"""A rank without members: it waits for the end of the others, and passes on what it is asked meanwhile.
+
+Those that train hear of each other every half second; a spare sits in one message that comes at the end. So it leaves a file
+in the run's folder when it is asked to stop, for which the first rank looks. Python's own handlers wait while that message
+is waited for in C, so the system writes the signal's number into a pipe, and a thread reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ganherd.comm.ranks import Ranks
+from ganherd.training.stop_request import StopRequest
+
+_LOOK = 0.25  # seconds between two looks of the first rank
+
+
+def _file(run: Path) -> Path:
+    return run / "ranks" / "stop"
+
+
+def forget(run: Path) -> None:
+    """What was asked of an earlier job; called by the first rank before the spares know of the run."""
+    with suppress(OSError):
+        _file(run).unlink(missing_ok=True)
+
+
+@contextmanager
+def passing_on(run: Path) -> Iterator[None]:
+    """On a spare: a signal that asks for a stop is written where the first rank finds it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    end, begin = os.pipe()
+    os.set_blocking(begin, False)
+    before = signal.set_wakeup_fd(begin)
+    thread = threading.Thread(target=_pass_on, args=(run, end), name="spare", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(begin)  # which ends the thread
+        thread.join(1.0)
+        os.close(end)
+
+
+def _pass_on(run: Path, end: int) -> None:
+    while said := os.read(end, 1):
+        with suppress(OSError, ValueError):
+            path = _file(run)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(signal.Signals(said[0]).name, encoding="utf-8")
+
+
+@contextmanager
+def listening(ranks: Ranks, run: Path, stop: StopRequest) -> Iterator[None]:
+    """On the first rank, where there are spares: what they were asked is asked of it."""
+    if not ranks.is_first or all(ranks.homes):
+        yield
+        return
+    over = threading.Event()
+
+    def listen() -> None:
+        while not over.wait(_LOOK):
+            with suppress(OSError):
+                if asked := _file(run).read_text(encoding="utf-8"):
+                    stop.name = stop.name or asked
+                    return
+
+    threading.Thread(target=listen, name="spares", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        forget(run)

@@ -1,0 +1,145 @@
+"""A rank of a job up to its first step: its members, its share of the cores, and the plan that the first rank makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ganherd.comm.communicator import Communicator
+from ganherd.comm.liveness import silence
+from ganherd.comm.liveness.heartbeat import Heartbeat
+from ganherd.comm.liveness.machine import machine
+from ganherd.comm.ranks import Ranks, cores, together
+from ganherd.herd.engine import autotune
+from ganherd.herd.engine.engines import Plan, place
+from ganherd.recipe.schema import Engine, Recipe
+from ganherd.runs.folder import RunFolder
+from ganherd.training import finish
+from ganherd.training.ranks import spares
+from ganherd.training.ranks.recovery import Rescue, announced
+from ganherd.training.setup import build_strategy
+from ganherd.training.setup.assemble import Assembly, put_together
+from ganherd.training.setup.member_data import Cut, cut
+from ganherd.training.stop_request import StopRequest
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+
+def ready(
+    recipe: Recipe,
+    job: Communicator,
+    trust_code: bool,
+    begins: bool,
+    accept: Callable[[Cut], None] = lambda made: None,
+    part: range | None = None,
+    before: Any = None,
+) -> tuple[Ranks, Assembly | None]:
+    """The rank and its herd; none for a spare. `accept`: refuses data that the run was not started with. `part`: the only
+    members of the recipe's that are trained here. `before`: what run.json says about the ranks of a run that goes on.
+
+    All ranks cut all of the data, which is cheap, and then know where every member lives. Where they turn out to be of
+    unlike speed, members are handed out anew; a run that goes on on the same hosts keeps what was found there.
+    """
+    from ganherd.training.ranks import balance
+
+    def accepted() -> Cut:
+        made = cut(recipe, begins)
+        accept(made)
+        return made if part is None else made.only(part)
+
+    def assembled() -> Assembly | None:
+        if not ranks.own:
+            return None
+        made_of = put_together(made, ranks, trust_code, begins)
+        finish.member_weights(made_of.recipe, made_of)  # better said now than after the training
+        build_strategy.refuse_impossible(made_of)
+        return made_of
+
+    made = together(job, accepted)
+    size = len(made.seats)
+    if job.size == 1:
+        ranks = Ranks.alone(size)
+        return ranks, assembled()
+    members = size // made.recipe.herd.seeds
+    is_known, weights = balance.known(before, job.hosts) if made.recipe.engine.balance else (True, None)
+    ranks = Ranks.over(job, made.recipe, members, weights)
+    assembly = together(job, assembled)
+    if not is_known and (weights := balance.balanced(ranks, assembly)) is not None:
+        del assembly  # before there are two
+        ranks = Ranks.over(job, made.recipe, members, weights)
+        assembly = together(job, assembled)
+    return ranks, assembly
+
+
+def planned(assembly: Assembly, settings: Engine, say: Callable[[str], None]) -> Plan:
+    """The plan that the first rank finds to be the fastest for its members; all go by it."""
+    ranks = assembly.ranks
+    if ranks.everyone.size == 1:
+        return autotune.choose(assembly.herd, settings, say)
+    torch.set_num_threads(min(torch.get_num_threads(), cores(ranks.everyone)))
+    plan = together(ranks.everyone, lambda: autotune.choose(assembly.herd, settings, say) if ranks.is_first else None)
+    return Plan(**ranks.decided(vars(plan) if plan else {}))
+
+
+def settled(assembly: Assembly, plan: Plan) -> Plan:
+    """What the rank makes of the plan, on its own device and with its own members."""
+    ranks, herd = assembly.ranks, assembly.herd
+    if ranks.everyone.size == 1:
+        return plan
+    whole = plan.chunk >= len(ranks.placement.ranks[0])  # all members of the first rank at once
+    threads = min(plan.threads, cores(ranks.everyone))
+    chunk = max(plan.chunk, herd.size) if whole else plan.chunk
+    return replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
+
+
+def settle_in(assembly: Assembly, plan: Plan) -> Plan:
+    """Threads and state as the rank's plan has them, which is answered."""
+    plan = settled(assembly, plan)
+    torch.set_num_threads(plan.threads)
+    place(assembly.herd, plan)
+    return plan
+
+
+def shared(ranks: Ranks, folder: RunFolder, rescue: Rescue) -> RunFolder:
+    """The first rank's folder, as every rank sees it; spares hear of it too."""
+    if ranks.is_alone:
+        return folder
+    if ranks.is_first:
+        spares.forget(folder.path)
+    told = rescue.found(ranks.job.broadcast(announced(folder) if ranks.is_first else None))
+
+    def seen() -> RunFolder:
+        there = folder if ranks.is_first else RunFolder(told)
+        if not there.info_path.is_file():
+            raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
+        return there
+
+    return together(ranks.everyone, seen)
+
+
+def beating(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbeat:
+    """This rank's signs of life, in the folder of the run; the first one, which has a trainer, tells who else gives none."""
+    heart = Heartbeat(path / "ranks", ranks.job.rank, ranks.job.size, ranks.own, ranks.comm or ranks.job)
+    heart.note("processing" if ranks.own else None, **machine())
+    if trainer is not None and ranks.is_first:
+
+        def tell(event: str, facts: dict[str, Any]) -> None:
+            trainer.event(event, **facts)
+            trainer.progress.say(silence.in_words(event, facts))
+
+        heart.listener = silence.Silence(path / "ranks", ranks.job.rank, ranks.job.size, tell).look
+    return heart
+
+
+def stand_by(ranks: Ranks, rescue: Rescue) -> Path:
+    """A spare waits until the others have come to an end, and says so; the path of the run."""
+    path = rescue.found(ranks.job.broadcast(None))
+    with StopRequest(), spares.passing_on(path), beating(ranks, path):
+        ranks.wait()
+    return path

@@ -1,0 +1,63 @@
+"""What the steps since the last record add up to: losses and logits of each member, and over how many updates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ganherd.herd.step.step import SUMS
+from ganherd.training.health.convergence import Rest
+from ganherd.training.setup.assemble import Assembly
+
+
+class Tally:
+    """Every step adds to `sums`; a record takes the means over them and begins anew."""
+
+    def __init__(self, assembly: Assembly, rest: Rest, facts: dict[str, Any]) -> None:
+        """`facts`: of the checkpoint that is resumed; none: nothing was counted yet."""
+        self._assembly, self._rest = assembly, rest
+        self.since = int(facts.get("recorded", 0))  # the step of the last record
+        self.sums = assembly.herd.no_sums()  # [4, n] of this rank's members
+        self._count()
+        if facts:
+            own = [[float(row[member]) for member in assembly.own] for row in facts["sums"]]
+            self.sums.copy_(torch.tensor(own, dtype=torch.float64))
+
+    def everyones(self) -> Tensor:
+        """[4, N] the sums of all members, on the host; all ranks ask for them together."""
+        return self._assembly.ranks.gather(self.sums.T).T
+
+    def updates(self, step: int) -> dict[str, list[int]]:
+        """How many updates of each member of the herd the sums hold at this step."""
+        made = [self._rest.made(self._assembly.made(at)) for at in (self.since, step)]
+        spans = list(zip(*made, strict=True))
+        rules = self._assembly.herd.rules
+        of_d = {span: sum(rules.d_updates(step) for step in range(*span)) for span in set(spans)}
+        d, g = [of_d[span] for span in spans], [stop - start for start, stop in spans]
+        return {"loss_d": d, "loss_g": g, "real": d, "fake": d}
+
+    def means(self, step: int) -> dict[str, list[float] | None]:
+        """Of each member over its updates; NaN where it made none, None where nobody made any."""
+        updates, sums = self.updates(step), dict(zip(SUMS, self.everyones().tolist(), strict=True))
+        return {
+            name: [v / n if n else math.nan for v, n in zip(sums[name], updates[name], strict=True)]
+            if any(updates[name])
+            else None
+            for name in SUMS
+        }
+
+    def begin(self, step: int) -> None:
+        """All up to this step is recorded."""
+        self.since = step
+        self.sums.zero_()
+        self._count()
+
+    def _count(self) -> None:
+        """Who rests makes no steps, and who has a pace of its own makes fewer than the run."""
+        trains = self._rest.trains(self._assembly.size).tolist()
+        each = [float(pace) if awake else 0.0 for pace, awake in zip(self._assembly.pace, trains, strict=True)]
+        self.per_step = sum(each)  # member-steps that one step of the run is
+        self.per_step_here = sum(each[member] for member in self._assembly.own)  # … of this rank's members

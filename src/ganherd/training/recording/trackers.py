@@ -1,0 +1,100 @@
+"""TensorBoard and Weights & Biases, for those who live there; both are extras and see what metrics.jsonl sees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from ganherd.recipe.schema import Recipe
+from ganherd.runs.folder import RunFolder
+from ganherd.runs.json_lines import read_last
+from ganherd.util.errors import UserError
+
+
+def check(recipe: Recipe) -> None:
+    """Says what is missing, before anything is trained or written."""
+    if recipe.run.tensorboard and not find_spec("tensorboard"):
+        raise UserError("run.tensorboard needs TensorBoard: pip install 'ganherd[tensorboard]', or set it to false.")
+    if recipe.run.wandb != "off" and not find_spec("wandb"):
+        raise UserError("run.wandb needs Weights & Biases: pip install 'ganherd[wandb]', or set it to off.")
+
+
+class Trackers:
+    """Hands every record on to the trackers that the recipe asks for; of several ranks the first one does."""
+
+    def __init__(self, folder: RunFolder, recipe: Recipe, is_first: bool = True) -> None:
+        self._write: list[Callable[[int, dict[str, float]], None]] = []
+        self._close: list[Callable[[], None]] = []
+        if recipe.run.tensorboard and is_first:
+            self._tensorboard(folder)
+        if recipe.run.wandb != "off" and is_first:
+            self._wandb(folder, recipe)
+
+    def record(self, line: dict[str, Any]) -> None:
+        """A line of metrics.jsonl: a curve for each member, scores of a look at the step at which it was taken."""
+        if not self._write:
+            return
+        from ganherd.training.health.monitor import SCORES
+
+        if "looked" in line:  # before the record: steps must not go back
+            seen = curves({name: line[name] for name in SCORES if name in line})
+            self._hand(line["looked"], {name: value for name, value in seen.items() if not math.isnan(value)})
+        rest = curves({name: values for name, values in line.items() if name not in SCORES})
+        self._hand(line["step"], {**rest, "rate": line["rate"]})
+
+    def _hand(self, step: int, values: dict[str, float]) -> None:
+        for write in self._write:
+            write(step, values)
+
+    def close(self) -> None:
+        for close in self._close:
+            close()
+
+    def _tensorboard(self, folder: RunFolder) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        place = folder.path / "tensorboard"
+        opened: list[SummaryWriter] = []
+
+        def write(step: int, values: dict[str, float]) -> None:
+            if not opened:  # with the first record, when those that a resume makes again are cut off already
+                opened.append(SummaryWriter(str(place), purge_step=_kept(folder) + 1))  # type: ignore[no-untyped-call]
+                self._close.append(opened[0].close)
+            for name, value in values.items():
+                opened[0].add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+
+        self._write.append(write)
+
+    def _wandb(self, folder: RunFolder, recipe: Recipe) -> None:
+        import wandb
+
+        run = wandb.init(
+            project="ganherd",
+            name=folder.path.name,
+            dir=str(folder.path),
+            mode="online" if recipe.run.wandb == "online" else "offline",
+            config=recipe.model_dump(),
+        )
+        self._write.append(lambda step, values: run.log(values, step=step))
+        self._close.append(run.finish)
+
+
+def _kept(folder: RunFolder) -> int:
+    """The step of the record before the newest: what TensorBoard has of later ones was cut off by a resume."""
+    return max((int(line["step"]) for line in read_last(folder.metrics_path, 2)[:-1]), default=0)
+
+
+def curves(line: dict[str, Any]) -> dict[str, float]:
+    """What a line says of each member, by the name of its curve.
+
+    >>> curves({"step": 50, "loss_g": [0.5, 0.25], "loss_d": None})
+    {'loss_g/0': 0.5, 'loss_g/1': 0.25}
+    """
+    lists = {name: values for name, values in line.items() if isinstance(values, list)}
+    return {f"{name}/{m}": float(v) for name, values in lists.items() for m, v in enumerate(values) if _is_number(v)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,104 @@
+"""Estimate what a run writes and compare it with the free space of its disk, before the first step."""
+
+from __future__ import annotations
+
+import errno
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ganherd.herd.state import bytes_per_member
+from ganherd.training.health.monitor import Watch
+from ganherd.training.setup.assemble import Assembly
+from ganherd.util.errors import UserError
+from ganherd.util.progress import size
+from ganherd.viz import pictures
+
+_RECORD = 160  # bytes of one member in a line of metrics.jsonl, about
+_PICTURE_COLUMNS = 12  # images of each member in a picture of samples
+_NEARLY_FULL = 0.9  # a run that may use this much of the free space gets a warning
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class DiskNeed:
+    """Bytes that a run writes."""
+
+    checkpoint: int  # one of them
+    kept: int  # checkpoints that certainly lie on the disk at once, with the one that is being written
+    most: int  # the same, if the best and the one that a repair goes back to are older
+    mixture: int
+    other: int  # records and pictures
+
+    @property
+    def least(self) -> int:
+        return self.kept * self.checkpoint + self.mixture
+
+    @property
+    def total(self) -> int:
+        return self.most * self.checkpoint + self.mixture + self.other
+
+    def describe(self) -> str:
+        """Return the need in words.
+
+        >>> DiskNeed(2**20, 3, 4, 2**19, 2**10).describe()
+        'up to 4.5 MiB: 4 checkpoints of 1.0 MiB, a mixture of 512.0 KiB, 1.0 KiB of records and pictures'
+        """
+        return (
+            f"up to {size(self.total)}: {self.most} checkpoint{'s' * (self.most != 1)} of {size(self.checkpoint)}, "
+            f"a mixture of {size(self.mixture)}, {size(self.other)} of records and pictures"
+        )
+
+
+def disk_need(assembly: Assembly, steps: int) -> DiskNeed:
+    """Estimate what a run of this many steps writes."""
+    state, settings, members = assembly.herd.state, assembly.recipe.run, assembly.ranks.size
+    checkpoint = members * (bytes_per_member(state) + bytes_per_member(Watch(assembly).state))
+    every = settings.checkpoint_every or steps
+    written = 1 + math.ceil(steps / max(1, every))  # with the one before the first step
+    generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}
+    picture = min(assembly.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(assembly.dataset.shape)
+    drawn = 1 + (steps // settings.sample_every if settings.sample_every else 0)
+    return DiskNeed(
+        checkpoint,
+        min(settings.keep + 1, written),
+        min(settings.keep + 3, written),
+        members * bytes_per_member(generators),
+        drawn * picture + steps // settings.record_every * members * _RECORD,
+    )
+
+
+def check_disk(need: DiskNeed, folder: Path) -> list[str]:
+    """Return warnings about the disk of a run folder, which need not exist yet.
+
+    Raises:
+        UserError: The run cannot fit.
+    """
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free + _used(folder / "checkpoints")
+    advice = "Lower run.keep, train fewer members, or choose a folder on another disk with --run"
+    if need.least > free:
+        raise UserError(
+            f"the disk of {folder} has {size(free)} for this run, which needs at least {size(need.least)} "
+            f"({need.kept} checkpoints of {size(need.checkpoint)} and a mixture of {size(need.mixture)}). {advice}."
+        )
+    if need.total > _NEARLY_FULL * free:
+        return [
+            f"the disk of {folder} is nearly full: it has {size(free)}, and this run needs {need.describe()}. {advice}"
+        ]
+    return []
+
+
+def _used(folder: Path) -> int:
+    """Bytes of the checkpoints of a run that is resumed: new ones take their place."""
+    return sum(file.stat().st_size for file in folder.glob("step-*/*") if file.is_file())
+
+
+def advice_on(error: OSError) -> str:
+    """Return what to do before a resume if an error says that the disk is full, otherwise nothing.
+
+    >>> advice_on(OSError(errno.ENOSPC, "No space left on device"))
+    'Make room on its disk first. '
+    """
+    return "Make room on its disk first. " if error.errno in _FULL else ""

@@ -1,0 +1,137 @@
+"""What a recipe would train, before it does: members, nets, memory, steps and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ganherd.herd.engine import autotune
+from ganherd.herd.engine.device import missing_gpu
+from ganherd.herd.engine.engines import memory_per_member, rate
+from ganherd.herd.state import bytes_per_member
+from ganherd.recipe.schema import Recipe, parse_budget
+from ganherd.training.budget import plan_budget, too_short
+from ganherd.training.setup import net_guard
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.build_strategy import never_due, plan_meetings, refuse_impossible
+from ganherd.training.setup.disk import disk_need
+from ganherd.training.variants import phases
+from ganherd.util.memory import refused_if_too_large
+from ganherd.util.progress import duration, size
+
+LONG = 3.0  # seconds; where one step of one member takes longer, nothing else is measured
+
+
+@refused_if_too_large()
+def describe(recipe: Recipe, tell: Callable[[dict[str, Any]], None] = lambda facts: None) -> dict[str, Any]:
+    """Assembles the herd and runs it for a second on copies; nothing is written.
+
+    `tell` hears what is known before that.
+    """
+    if (first := phases.pending(recipe)) is None:
+        notes, assembly = [], assemble(recipe, trust_code=True)
+    else:
+        before = phases.before(recipe)
+        notes = [f"{first.recipe} is trained first, for {before.train.budget}; the rest is the herd's own"]
+        assembly = phases.foreseen(phases.after(recipe), before)
+    refuse_impossible(assembly)
+    herd, nets, data = assembly.herd, assembly.recipe.nets, assembly.dataset
+    facts: dict[str, Any] = {
+        "data": f"{data.name}, {len(data.x):,} {data.kind} of shape {list(data.shape)}, {len(data.x_test):,} held out",
+        "members": herd.size,
+        "replicas": recipe.herd.seeds,
+        "kind": data.kind,
+        "images_per_member": [int(assembly.count.min()), int(assembly.count.max())],
+        "generator": {"net": nets.generator.name, "parameters": herd.breeds.all[0].g.size},
+        "breeds": [
+            {"net": breed.name, "parameters": breed.g.size, "members": len(breed.slots)} for breed in herd.breeds.all
+        ],
+        "discriminator": {"net": nets.discriminator.name, "parameters": herd.d.size},
+        "loss": recipe.loss.name,
+        "notes": [*notes, *assembly.notes, *missing_gpu(recipe)],
+    }
+    tell(facts)
+    found = _measured(assembly)
+    unit, amount = parse_budget(recipe.train.budget)
+    found |= {"seconds": amount} if unit == "seconds" else {}  # of both phases
+    return facts | found | {"notes": [*facts["notes"], *found["notes"]]}
+
+
+def _measured(assembly: Assembly) -> dict[str, Any]:
+    """Engine, memory, length and time. Nets that are far too slow for this machine get one step of one member, no more."""
+    herd, recipe = assembly.herd, assembly.recipe
+    began = time.perf_counter()
+    memory = memory_per_member(herd)
+    took = time.perf_counter() - began
+    if slow := herd.device.type == "cpu" and took > LONG:  # a GPU's first step compiles
+        engine, at_once, speed = f"not chosen yet: one step of one member takes {duration(took)} here", 1, 1 / took
+    else:
+        net_guard.examine(assembly)
+        plan = autotune.choose(herd, recipe.engine, lambda text: None)
+        engine, at_once, speed = (
+            plan.describe(herd.size),
+            1 if plan.name == "loop" else plan.chunk,
+            rate(herd, plan, 1.0),
+        )
+    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.size, 2.0))
+    meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
+    disk = disk_need(assembly, budget.steps)
+    return {
+        "engine": engine,
+        "state_bytes": bytes_per_member(herd.state) * herd.size,
+        "training_bytes": memory * min(at_once, herd.size),
+        "data_bytes": int(herd.feed.x.numel() * herd.feed.x.element_size()),
+        "disk_bytes": disk.total,
+        "disk": disk.describe(),
+        "steps": budget.steps,
+        "epochs": round(budget.steps / assembly.steps_per_epoch, 2),
+        "member_steps_per_second": round(speed, 1 if speed >= 1 else 4),
+        "measured": "one step of one member" if slow else "the herd",
+        "seconds": round(budget.steps * herd.size / speed, 1),
+        "notes": [
+            *too_short(recipe.train.budget, budget.steps),
+            *never_due(recipe, meetings, budget.steps),
+        ],
+    }
+
+
+def known(facts: dict[str, Any]) -> str:
+    """What is said before anything is measured."""
+    low, high = facts["images_per_member"]
+    many = len(facts["breeds"]) > 1
+    each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    rows = {
+        "data": facts["data"],
+        "herd": ("1 member" if facts["members"] == 1 else f"{facts['members']} members, each")
+        + f" with {each} {facts['kind']}"
+        + (f"; {facts['replicas']} seeds stacked" if facts["replicas"] > 1 else ""),
+        "generator": "; ".join(
+            (f"{breed['members']} × " if many else "") + f"{breed['net']}, {breed['parameters']:,} parameters"
+            for breed in facts["breeds"]
+        ),
+        "discriminator": "{net}, {parameters:,} parameters".format(**facts["discriminator"]),
+        "loss": facts["loss"] if isinstance(facts["loss"], str) else ", ".join(facts["loss"]),
+    }
+    return "\n".join([*_lines(rows), *(f"note: {note}" for note in facts["notes"])])
+
+
+def measured(facts: dict[str, Any], said: Sequence[str] = ()) -> str:
+    """What is said after it, and the notes that were not `said` before."""
+    speed = facts["member_steps_per_second"]
+    rows = {
+        "engine": facts["engine"],
+        "memory": "{} state, {} while training, {} data".format(
+            *(size(facts[f"{what}_bytes"]) for what in ("state", "training", "data"))
+        ),
+        "disk": facts["disk"],
+        "length": f"{facts['steps']:,} steps, {facts['epochs']:g} epochs",
+        "time": f"about {duration(facts['seconds'])} at {speed:{',.0f' if speed >= 1 else '.2g'}} member-steps/s, "
+        f"measured on {facts['measured']}",
+    }
+    notes = [f"note: {note}" for note in facts["notes"] if note not in said]
+    return "\n".join([*_lines(rows), *notes, "Nothing was written: leave --dry-run out to train."])
+
+
+def _lines(rows: dict[str, str]) -> list[str]:
+    return [f"{name:<14}{value}" for name, value in rows.items()]

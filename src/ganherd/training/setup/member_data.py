@@ -1,0 +1,73 @@
+"""The data of a run, cut by member: what has to be known before members are given to ranks, and is the same on all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ganherd.data import dataset as source
+from ganherd.data import partition as parts
+from ganherd.herd.state import Seat
+from ganherd.recipe.schema import Recipe
+from ganherd.training.variants import finetune
+from ganherd.util.errors import UserError
+
+
+@dataclass(frozen=True)
+class Cut:
+    """All members of all replicas, replica by replica."""
+
+    recipe: Recipe  # with the nets of the runs that it starts from
+    dataset: source.Dataset
+    index: np.ndarray  # [N, n_max] rows of the data for each member; a view of one row where all see the same
+    count: np.ndarray  # [N] images that each member sees
+    label: np.ndarray  # [N] the class each member stands for; -1: none
+    seats: list[Seat]
+    members: int  # of one replica, as the recipe has them
+    steps_per_epoch: float  # in which the member that the recipe names goes through its data once
+    notes: tuple[str, ...]
+
+    def only(self, members: range) -> Cut:
+        """A part of the herd, as if there were no others; epochs stay those of the whole."""
+        own = slice(members.start, members.stop)
+        return replace(self, index=self.index[own], count=self.count[own], label=self.label[own], seats=self.seats[own])
+
+    def rows(self, members: tuple[int, ...]) -> np.ndarray:
+        """[n, n_max] the rows of these members."""
+        if self.index.strides[0] == 0:
+            return np.broadcast_to(self.index[0], (len(members), self.index.shape[1]))
+        return self.index[list(members)]
+
+
+def cut(recipe: Recipe, begins: bool = True) -> Cut:
+    """Loads the data and cuts it. `begins`: only then the runs that members start from are read."""
+    recipe = finetune.resolved(recipe) if begins else recipe
+    dataset = source.load(recipe.data)
+    if not dataset.is_image and (recipe.train.augment or recipe.train.flip):
+        raise UserError(f"train.augment and train.flip change images, and {dataset.name} has points: leave them out.")
+    if recipe.run.validation and not len(dataset.x_test):
+        raise UserError(f"run.validation is of held-out data, and {dataset.name} has none: set data.holdout.")
+    seeds = [recipe.run.seed + r for r in range(recipe.herd.seeds)]
+    together = recipe.strategy.cellular.population if recipe.strategy.name == "cellular" else 1
+    batch = recipe.train.batch
+    cuts = [parts.partition(dataset, recipe.data, recipe.members, batch, seed, together) for seed in seeds]
+    members, first = len(cuts[0].count), cuts[0].index
+    if first.strides[0] == 0:  # all members see all rows
+        index = np.broadcast_to(first[0], (members * len(seeds), first.shape[1]))
+    else:
+        index = np.concatenate([one.index for one in cuts])
+    count = np.concatenate([one.count for one in cuts])
+    batches = -(-count // batch)
+    whose = {"largest": batches.max(), "smallest": batches.min(), "mean": batches.mean()}[recipe.data.epoch]
+    return Cut(
+        recipe,
+        dataset,
+        index,
+        count,
+        np.concatenate([one.label for one in cuts]),
+        [Seat(seed, slot) for seed in seeds for slot in range(members)],
+        members,
+        float(whose) / recipe.train.n_critic,
+        cuts[0].notes,
+    )

@@ -1,0 +1,249 @@
+"""Check a recipe's nets before a run starts: which engines compute what plain PyTorch does. The results are cached."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import os
+import platform
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ganherd import nets
+from ganherd.comm.ranks import together
+from ganherd.features.cache import cache_folder
+from ganherd.herd.checks import guard, vmap_fallback
+from ganherd.herd.checks.agreement import FAILS, Agreement
+from ganherd.herd.checks.guard import Report
+from ganherd.herd.checks.trial import SMALL, Task, unrelated_random_numbers
+from ganherd.herd.lowering.trace import NoGraph, trace
+from ganherd.herd.state import Blueprint
+from ganherd.nets import catalog
+from ganherd.recipe.schema import Net
+from ganherd.training.setup.assemble import Assembly
+from ganherd.util.errors import UserError
+from ganherd.util.files import write
+from ganherd.util.host import give_back
+from ganherd.util.user_code import importable_from
+from ganherd.util.version import PACKAGE, __version__
+
+_LIKELY_CAUSE = (
+    " Likely cause: forward keeps Python state from call to call, or draws random numbers outside of the member's stream. "
+    "Keep state in buffers, and draw with torch.rand or torch.randn."
+)
+_NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
+
+
+def examine(assembly: Assembly, say: Callable[[str], None] = lambda text: None) -> None:
+    """Let the first rank check all nets, and let no rank run those for all members at once that come out differently then.
+
+    Raises:
+        UserError: if the engine `loop` would not train a net as plain PyTorch does either.
+    """
+    ranks = assembly.ranks
+    reasons = together(ranks.everyone, lambda: _reasons(assembly, say) if ranks.is_first else [])
+    for blueprint, why in zip(_blueprints(assembly), ranks.decided(reasons), strict=True):
+        if why:
+            blueprint.adopt(blueprint.habits._replace(alone=why))
+    vmap_fallback.mute()  # --explain names the operations
+
+
+def _reasons(assembly: Assembly, say: Callable[[str], None]) -> list[str]:
+    """Return for each net why it cannot be fused; empty: it can."""
+    out = []
+    for task, report in checked(assembly, say):
+        loop, fused = (report.results[engine] for engine in ("loop", "fused"))
+        if loop.why:
+            raise UserError(
+                f"The {task.role} {task.name} cannot be trained as plain PyTorch trains it: with the engine loop, "
+                f"{loop.why}.{'' if loop.failed else _LIKELY_CAUSE}"
+            )
+        out.append(_why_alone(fused))
+    return out
+
+
+def _why_alone(fused: Agreement) -> str:
+    """Return why all members at once cannot run a net; empty: they can."""
+    if fused.failed:
+        return f"it cannot run for all members at once: {fused.why.removeprefix(FAILS)}"
+    return fused.why and f"for all members at once it is not what it is in plain PyTorch: {fused.why}"
+
+
+def _blueprints(assembly: Assembly) -> list[Blueprint]:
+    """Return the nets of a herd in the order of `tasks`."""
+    return [*(breed.g for breed in assembly.herd.breeds.all), assembly.herd.d]
+
+
+def refuse(assembly: Assembly, engine: str) -> None:
+    """Refuse to continue a run with an engine that trains its nets wrongly.
+
+    Raises:
+        UserError: if the engine may not train these nets.
+    """
+    for net in _blueprints(assembly):
+        if net.habits.alone and engine != "loop":
+            raise UserError(
+                f"This run was trained with the engine {engine}, but its nets cannot be fused "
+                f"({type(net.module).__name__}: {net.habits.alone}): train the recipe again in a new run."
+            )
+
+
+def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) -> Iterator[tuple[Task, Report]]:
+    """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison."""
+    for net, task in tasks(assembly):
+        foreign = catalog.is_foreign(net.name)
+        path = _cache_path(net, task)
+        report = _read(path) if path else None
+        if report is None:
+            if foreign:
+                say(f"note: the {task.role} {task.name} is compared with plain PyTorch first, once.")
+            report = guard.check(task, None if foreign else SMALL)
+            give_back()
+            if path and not report.results["loop"].why:
+                _write(path, report)
+        yield task, report
+
+
+def tasks(assembly: Assembly) -> list[tuple[Net, Task]]:
+    """Return what is compared: a user's nets as they are, the package's own narrowed."""
+    recipe, data, herd = assembly.recipe, assembly.dataset, assembly.herd
+    classes, trust, batch = len(data.labels), assembly.trusted, recipe.train.batch
+
+    def build(maker: Callable[..., nn.Module], net: Net, *given: Any) -> nn.Module:
+        with importable_from(recipe.code):
+            return maker(narrowed(net), *given, trust_code=trust)
+
+    out = []
+    for (net, _), breed in zip(recipe.nets.each(assembly.members), herd.breeds.all, strict=True):
+        latent = recipe.nets.latent if catalog.is_foreign(net.name) else min(recipe.nets.latent, _NARROW)
+        make = partial(build, nets.build_generator, net, data.shape, latent, classes)
+        habits = breed.g.habits
+        out.append((net, Task("generator", net.name, make, data.shape, latent, classes, habits=habits, batch=batch)))
+    net = recipe.nets.discriminator
+    make = partial(build, nets.build_discriminator, net, data.shape, classes)
+    penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0
+    out.append((net, Task("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.habits, batch)))
+    return out
+
+
+def narrowed(net: Net) -> Net:
+    """Return a packaged net with few channels; a user's own as it is.
+
+    >>> narrowed(Net(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
+    {'hidden': [4, 2], 'activation': 'tanh'}
+    """
+    if catalog.is_foreign(net.name):
+        return net
+
+    def few(value: Any) -> Any:
+        return [min(one, _NARROW) for one in value] if isinstance(value, list) else min(value, _NARROW)
+
+    widths = ("width", "hidden", "first")
+    return Net(name=net.name, settings={k: few(v) if k in widths else v for k, v in net.settings.items()})
+
+
+def facts(report: Report) -> dict[str, Any]:
+    """Return a report as JSON values, which know no infinity."""
+    engines = {
+        name: {"difference": result.difference if math.isfinite(result.difference) else None, "why": result.why}
+        for name, result in report.results.items()
+    }
+    return {"extent": report.extent, "engines": engines, "slow": list(report.slow)}
+
+
+# -- the cache --------------------------------------------------------------------------------------------------------
+
+
+def _cache_path(net: Net, task: Task) -> Path | None:
+    """Return the file of this comparison, named by all that its result depends on; None if it cannot be cached."""
+    code = _user_code(task) if catalog.is_foreign(net.name) else []
+    if code is None:
+        return None
+    parts = [
+        __version__, torch.__version__, platform.python_version(), platform.machine(), _files(_own_code()), code,
+        task.role, narrowed(net).model_dump(), task.shape, task.latent, task.classes, task.penalty, task.r1,
+        task.batch,
+    ]  # fmt: skip
+    name = hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+    try:
+        return cache_folder("guard") / f"{name}.json"
+    except UserError:  # there is no home folder, so there is no cache
+        return None
+
+
+def _own_code() -> list[Path]:
+    """Files of this package that decide what an engine, a net or plain PyTorch computes."""
+    package = PACKAGE
+    return [*package.glob("herd/*.py"), *package.glob("nets/*.py"), package / "losses.py", package / "data" / "feed.py"]
+
+
+def _user_code(task: Task) -> list[str] | None:
+    """Describe a user's net: its graph, its layers, and all code that is not an installed package's."""
+    try:
+        with unrelated_random_numbers(0):
+            module = task.make()
+        files = {Path(inspect.getfile(type(layer))) for layer in module.modules()}
+    except Exception:  # a class of a notebook has no file, and a constructor may raise anything: `check` reports it
+        return None
+    if not all(file.is_file() for file in files):
+        return None
+    try:
+        graph = "\n".join(str(node.format_node()) for node in trace(module).nodes)
+    except NoGraph as error:
+        graph = str(error)
+    return [graph, str(module), _files(files | set(_loaded_files()))]
+
+
+def _loaded_files() -> Iterator[Path]:
+    """Python files of this process that belong to no installed package: the user's own."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not _is_installed(file):
+            yield Path(file)
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file belongs to Python, to an installed package or to ganherd."""
+    paths = sysconfig.get_paths()  # among them the folder of a virtual environment, which may hold a project, too
+    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [*site.getsitepackages(), site.getusersitepackages(), str(PACKAGE)]
+    return any(Path(file).is_relative_to(folder) for folder in installed)
+
+
+def _files(paths: Iterable[Path]) -> str:
+    """Hash the contents of files."""
+    found = hashlib.sha256()
+    for path in sorted(paths):
+        found.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
+    return found.hexdigest()
+
+
+def _read(path: Path) -> Report | None:
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text())
+        results = {
+            str(name): Agreement(math.nan if one["difference"] is None else float(one["difference"]), str(one["why"]))
+            for name, one in found["engines"].items()
+        }
+        slow = tuple(map(str, found["slow"]))
+        return Report(str(found["extent"]), results, slow) if set(results) == set(guard.ENGINES) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged: compare anew
+        return None
+
+
+def _write(path: Path, report: Report) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, json.dumps(facts(report)).encode(), sync=False)
+    except OSError:
+        pass  # a cache that cannot be written costs only the next comparison

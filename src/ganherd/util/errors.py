@@ -1,0 +1,36 @@
+"""The errors that end a command with one sentence and an exit code of their own, and how sentences name many things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class UserError(Exception):
+    """Bad input. The message is one clear sentence that says what to do; the command exits 2."""
+
+
+class Interrupted(Exception):
+    """The run stopped before its end and can go on. The message names the command that resumes it; exit 75."""
+
+
+class RunFailed(Exception):
+    """A run that cannot go on by itself. The message says why and what to try; exit 1."""
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """The first of them, as many as a sentence can bear, and how many more there are.
+
+    >>> few(["a", "b"], 2), few(["a", "b", "c"], 1)
+    ('a, b', 'a and 2 more')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def counted(number: int, plural: str) -> str:
+    """Return a count with its noun, which is given in the plural.
+
+    >>> counted(1, "images"), counted(2, "classes"), counted(1, "classes"), counted(1200, "points")
+    ('1 image', '2 classes', '1 class', '1,200 points')
+    """
+    noun = plural if number != 1 else plural.removesuffix("es") if plural.endswith("sses") else plural.removesuffix("s")
+    return f"{number:,} {noun}"

@@ -1,0 +1,138 @@
+"""Read files that may come from a stranger, and replace files as a whole.
+
+Only regular files are read: a pipe or a device could block for ever. Their size is checked first, so that a file that claims
+to be huge is refused and not read. A file is written under a unique name next to its own and then renamed, so that several
+processes can write the same file at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from ganherd.util.errors import UserError
+from ganherd.util.host import memory
+
+NEW = ".new-"  # how names of files begin that are being written
+MOST_JSON = 64 << 20  # bytes of a JSON file; that of a hundred thousand members is smaller
+_DEEPEST = 32  # folders within folders of a run, more than any has; Python 3.11 walks a thousand at most
+_MEMORY = 64 << 30  # bytes that a file may have if the machine does not say how much memory it has
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a new name next to `path` to write to; the file takes the place of `path` when the block ends without an error."""
+    aside = path.with_name(f"{NEW}{secrets.token_hex(8)}{path.suffix}")
+    try:
+        yield aside
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write(path: Path, content: bytes, sync: bool = True) -> None:
+    """Replace a file: a reader sees the old content or the new, never half. `sync`: put it on the disk first."""
+    with replacing(path) as aside, aside.open("xb") as handle:
+        handle.write(content)
+        handle.flush()
+        if sync:
+            os.fsync(handle.fileno())
+
+
+def unshare(path: Path) -> None:
+    """Give a file that has other names (hard links) a copy of its own, so that nothing is written into those."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_nlink > 1:
+            with replacing(path) as aside:
+                shutil.copyfile(path, aside)
+
+
+def sweep(folder: Path, seconds: float = 3600.0) -> None:
+    """Remove what processes left that were killed while they wrote, here and in the folders below.
+
+    Args:
+        seconds: Files under new names that are older than this are removed; others may still be being written.
+    """
+    for top, _, names in os.walk(folder):
+        for path in (Path(top, name) for name in names if name.startswith(NEW)):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > seconds:
+                    path.unlink()
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Return a descriptor of a regular file; of anything else an OSError, without waiting for it."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is not a regular file", str(path))
+    return descriptor
+
+
+def open_binary(path: Path, most: int | None = None) -> BufferedReader:
+    """Open a regular file of at most `most` bytes (default: what fits the machine's memory).
+
+    Raises:
+        OSError: The file cannot be opened, is not a regular file, or is too large.
+    """
+    handle = open(open_regular(path), "rb")  # noqa: SIM115 - the caller closes it
+    size, most = os.fstat(handle.fileno()).st_size, most or memory() or _MEMORY
+    if size > most:
+        handle.close()
+        raise OSError(0, f"it has {size:,} bytes, and at most {most:,} are read", str(path))
+    return handle
+
+
+def read(path: Path, most: int | None = None) -> bytes:
+    """Return the content of a regular file of at most `most` bytes; see `open_binary`."""
+    with open_binary(path, most) as handle:
+        return handle.read()
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        OSError: It cannot be read; see `open_binary`.
+        ValueError: It is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(read(path, MOST_JSON))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
+    """Refuse a folder that holds a link, a pipe, a device, a socket, or settings of matplotlib.
+
+    Through a link ganherd could be made to write somewhere else, and a pipe could make it wait for ever.
+
+    Args:
+        skipped: Names of folders at the top that are not looked into.
+    """
+    for top, folders, files in os.walk(folder):
+        if len(Path(top).relative_to(folder).parts) > _DEEPEST:
+            raise UserError(f"{folder} holds folders within folders, {_DEEPEST} deep, which no run has: remove them.")
+        for name in (*folders, *files):
+            path = os.path.join(top, name)
+            try:
+                kind = os.lstat(path).st_mode
+            except FileNotFoundError:  # a run that trains replaces its files
+                continue
+            if stat.S_ISLNK(kind):
+                raise UserError(f"{path} is a link, and a run folder has none: put in its place what it links to.")
+            if name == "matplotlibrc":  # read if it lies where a command runs, and it can have LaTeX started
+                raise UserError(f"{path} steers how figures are drawn, and a run folder has none: remove it.")
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                raise UserError(f"{path} is neither a file nor a folder, and a run folder has nothing else: remove it.")
+        if Path(top) == folder:
+            folders[:] = [name for name in folders if name not in skipped]

@@ -1,0 +1,112 @@
+"""Recognise that memory ran out, find out how much there is, and say what to change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+
+from ganherd.util.errors import UserError
+
+SMALLER = "Train fewer members, lower train.batch, or use smaller nets"
+RESUMED = "Members, batch and nets of a run that has begun stay as they are: free memory, or resume it with more ranks"
+_IS_RESUMED: ContextVar[bool] = ContextVar("is_resumed", default=False)
+_MEMINFO = Path("/proc/meminfo")
+_PHRASES = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, of the host or of a GPU.
+
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB."))
+    (True, True)
+    >>> is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    False
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in _PHRASES)
+
+
+def reason(error: BaseException) -> str:
+    """Return the first sentence of such an error.
+
+    >>> reason(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …"))
+    'CUDA out of memory'
+    >>> reason(MemoryError())
+    'out of memory'
+    """
+    return str(error).partition("\n")[0].partition(". ")[0].rstrip(".") or "out of memory"
+
+
+def advice(new_run: str = SMALLER) -> str:
+    """Return what to change about a run that needs too much memory: `new_run`, unless it is being resumed."""
+    return RESUMED if _IS_RESUMED.get() else new_run
+
+
+@contextmanager
+def refused_if_too_large(is_resumed: bool = False) -> Iterator[None]:
+    """Turn memory that runs out before the first step into a sentence that says what to change."""
+    before = _IS_RESUMED.set(is_resumed or _IS_RESUMED.get())
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(f"this run does not fit into memory ({reason(error)}). {advice()}.") from error
+    finally:
+        _IS_RESUMED.reset(before)
+
+
+def available_memory(with_swap: bool = False) -> int:
+    """Return the bytes that this process can still use, free or reclaimable, within the limit of its control group.
+
+    Args:
+        with_swap: Add what can be swapped out, which is far too slow to train in.
+    """
+    available = _unused_memory()
+    with suppress(OSError, ValueError, KeyError):
+        lines = _MEMINFO.read_text().splitlines()
+        facts = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
+        available = facts["MemAvailable"] + (facts["SwapFree"] if with_swap else 0)
+    return min([available, *_group_limits()])
+
+
+def _unused_memory() -> int:
+    """Return the bytes that hold nothing at all, not even a cache of files; 4 GiB if the system does not tell."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 4 << 30
+
+
+def _group_limits() -> list[int]:
+    """Return the memory limits of the control groups of this process, e.g. of a container or of a Slurm job."""
+    limits: list[int] = []
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, own = line.split(":", 2)
+            if not controllers:  # version 2
+                root, file = Path("/sys/fs/cgroup"), "memory.max"
+            elif "memory" in controllers.split(","):
+                root, file = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
+            else:
+                continue
+            steps = Path(own.lstrip("/")).parts
+            for depth in range(len(steps) + 1):
+                with suppress(OSError, ValueError):  # "max": no limit
+                    limits.append(int(root.joinpath(*steps[:depth], file).read_text()))
+    return limits
+
+
+def require_memory(num_bytes: int, what: str) -> None:
+    """Refuse an allocation that certainly cannot be made, before the system ends the process for it.
+
+    Raises:
+        UserError: Less memory is available.
+    """
+    if num_bytes > (available := available_memory(with_swap=True)):
+        need, there = (f"{number / 2**30:,.1f} GiB" for number in (num_bytes, available))
+        raise UserError(f"{what} need {need} of memory, and {there} are available. {advice()}.")

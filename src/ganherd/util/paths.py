@@ -1,0 +1,28 @@
+"""Find the folders that ganherd keeps outside of runs: data sets, and what it has measured or computed once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ganherd.util.errors import UserError
+
+DEFAULT = "~/.cache/ganherd"
+
+
+def data_home() -> Path:
+    """Return the folder of data sets and score networks: $GANHERD_DATA, or ~/.cache/ganherd."""
+    return _home("GANHERD_DATA")
+
+
+def cache_home() -> Path:
+    """Return the folder of measured engines, classifiers and features: $GANHERD_CACHE, or ~/.cache/ganherd."""
+    return _home("GANHERD_CACHE")
+
+
+def _home(variable: str) -> Path:
+    """Return the folder that a variable names, as an absolute path; an empty variable counts as unset."""
+    try:
+        return Path(os.environ.get(variable) or DEFAULT).expanduser().absolute()
+    except RuntimeError:  # neither $HOME nor an entry in the user database
+        raise UserError(f"The home folder is unknown. Set HOME, or set {variable} to a folder.") from None

@@ -1,0 +1,190 @@
+"""Where a run stands, for people: a live display on a terminal, plain lines in a log, nothing when quiet."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from ganherd.util import text as printed
+from ganherd.util.errors import few
+
+_ROWS = 12  # members shown in the display
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(7.2), duration(75), duration(7300)
+    ('7 s', '1 min 15 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(count: float) -> str:
+    """Bytes as people read them.
+
+    >>> size(512), size(3 * 2**20)
+    ('512 B', '3.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+
+
+class Progress:
+    """Shows rate, time left, losses and alarms; everything goes to stderr, so that stdout stays a program's."""
+
+    def __init__(self, names: list[str], quiet: bool = False) -> None:
+        self._names, self._quiet = [printed.printable(name) for name in names], quiet
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self._bar = Bar(
+            TextColumn("[bold]step {task.completed:,}/{task.total:,}"), BarColumn(bar_width=30), TextColumn("{task.fields[about]}"),
+            console=self._console,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=1, about="")
+        self._times: deque[tuple[int, float]] = deque(maxlen=400)
+        self._alarms: dict[int, list[str]] = {}  # by member, those that are not over
+        self._line: dict[str, Any] = {}
+        self._steps = 1
+        self._seconds, self._deadline = 0.0, float("inf")  # that it has trained, and may train
+        self._members = float(len(names))  # that make a step with each of the run
+        self._said = -_SECONDS_BETWEEN_LINES
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    def start(self, steps: int, deadline: float | None = None) -> None:
+        """So many steps, or until it has trained for so many seconds, whichever comes first."""
+        self._steps, self._deadline = steps, float("inf") if deadline is None else deadline
+        self._bar.update(self._task, total=steps)
+        if not self._quiet and self._console.is_terminal:
+            self._live = Live(self._view(), console=self._console, refresh_per_second=4, get_renderable=self._view)
+            self._live.start()
+
+    def close(self) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    # -- what the loop tells --------------------------------------------------------------------------------------
+
+    def at(self, step: int, seconds: float, members: float) -> None:
+        """Called after every step: cheap. `members`: that one step of the run is a step of."""
+        now, self._seconds, self._members = time.monotonic(), seconds, members
+        if not self._times or now - self._times[-1][1] > 0.05:
+            self._times.append((step, now))
+        if self._live:
+            self._bar.update(self._task, completed=step, about=self._about(step))
+
+    def record(self, line: dict[str, Any]) -> None:
+        self._line = line
+        step = line["step"]
+        now = time.monotonic()
+        if not self._quiet and not self._live and (now - self._said > _SECONDS_BETWEEN_LINES or step >= self._steps):
+            self._said = now
+            losses = "  ".join(f"{k} {_mean(line[k]):.3f}" for k in ("loss_g", "loss_d") if line.get(k))
+            self.say(f"step {step:,}/{self._steps:,}  {self._about(step)}  {losses}")
+
+    def alarm(self, member: int, what: str) -> None:
+        self._alarms.setdefault(member, []).append(words(what))
+
+    def say_alarms(self, step: int, begun: list[tuple[int, str]]) -> None:
+        """A line for each kind of alarm, however many members it is about."""
+        for what in sorted({kind for _, kind in begun}):
+            names = [self._names[member] for member, kind in begun if kind == what and member < len(self._names)]
+            self.say(f"step {step:,}: {words(what)}: {few(names, 3)}")
+
+    def calm(self, member: int, what: str) -> None:
+        """The alarm is over."""
+        left = [alarm for alarm in self._alarms.pop(member, []) if alarm != words(what)]
+        if left:
+            self._alarms[member] = left
+
+    def repaired(self, member: int) -> None:
+        self._alarms[member] = ["repaired"]
+
+    def say(self, text: str) -> None:
+        if self._quiet:
+            return
+        if self._live:
+            self._live.console.print(printed.printable(text), highlight=False, markup=False)
+        else:
+            printed.say(text)
+
+    @property
+    def rate(self) -> float:
+        """Steps per second over the last seconds."""
+        if len(self._times) < 2:
+            return 0.0
+        (first, then), (last, now) = self._times[0], self._times[-1]
+        return (last - first) / (now - then) if now > then else 0.0
+
+    # -- how it looks ---------------------------------------------------------------------------------------------
+
+    def _about(self, step: int) -> str:
+        if not self.rate:
+            return "…"
+        left = max(0.0, min((self._steps - step) / self.rate, self._deadline - self._seconds))
+        return (
+            f"{100 * step / self._steps:.0f}%  {self.rate * self._members:,.0f} member-steps/s  {duration(left)} left"
+        )
+
+    def _view(self) -> Group:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for title in ("member", "loss G", "loss D", ""):
+            table.add_column(title, justify="left" if title in ("member", "") else "right")
+        shown = sorted(self._alarms)[:_ROWS] + [m for m in range(len(self._names)) if m not in self._alarms]
+        for member in sorted(shown[:_ROWS]):
+            g, d = (self._line.get(key) for key in ("loss_g", "loss_d"))
+            alarm = ", ".join(self._alarms.get(member, []))
+            table.add_row(
+                escape(self._names[member]),
+                _number(g, member),
+                _number(d, member),
+                f"[red]{alarm}[/red]" if alarm else "",
+            )
+        more = len(self._names) - _ROWS
+        parts: list[Any] = [table, self._bar]
+        if more > 0:
+            parts.insert(1, f"[dim]… and {more} more members[/dim]")
+        return Group(*parts)
+
+
+def words(what: str) -> str:
+    """An alarm as people say it.
+
+    >>> words("dead_critic")
+    'dead critic'
+    """
+    return what.replace("_", " ")
+
+
+def _number(values: list[float] | None, member: int) -> str:
+    return f"{values[member]:.3f}" if values else ""
+
+
+def _mean(values: list[float]) -> float:
+    """Of those that train: a member at rest has no loss.
+
+    >>> _mean([1.0, math.nan, 3.0])
+    2.0
+    """
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,111 @@
+"""Keep a command alive when its output cannot be written: a closed terminal, a pipe without a reader, a log on a full disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, TextIO
+
+from ganherd.util.errors import UserError
+
+BROKEN_PIPE = 141  # 128 + SIGPIPE: the exit code of a program whose reader has gone
+
+
+class SafeStream:
+    """A text stream that drops what cannot be written. Everything else is the wrapped stream's own.
+
+    It takes the place of another `SafeStream`, so that only the innermost one decides what happens to text that is lost.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream: Any = stream._stream if isinstance(stream, SafeStream) else stream
+
+    def write(self, text: str) -> int:
+        try:
+            return int(self._stream.write(text))
+        except (OSError, ValueError) as error:  # ValueError: the stream was closed
+            self._failed(error)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError) as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class ResultStream(SafeStream):
+    """Standard output of a command: a result that is lost is reported, and without a reader the command ends."""
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            reason = error.strerror or error
+            raise UserError(f"the result cannot be written to standard output: {reason}.") from error
+        raise error
+
+
+@contextmanager
+def safe_streams(*names: str, kind: type[SafeStream] = SafeStream) -> Iterator[None]:
+    """Let nothing inside the block fail because these streams cannot be written.
+
+    Args:
+        names: "stderr" and "stdout". A stream that is closed from the start takes everything and writes nothing.
+        kind: What takes the place of each stream.
+    """
+    before = {name: getattr(sys, name) for name in names}
+    with ExitStack() as closing:
+        for name, stream in before.items():
+            if type(stream) is not kind:
+                target = closing.enter_context(open(os.devnull, "w")) if stream is None else stream
+                closing.callback(setattr, sys, name, stream)
+                setattr(sys, name, kind(target))
+        yield
+
+
+def reserve_descriptors() -> None:
+    """Open the null device in place of standard streams that are closed.
+
+    Otherwise the next file that is opened would get their number, and a message of a C library would be written into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
+def flush_all() -> None:
+    """Write what the streams still hold, as far as they can be written, and drop the rest.
+
+    Nothing is left to fail when Python exits, or to be lost when a process ends without Python's own clean-up.
+    """
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None and not _flushed(stream):
+            _discard(stream)
+
+
+def _flushed(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except (OSError, ValueError, UserError):
+        return False
+    return True
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what a stream holds, and all that follows, to the null device."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+        stream.flush()

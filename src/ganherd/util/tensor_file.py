@@ -1,0 +1,66 @@
+"""Read safetensors files that may come from a stranger: what a header declares is checked before the numbers are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ganherd.util import files
+
+Tensors = dict[str, Tensor]
+
+
+class Unfit(ValueError):
+    """A file that is not what was written; the message says how."""
+
+
+def read(path: Path, sha256: str, check: Callable[[Tensors], None]) -> Tensors:
+    """Return the tensors of a file.
+
+    Args:
+        sha256: What the file must have.
+        check: Called before any number is read, with tensors on the device "meta" of the declared shapes and types.
+
+    Raises:
+        OSError: The file cannot be read, is not a regular file, or does not fit the machine's memory.
+        Unfit: It is not what was written.
+    """
+    files.open_binary(path).close()  # a regular file of a possible size
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            slices = {name: file.get_slice(name) for name in names}
+            kinds = {name: _DTYPES.get(one.get_dtype()) for name, one in slices.items()}
+            shapes = {name: one.get_shape() for name, one in slices.items()}
+    except (SafetensorError, ValueError, RuntimeError, OverflowError) as error:
+        raise Unfit(f"is not a safetensors file: {error}") from None
+    if strange := next((name for name, kind in kinds.items() if kind is None), None):
+        raise Unfit(f"has a type that ganherd does not write: that of {strange[:80]}")
+    check({name: torch.empty(shapes[name], dtype=kinds[name], device="meta") for name in kinds})
+    content = files.read(path)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise Unfit("is not what was written: its sha256 differs")
+    try:
+        return safetensors.torch.load(content)
+    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise Unfit(f"is not a safetensors file: {error}") from None
+
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
