@@ -121,7 +121,7 @@ def test_shared_buffers_are_refused_and_shared_layers_are_not() -> None:
 def test_the_hint_for_own_nets_can_be_typed(
     nets: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ganherd.cli.train import _trained
+    from ganherd.cli.commands.train import _trained
 
     path = tmp_path / "own"
     recipe = {

@@ -1,0 +1,1 @@
+"""`ganherd bench`: what fusing, exchanges and ranks cost on this machine."""

@@ -8,18 +8,20 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.bench import bench_app
-from ganherd.cli.compare import compare
-from ganherd.cli.data import data_app
-from ganherd.cli.ensemble import ensemble
-from ganherd.cli.figures import figures
-from ganherd.cli.house import doctor, recipes
-from ganherd.cli.launch import launch_app
-from ganherd.cli.look import report, status
+from ganherd.cli.commands.bench import bench_app
+from ganherd.cli.commands.compare import compare
+from ganherd.cli.commands.data import data_app
+from ganherd.cli.commands.doctor import doctor
+from ganherd.cli.commands.ensemble import ensemble
+from ganherd.cli.commands.figures import figures
+from ganherd.cli.commands.launch import launch_app
+from ganherd.cli.commands.recipes import recipes
+from ganherd.cli.commands.report import report
+from ganherd.cli.commands.sample import sample
+from ganherd.cli.commands.score import score
+from ganherd.cli.commands.status import status
+from ganherd.cli.commands.train import train
 from ganherd.cli.options import say, show
-from ganherd.cli.sample import sample
-from ganherd.cli.score import score
-from ganherd.cli.train import train
 from ganherd.util.errors import Interrupted, RunFailed, UserError
 from ganherd.util.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
 

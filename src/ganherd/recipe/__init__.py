@@ -1,0 +1,1 @@
+"""Recipes: every setting with its meaning and default, how recipes are read and checked, and the packaged ones."""

@@ -1,0 +1,1 @@
+"""Pictures from arrays: grids, points and charts. Knows nothing of runs."""

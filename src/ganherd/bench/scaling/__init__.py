@@ -1,0 +1,1 @@
+"""The scaling benchmark: more ranks, and a model of larger jobs."""

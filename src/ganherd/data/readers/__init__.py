@@ -1,0 +1,1 @@
+"""Readers of data sets: files, folders of images, toys and published sets."""

@@ -1,0 +1,1 @@
+"""One training step of all members: inputs, losses, gradients, optimizer."""

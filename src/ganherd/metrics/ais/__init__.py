@@ -1,0 +1,1 @@
+"""Annealed importance sampling: the log-likelihood of held-out images."""

@@ -1,0 +1,1 @@
+"""GAM and GAM-II: generators judged by the discriminators of others."""

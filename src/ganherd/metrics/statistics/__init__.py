@@ -1,0 +1,1 @@
+"""Intervals, resampling, means over seeds, and the rule that decides a comparison."""

@@ -1,0 +1,1 @@
+"""Layers and blocks that several nets share."""

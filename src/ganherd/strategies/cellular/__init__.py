@@ -1,0 +1,1 @@
+"""Cellular coevolution: cells on a graph compete with their neighbours."""

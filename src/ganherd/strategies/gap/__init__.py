@@ -1,0 +1,1 @@
+"""GAP: members swap discriminators or generators."""

@@ -1,0 +1,1 @@
+"""Mixture weights that are searched for on features computed once."""

@@ -1,0 +1,1 @@
+"""How members are: cheap scores, alarms, repairs, and members that have converged."""

@@ -1,0 +1,1 @@
+"""From a recipe to a herd that is ready for its first step, and all checks before it."""

@@ -1,0 +1,1 @@
+"""Runs that start from other runs: fine-tuning, phases, growing, retraining, and runs in parts."""

@@ -1,0 +1,25 @@
+"""`ganherd doctor`: what this machine has, and what is missing for what."""
+
+from __future__ import annotations
+
+import json
+
+from ganherd.cli.options import Json, show
+
+
+def doctor(as_json: Json = False) -> None:
+    """What this machine has, and what is missing for what."""
+    from ganherd.machine_check import examine
+
+    rows = examine()
+    if as_json:
+        show(json.dumps({"rows": rows}))
+        return
+    width = max(len(row["what"]) for row in rows)
+    for row in rows:
+        mark, found = ("✓", row["found"]) if row["found"] else ("–", "not here")
+        need = f"  ({row['needed_for']})" if row["needed_for"] else ""
+        show(
+            f"{mark} {row['what']:<{width}}  {found}{need}"
+            + (f"\n  {'':<{width}}  {row['how_to_get']}" if row["how_to_get"] else "")
+        )

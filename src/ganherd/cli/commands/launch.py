@@ -1,0 +1,94 @@
+"""`ganherd launch`: scripts that start a run on a cluster."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ganherd.cli.options import Quiet, Set, say
+from ganherd.util.errors import UserError
+
+launch_app = typer.Typer(help="Start runs on a cluster.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@launch_app.command("slurm")
+def launch_slurm(
+    recipe: Annotated[str | None, typer.Argument(help="A packaged recipe's name or a YAML file.")] = None,
+    sets: Set = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
+    budget: Annotated[str | None, typer.Option(help="5000steps, 20epochs, 90s, 10m, 2h.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Stack so many replicas with different seeds.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Hosts.")] = 1,
+    ranks_per_node: Annotated[int, typer.Option(min=1, help="Processes on each; one for each GPU.")] = 1,
+    cpus_per_rank: Annotated[int, typer.Option(min=1, help="Cores of each process.")] = 1,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each host.")] = 0,
+    time: Annotated[
+        str, typer.Option(help="Limit of one job: 90m, 12h, 1-12:00:00; the run goes on in the next.")
+    ] = "1h",
+    notice: Annotated[int, typer.Option(min=10, help="Seconds before that limit at which members are saved.")] = 120,
+    partition: Annotated[str | None, typer.Option(help="Slurm's partition.")] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm's account.")] = None,
+    module: Annotated[list[str] | None, typer.Option(help="Load this module; may be repeated.")] = None,
+    container: Annotated[str | None, typer.Option(help="Run in this image, with Apptainer.")] = None,
+    launcher: Annotated[str, typer.Option(help="srun, mpiexec, torchrun.")] = "srun",
+    launcher_options: Annotated[str, typer.Option(help="Passed on to it, as '--mpi=pmix' or '--with-ft ulfm'.")] = "",
+    array: Annotated[
+        int, typer.Option(min=0, help="A job array of so many jobs, each with a part of the members.")
+    ] = 0,
+    members_each: Annotated[int, typer.Option(min=1, help="Members of each job of the array.")] = 1,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The script; default: ganherd-NAME.sh.")] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Hand it to sbatch.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show and write a batch script that trains a recipe or goes on with a run, and requeues itself until it is done."""
+    from ganherd import slurm
+    from ganherd.recipe import recipe_file
+
+    overrides = [*(sets or []), *([f"train.budget={budget}"] if budget else [])]
+    overrides += [f"herd.seeds={seeds}"] if seeds is not None else []
+    words = [f"--set={each}" for each in overrides]
+    if resume is not None:
+        from ganherd.runs.folder import RunFolder
+
+        if recipe is not None or run is not None:
+            raise UserError("--resume goes on in its own folder with its own recipe: leave the recipe and --run out.")
+        RunFolder.open(resume)
+        where, new = resume, words
+    else:
+        name = recipe_file.DEFAULT if recipe is None else recipe
+        loaded = recipe_file.load(name, overrides)
+        if array:
+            from ganherd.cli.commands.train import refuse_meeting
+
+            refuse_meeting(loaded, "--array")
+        where, new = run or Path("runs") / Path(name).stem, [name, *words]
+    if array and resume is not None:
+        raise UserError("the jobs of an array go on by themselves: name the recipe and --run again, not --resume.")
+    job = slurm.Job(
+        tuple(new), where, tuple(words) if resume is not None else (), nodes, ranks_per_node, cpus_per_rank, gpus_per_node, time,
+        notice, partition, account, tuple(module or ()), container, launcher, launcher_options, array, members_each,
+    )  # fmt: skip
+    text, path = slurm.script(job), output or Path(f"ganherd-{job.name}.sh")
+    if not quiet or dry_run:
+        print(text, end="", flush=True)
+    if dry_run:
+        return
+    if path.exists() and slurm.MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        raise UserError(f"{path} is there already and was not written by ganherd: name another file with -o.")
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    if not submit:
+        say(f"\nwritten to {path}; submit it with: sbatch {path}")
+        return
+    if shutil.which("sbatch") is None:
+        raise UserError(f"{path} is written, but there is no sbatch here: submit it on a login node of the cluster.")
+    done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"sbatch refused {path}: {done.stderr.strip() or done.stdout.strip()}")
+    say(done.stdout.strip())

@@ -1,0 +1,26 @@
+"""`ganherd recipes`: the packaged recipes."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from ganherd.cli.options import Json, show
+
+
+def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] = None, as_json: Json = False) -> None:
+    """List the packaged recipes, or print one."""
+    from ganherd.recipe import recipe_file
+
+    if name:
+        text = recipe_file.text(name)
+        show(json.dumps({"name": name, "text": text}) if as_json else text, end="" if not as_json else "\n")
+        return
+    rows = recipe_file.names()
+    if as_json:
+        show(json.dumps({"recipes": [{"name": n, "about": about} for n, about in rows]}))
+    else:
+        width = max(len(n) for n, _ in rows)
+        show("\n".join(f"{n:<{width}}  {about}" for n, about in rows))

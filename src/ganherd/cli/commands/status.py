@@ -1,0 +1,19 @@
+"""`ganherd status`: where a run stands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ganherd.cli.options import Json, show
+
+
+def status(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
+    """Where a run stands: step, rate, time left, members and alarms."""
+    from ganherd.runs import run_status as standing
+
+    facts = standing.describe(run)
+    show(json.dumps(facts) if as_json else standing.text(facts))

@@ -1,0 +1,177 @@
+"""`ganherd bench fusion`: rows of every way side by side, kept as JSON with a picture; what fails is a row with its reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from commands import cli, own_cache
+
+from ganherd.bench import throughput
+from ganherd.bench.rivals import rows as one
+from ganherd.bench.rivals.processes import processes
+from ganherd.bench.throughput import Asked, Found
+from ganherd.bench.throughput_text import draw, table
+from ganherd.util.errors import UserError
+
+__all__ = ["cli", "own_cache"]  # fixtures
+
+
+def found(*rows: dict) -> Found:
+    rates = {"matmul_flops_per_second": 8e14, "copy_bytes_per_second": 4e12}
+    case = {
+        "about": "a case",
+        "flops_per_member_step": 6e10,
+        "least_bytes_per_member_step": 2e8,
+        "floor_member_steps_per_second": [5000.0, 10000.0],
+    }
+    out = Found("a machine", "cuda", "bf16", rates, {"wcgan": case}, [{"case": "wcgan", **row} for row in rows])
+    throughput._compare(out)
+    return out
+
+
+def row(way: str, members: int, rate: float, **more: object) -> dict:
+    return {
+        "way": way, "members": members, "engine": way, "threads": 1, "member_steps_per_second": rate,
+        "images_per_second": 64 * rate, "peak_bytes": 2**30, "reserved_bytes": 2**30, "note": "", **more,
+    }  # fmt: skip
+
+
+def test_a_run_on_this_machine(cli) -> None:
+    words = ["--cases", "small", "--ways", "ours", "--members", "2", "--seconds", "0.05", "--device", "cpu"]
+    answer = cli("bench", "fusion", *words, "--json", "-o", "made/rows.json")
+    assert answer.code == 0 and answer.out.count("\n") == 1
+    told = json.loads(answer.out)
+    (ours,) = told["rows"]
+    assert ours["member_steps_per_second"] > 0 and ours["peak_bytes"] > 0 and ours["engine"] in ("loop", "fused")
+    assert ours["images_per_second"] == pytest.approx(64 * ours["member_steps_per_second"])
+    assert 0 < ours["share_of_floor"][0] <= ours["share_of_floor"][1] and ours["tflops"] > 0
+    kept = json.loads(Path("made/rows.json").read_text())
+    assert kept["rows"] == told["rows"] and "bench fusion --cases small" in kept["command"]
+    assert Path("made/rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_processes_add_up(own_cache) -> None:
+    both = processes("small", 2, 0.2, "cpu", "float32")
+    assert both.rate > 0 and both.threads == 1 and both.engine == "processes"
+
+
+def test_a_process_that_cannot_train_says_why() -> None:
+    with pytest.raises(RuntimeError, match="a process ended: .*float16"):
+        processes("small", 1, 0.1, "cpu", "float16")
+
+
+def test_ratios_and_shares() -> None:
+    out = found(row("eager", 10, 100.0), row("processes", 10, 400.0), row("ours", 10, 4000.0), row("ours", 100, 5000.0))
+    eager, alone, ours, many = out.rows
+    assert (ours["against_eager"], ours["against_processes"], alone["against_eager"]) == (40.0, 10.0, 4.0)
+    assert many["against_eager"] is None and many["against_processes"] == 12.5  # ten at a time take turns
+    assert ours["tflops"] == pytest.approx(240.0) and ours["gigabytes_per_second"] == pytest.approx(800.0)
+    assert ours["share_of_floor"] == pytest.approx([0.4, 0.8])
+    assert ours["chosen"] and not eager["chosen"]
+
+
+def test_a_row_without_a_number_is_told_and_drawn_around(tmp_path) -> None:
+    failed = {"way": "grouped", "members": 100, "error": "out of memory"}
+    out = found(row("eager", 100, 100.0), failed, row("ours", 100, 4000.0, engine="graph"))
+    lines = table(out).splitlines()
+    assert any("grouped" in line and "no number: out of memory" in line for line in lines)
+    assert any("ours" in line and "4,000" in line and "40.0" in line and "graph" in line for line in lines)
+    draw(out, tmp_path / "rows.png")
+    assert (tmp_path / "rows.png").stat().st_size > 10_000
+
+
+def test_slow_nets_have_two_digits_and_no_column_is_empty() -> None:
+    out = found(row("eager", 1, 1.04), row("fused", 1, 0.951))
+    lines = table(out).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("members"))
+    head, eager, fused = lines[at : at + 3]
+    assert " 1.0 " in eager and " 0.95 " in fused and "× eager" in head and "× processes" not in head
+    told: list[str] = []
+    for each in out.rows:
+        throughput._tell(each, told.append)
+    assert told == ["  wcgan, 1 member, eager: 1.0 member-steps/s", "  wcgan, 1 member, fused: 0.95 member-steps/s"]
+
+
+def test_the_command_names_the_files_that_it_wrote(cli, monkeypatch) -> None:
+    monkeypatch.setattr(throughput, "measure", lambda asked, say, keep: found(row("eager", 10, 100.0)))
+    answer = cli("bench", "fusion", "-o", "made/rows.png")
+    assert answer.out.splitlines()[-2:] == ["rows     made/rows.json", "picture  made/rows.png"]
+    assert Path("made/rows.json").is_file() and Path("made/rows.png").is_file()
+
+
+@pytest.fixture
+def started(monkeypatch) -> list[list[str]]:
+    """The words of every process that was to measure; the first of them writes one row and dies."""
+    asked: list[list[str]] = []
+    real = subprocess.Popen
+
+    def start(command, **settings):
+        asked.append(command[3:])
+        lines = [json.dumps({"case": "wcgan", **row("eager", int(n), 1.0)}) for n in command[4].split(",")]
+        says = (
+            f"print({lines[0]!r}); sys.exit('noise\\nKilled')" if len(asked) == 1 else f"print({chr(10).join(lines)!r})"
+        )
+        return real([sys.executable, "-c", f"import sys; {says}"], **settings)
+
+    monkeypatch.setattr(throughput.subprocess, "Popen", start)
+    return asked
+
+
+def test_a_process_that_dies_costs_one_row(started) -> None:
+    """The sizes after it are measured by another one."""
+    rows = list(throughput._rows("wcgan", "eager", (1, 10, 100), 0.1, "cuda", "bf16", True, lambda text: None))
+    assert [words[1] for words in started] == ["1,10,100", "100"]
+    assert [r["members"] for r in rows] == [1, 10, 100]
+    assert rows[1]["error"] == "Killed" and "noise" in rows[1]["detail"] and "error" not in rows[2]
+
+
+def test_a_row_is_there_before_the_next_is_measured(monkeypatch) -> None:
+    says = "import time; print('{\"members\": 1}', flush=True); time.sleep(600)"
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        throughput.subprocess, "Popen", lambda _, **settings: real([sys.executable, "-c", says], **settings)
+    )
+    rows = throughput._rows("mlp", "eager", (1, 4), 0.1, "cuda", "bf16", True, lambda text: None)
+    assert next(rows) == {"members": 1}
+    rows.close()  # and the process ends with its reader
+
+
+def test_processes_are_never_more_than_ten(started) -> None:
+    for sizes in ((1, 16, 256), (1, 4)):
+        list(throughput._rows("mlp", "processes", sizes, 0.1, "cuda", "bf16", True, lambda text: None))
+    assert [words[1] for words in started] == ["10", "4"]
+
+
+def test_reasons_are_one_line(capsys, monkeypatch) -> None:
+    assert one.reason(torch.OutOfMemoryError("CUDA out of memory. Tried …\nmore")) == "out of memory"
+    assert one.reason(RuntimeError("first\nsecond")) == "RuntimeError: first"
+
+    def fails(*words):
+        raise ValueError("no luck")
+
+    one.main("small", "2", "streams", "1", "cpu", "float32")
+    assert json.loads(capsys.readouterr().out)["error"] == "streams needs a GPU: there are no CUDA graphs here."
+    monkeypatch.setattr(one, "measure", fails)
+    one.main("mlp", "4,8", "eager", "1", "cpu", "float32")
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"case": "mlp", "members": 4, "way": "eager", "error": "ValueError: no luck"}
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Asked(cases=("vgg",)), "there is no benchmark of 'vgg'"),
+        (Asked(ways=("magic",)), "there is no way 'magic'; there are eager"),
+        (Asked(precision="float16"), "float16"),
+        (Asked(device="tpu"), "engine.device"),
+    ],
+)
+def test_what_nobody_knows_is_refused_at_once(asked: Asked, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        asked.check()

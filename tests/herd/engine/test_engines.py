@@ -1,0 +1,109 @@
+"""How a herd is executed changes its speed, never its result; and how much of it is on the device is measured, not tried out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from small import small_data, small_recipe
+
+from ganherd.herd.engine import autotune
+from ganherd.herd.engine.engines import Engine, Plan, members_that_fit, memory_per_member
+from ganherd.recipe import recipe_file
+from ganherd.training.setup.assemble import assemble
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A herd of any size on small data."""
+    path = small_data(tmp_path / "data.npz")
+
+    def herd(members: int, **sections):
+        sections = {"data": {"partition": "all"}, "herd": {"members": members}, **sections}
+        return assemble(recipe_file.load(small_recipe(path, **sections))).herd
+
+    return herd
+
+
+class Visiting(Engine):
+    """As where the device cannot hold the herd: the state stays with the host, blocks of it come and go."""
+
+    is_resident = False
+
+
+def test_blocks_that_visit_the_device_end_where_the_whole_herd_does(make):
+    whole, visiting = make(7), make(7)
+    sums = [whole.no_sums(), visiting.no_sums()]
+    Engine(whole, Plan("fused", 7, 1, "cpu")).advance(0, 5, sums[0])
+    engine = Visiting(visiting, Plan("fused", 3, 1, "cpu"))
+    assert [engine.advance(0, 2, sums[1]), engine.advance(2, 5, sums[1])] == [2, 5]
+    for name, value in whole.state.items():
+        assert torch.allclose(value.double(), visiting.state[name].double(), rtol=1e-5, atol=1e-6), name
+    assert torch.allclose(*sums, rtol=1e-4)
+
+
+def test_a_stop_leaves_all_blocks_at_the_same_step(make):
+    herd = make(5)
+    calls = []
+    reached = Visiting(herd, Plan("fused", 2, 1, "cpu")).advance(
+        0, 9, herd.no_sums(), asked_to_stop=lambda: calls.append(1) or len(calls) == 3
+    )
+    assert reached == 3
+    assert herd.state["g.adam.t"].tolist() == [3] * 5
+
+
+def test_a_thousand_members_where_the_device_holds_sixty_four(make):
+    herd = make(1000)
+    limit = 64 * memory_per_member(herd) + 1
+    assert members_that_fit(herd, limit) == 64
+    plan = autotune.choose(
+        herd,
+        recipe_file.load({"engine": {"name": "fused", "threads": 1, "memory": f"{limit}B"}}).engine,
+        lambda text: None,
+    )
+    assert plan.chunk == 64
+    assert "16 blocks of 64" in plan.describe(1000)
+    before = herd.state["g.params"].clone()
+    Visiting(herd, plan).advance(0, 1, herd.no_sums())
+    assert (herd.state["g.params"] != before).any(1).all()
+
+
+def test_memory_of_a_member_counts_its_state_and_grows_with_the_batch(make):
+    small, large = (memory_per_member(make(2, train={"batch": batch})) for batch in (8, 64))
+    herd = make(2)
+    state = sum(value[0].numel() * value.element_size() for value in herd.state.values())
+    assert state < small < large
+
+
+def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
+    herd = make(3)
+    measured = []
+
+    def rate(herd, plan, seconds, beat):
+        measured.append(plan)
+        return 100.0 if plan.name == "loop" else 50.0
+
+    monkeypatch.setattr(autotune, "rate", rate)
+    settings = recipe_file.load({"engine": {"threads": 1}}).engine
+    said: list[str] = []
+    assert autotune.choose(herd, settings, said.append).name == "loop"  # never slower than the loop
+    assert {plan.name for plan in measured} == {"loop", "fused"}
+    assert any("chosen" in line for line in said)
+    again = len(measured)
+    assert autotune.choose(herd, settings, said.append).name == "loop"
+    assert len(measured) == again
+    assert len(json.loads((tmp_path / "cache" / "engines.json").read_text())) == 1
+    assert autotune.choose(make(4), settings, said.append).name == "loop"
+    assert len(measured) > again  # another herd is measured for itself
+
+
+def test_where_a_step_takes_very_long_the_other_ways_are_not_measured(make, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(autotune, "_MOST", 0.0)
+    said: list[str] = []
+    settings = recipe_file.load({"engine": {"threads": 1}}).engine
+    assert autotune.choose(make(3), settings, said.append).name == "fused"
+    assert sum("not measured, since a step takes so long here" in line for line in said) == 1
+    assert not (tmp_path / "cache" / "engines.json").exists()  # what was not measured is not known

@@ -1,0 +1,165 @@
+"""Figures of runs beside each other: each says what the runs' files say, and all are on one page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import little
+import numpy as np
+import pytest
+from PIL import Image
+from small import small_data, small_recipe
+
+import ganherd
+from ganherd.report import figures
+from ganherd.report.figures import class_maps, learning_curves
+from ganherd.report.figures.figure_runs import Compared, LeftOut, opened
+from ganherd.runs.records import COSTS
+from ganherd.util.errors import UserError
+
+GAP = {"strategy": {"name": "gap", "gap": {"every": "2steps"}}}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """On images one GAN and three that swap, of two seeds each; on points one GAN with two sizes of data."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = small_data(folder / "data.npz", each=(60, 60, 60))
+    images: dict[str, Any] = {"data": {"partition": "all"}, "loss": {"name": "non-saturating"}}
+    images["run"] = {"validation": 8, "record_every": 1}
+    points = {"nets": {"latent": 2, "generator": "toy", "discriminator": "toy"}, "train": {"ema": None}}
+    small = {"generator": {"name": "toy", "width": 4}, "discriminator": {"name": "toy", "width": 4}}
+    wanted = {
+        "single": small_recipe(data, **images, herd={"seeds": 2}),
+        "gap": small_recipe(data, **images, **GAP, herd={"members": 3, "seeds": 2}),
+        "few": small_recipe(
+            "ring8", data={"partition": "all", "points": 40}, **{**points, "nets": {"latent": 2, **small}}
+        ),
+        "many": small_recipe(
+            "ring8", data={"partition": "all", "points": 90}, **{**points, "nets": {"latent": 2, **small}}
+        ),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        little.be_brief(patch)
+        patch.setattr("ganherd.mixture.mixture._NOISES", 512)
+        for name, recipe in wanted.items():
+            ganherd.train(recipe, run=folder / name, quiet=True)
+    return {name: folder / name for name in wanted}
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setattr(class_maps, "COUNTED", 200)
+    monkeypatch.setattr(class_maps, "MAPPED", 40)
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def of(*paths: Path) -> list[Compared]:
+    return opened(paths, None, trust_code=False)
+
+
+def test_all_that_fits_images_is_drawn_and_stands_on_one_page(runs: dict[str, Path], tmp_path: Path) -> None:
+    told: list[str] = []
+    paths = [runs["single"], runs["gap"]]
+    page, found = figures.draw(paths, tmp_path / "out", names=["×1", "GAP ×3"], progress=told.append)
+    names = ["samples-1", "samples-GAP-3", "generalisation", "spread", "map", "classes"]
+    assert [one.name for one in found] == names
+    text = page.read_text()
+    for one in found:
+        assert Image.open(one.png).width > 200 and one.png.with_suffix(".svg").is_file()
+        assert f">{one.name}</h2>" in text and len(one.caption) > 40
+    assert text.count("data:image/png;base64,") == len(names) and "×1 · GAP ×3" in text
+    assert "http" not in text.replace("http-equiv", "")
+    assert any("points is left out" in line for line in told)
+
+
+def test_points_stand_in_a_row_for_each_data_set(runs: dict[str, Path]) -> None:
+    ((name, caption, picture),) = figures.FIGURES["points"][0](of(runs["few"], runs["many"]), 0, lambda line: None)
+    titles = [axes.get_title(loc="left") for axes in picture.axes]  # type: ignore[union-attr]
+    assert name == "points" and "not chosen" in caption
+    assert titles[0] == "ring8, 40 points" and titles[2] == "ring8, 90 points"
+    assert titles[1].startswith("few: ") and "of 8 modes" in titles[1] and titles[3].startswith("many: ")
+
+
+def test_curves_are_the_recorded_costs(runs: dict[str, Path]) -> None:
+    """The mean over members and seeds, and one member; the gap between held-out and trained data."""
+    ((_, caption, picture),) = learning_curves.generalisation(of(runs["single"], runs["gap"]), 0, lambda line: None)
+    assert "on 8 images that they train on" in caption
+    lines = little.lines(runs["gap"] / "metrics.jsonl")
+    trained, held = (np.array([line[name] for line in lines]) for name in COSTS)
+    mean, one, gap = picture.axes  # type: ignore[union-attr]
+    assert [line.get_label() for line in mean.lines] == [
+        f"{n}: {w}" for n in ("single", "gap") for w in ("train", "held out")
+    ]
+    np.testing.assert_allclose(mean.lines[2].get_ydata(), trained.mean(1))
+    np.testing.assert_allclose(mean.lines[3].get_ydata(), held.mean(1))
+    np.testing.assert_allclose(one.lines[3].get_ydata(), held[:, 0])
+    np.testing.assert_allclose(gap.lines[1].get_ydata(), (held - trained).mean(1))
+    np.testing.assert_allclose(mean.lines[2].get_xdata(), [line["epoch"] for line in lines])
+
+
+def test_spread_is_the_standard_deviation_over_the_members_of_each_seed(runs: dict[str, Path]) -> None:
+    ((_, _, picture),) = learning_curves.spread(of(runs["single"], runs["gap"]), 0, lambda line: None)
+    held = np.array([line[COSTS[1]] for line in little.lines(runs["gap"] / "metrics.jsonl")]).reshape(-1, 2, 3)
+    by_seed = held[len(held) // 2 :].std(2).mean(0)
+    panel, side = picture.axes  # type: ignore[union-attr]
+    assert len(panel.lines) == 3  # the members of the first seed; one GAN has no spread
+    assert side.patches[0].get_width() == pytest.approx(by_seed.mean())
+    np.testing.assert_allclose(side.collections[0].get_offsets()[:, 0], by_seed)
+
+
+def test_the_costs_of_points_are_on_points(runs: dict[str, Path]) -> None:
+    assert of(runs["single"])[0].kind == "images" and of(runs["few"])[0].kind == "points"
+
+
+def test_where_both_are_alike_half_of_the_nearest_are_samples() -> None:
+    random = np.random.default_rng(0)
+    data, same, far = random.normal(size=(3, 800, 4))
+    found = class_maps._overlap({"data": data, "same": same, "far": far + 50, "copies": data + 1e-9})
+    assert found["same"] == pytest.approx(0.5, abs=0.06) and found["far"] == 0 and found["copies"] == 1
+
+
+def test_what_does_not_fit_is_left_out_with_a_reason_and_nothing_at_all_is_an_error(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    nothing = lambda line: None  # noqa: E731
+    with pytest.raises(LeftOut, match="one each"):
+        list(learning_curves.spread(of(runs["single"]), 0, nothing))
+    with pytest.raises(LeftOut, match="run.validation=256"):
+        list(learning_curves.generalisation(of(runs["few"]), 0, nothing))
+    with pytest.raises(UserError, match="no figure fits these runs: map is left out: it is for images"):
+        figures.draw([runs["few"]], tmp_path, only=["map"])
+    with pytest.raises(UserError, match="no figure named 'maps'"):
+        figures.draw([runs["few"]], tmp_path, only=["maps"])
+    with pytest.raises(UserError, match="2 names for 1 run"):
+        figures.draw([runs["few"]], tmp_path, names=["a", "b"])
+    with pytest.raises(UserError, match="named twice"):
+        figures.draw([runs["few"], runs["few"]], tmp_path)
+
+
+def test_a_run_that_a_figure_cannot_show_is_named_on_the_terminal_and_on_the_page(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only = ("--only", "points,generalisation,spread")
+    assert little.command("figures", runs["few"], runs["single"], runs["gap"], "-o", tmp_path / "out", *only) == 0
+    told, page = capsys.readouterr().err, (tmp_path / "out" / "figures.html").read_text()
+    costs = "few is left out: its records have no costs on held-out data; train it with --set run.validation=8"
+    one = "single is left out: it has one member"
+    images = ("gap is left out: its data are images", "single is left out: its data are images")
+    for sentence in (costs, one, *images):
+        assert sentence in told and f"{sentence}." in page
+    assert told.count(costs) == 2 and told.count(one) == 1
+
+
+def test_the_command_names_what_it_wrote(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("figures", runs["single"], runs["gap"], "-o", tmp_path / "out", "--only", "generalisation,spread", "-q")
+    assert little.command(*words, "--json", "--names", "one, three") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [Path(one).name for one in facts["figures"]] == ["generalisation.png", "spread.png"]
+    assert Path(facts["page"]).read_text().count("<h2>") == 2
+    assert little.command("figures", tmp_path / "nowhere") == 2
+    assert "nowhere" in capsys.readouterr().err

@@ -1,0 +1,265 @@
+"""Fine-tuning: a herd of members of finished runs starts with their nets and weights, and then needs those runs no more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import little
+import numpy as np
+import pytest
+import torch
+from small import small_data, small_recipe
+
+import ganherd
+from ganherd.recipe import recipe_file
+from ganherd.runs import checkpoint
+from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.util.errors import UserError
+
+SMALL = {"name": "small", "width": 6, "batch_norm": True}
+MLP = {"name": "mlp", "hidden": [5]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def brief() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        little.be_brief(patch)
+        yield
+
+
+def recipe(source: Path, generator: Any, **sections: Any) -> dict[str, Any]:
+    """Members that share the data; `nets` only where they are not another run's."""
+    made = small_recipe(source, data={"partition": "all"}, loss={"name": "non-saturating"}, **sections)
+    made["engine"] = {"name": "fused", "threads": 1, "device": "cpu", "chunk": 8}
+    made["nets"] = {"generator": generator, "discriminator": {"name": "small", "width": 7}, "latent": 4}
+    made["nets"] |= sections.get("nets", {})
+    if generator is None:
+        del made["nets"]
+    return made
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three finished runs: two smalls (with a prior for each), three mlps of two seeds, and one small alone, by class."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = small_data(folder / "data.npz")
+    wanted = {
+        "smalls": recipe(data, SMALL, herd={"members": 2}, nets={"prior": ["uniform", "normal"]}),
+        "mlps": recipe(data, MLP, herd={"members": 3, "seeds": 2}, train={"ema": None}),
+        "single": recipe(data, SMALL, herd={"members": 1}),
+    }
+    for name, settings in wanted.items():
+        ganherd.train(settings, run=folder / name, quiet=True)
+    return {"data": data, **{name: folder / name for name in wanted}}
+
+
+def hybrid(runs: dict[str, Path], **sections: Any) -> dict[str, Any]:
+    members = [
+        {"from": str(runs["smalls"]), "member": 1},
+        {"from": str(runs["smalls"]), "member": 0},
+        {"from": str(runs["mlps"]), "member": 2, "replica": 1},
+        {"from": str(runs["mlps"]), "member": 0},
+    ]
+    herd = {"members": members, **sections.pop("herd", {})}
+    return recipe(runs["data"], None, herd=herd, **sections)
+
+
+def last(run: Path) -> tuple[Assembly, dict[str, torch.Tensor]]:
+    """A finished run's herd, and its state at the end."""
+    assembly = assemble(recipe_file.load(run / "recipe.yaml"), begins=False)
+    return assembly, checkpoint.newest(run / "checkpoints", assembly.herd.nets)[0].state
+
+
+def nets_of(assembly: Assembly, state: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
+    view = assembly.herd.breed_of(row).view(state)
+    return {name: value[row] for name, value in view.items() if "adam" not in name and not name.startswith("set.")}
+
+
+def test_members_start_with_the_nets_and_weights_of_theirs(runs: dict[str, Path]) -> None:
+    made = assemble(recipe_file.load(hybrid(runs)))
+    assert [(breed.name, len(breed.slots)) for breed in made.herd.breeds.all] == [("small", 2), ("mlp", 2)]
+    assert made.recipe.nets.prior == ["normal", "uniform", "normal", "normal"] and made.recipe.members == 4
+    smalls, mlps = last(runs["smalls"]), last(runs["mlps"])
+    for row, (source, theirs) in enumerate([(smalls, 1), (smalls, 0), (mlps, 3 + 2), (mlps, 0)]):
+        mine = nets_of(made, made.herd.state, row)
+        wanted = nets_of(*source, theirs)
+        wanted.setdefault("g.ema", wanted["g.params"])  # of a run that had none it starts anew, as old as the weights
+        wanted.setdefault("g.ema.t", source[1]["g.adam.t"][theirs])
+        assert mine["g.ema.t"] == 6
+        assert mine.keys() >= {"g.params", "d.params", "g.ema"}
+        for name, value in mine.items():
+            assert torch.equal(value, wanted[name]), (row, name)
+    for name in ("g.adam.m", "d.adam.v", "g.adam.t"):
+        assert not made.herd.state[name].any()
+    width = made.herd.breeds.all[1].g.size
+    assert not made.herd.state["g.params"][2:, width:].any()
+
+
+def test_a_run_says_what_it_started_from_and_trains_on(runs: dict[str, Path], tmp_path: Path) -> None:
+    strategy = {"name": "gap", "gap": {"every": "2steps"}}
+    settings = hybrid(runs, strategy=strategy, train={"budget": "5steps"}, herd={"seeds": 2})
+    run = ganherd.train(settings, run=tmp_path / "run", quiet=True)
+    info = json.loads((run.path / "run.json").read_text())
+    assert [(one["member"], one["replica"], one["step"]) for one in info["origins"]] == [
+        (1, 0, 6), (0, 0, 6), (2, 1, 6), (0, 0, 6)
+    ] * 2  # fmt: skip
+    digests = [one["sha256"] for one in info["origins"]]
+    assert len(set(digests)) == 4 and digests[:4] == digests[4:]
+    assert any(line["event"] == "swap" for line in little.lines(run.path / "events.jsonl"))
+    mixture = ganherd.load(run.path)
+    assert [breed.net.name for breed in mixture.breeds] == ["small", "mlp"] and mixture.sample(9).x.shape == (
+        9,
+        1,
+        8,
+        8,
+    )
+
+
+def test_a_resume_needs_those_runs_no_more_and_is_exact(runs: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("smalls", "mlps"):
+        shutil.copytree(runs[name], tmp_path / name)
+    there = {**runs, "smalls": tmp_path / "smalls", "mlps": tmp_path / "mlps"}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    ganherd.train(hybrid(there, train={"budget": "8steps"}), run=whole, quiet=True)
+    ganherd.train(hybrid(there, train={"budget": "4steps"}), run=cut, quiet=True)
+    shutil.rmtree(tmp_path / "smalls")
+    shutil.rmtree(tmp_path / "mlps")
+    (tmp_path / "mine.yaml").write_text(json.dumps(hybrid(there, train={"budget": "8steps"})))
+    assert little.command("train", tmp_path / "mine.yaml", "--resume", cut, "--quiet", "--set", "train.batch=9") == 2
+    assert little.command("train", tmp_path / "mine.yaml", "--resume", cut, "--budget", "8steps", "--quiet") == 0
+    little.assert_same(cut, whole)
+
+
+def test_a_run_without_a_checkpoint_begins_again_from_the_same_members(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["single"], tmp_path / "single")
+    settings = recipe(runs["data"], None, herd={"start_from": str(tmp_path / "single")})
+    run = ganherd.train(settings, run=tmp_path / "run", quiet=True).path
+    before = (run / "mixture" / "generators.safetensors").read_bytes()
+    shutil.rmtree(run / "checkpoints")
+    ganherd.resume(run, quiet=True)
+    assert (run / "mixture" / "generators.safetensors").read_bytes() == before
+    shutil.rmtree(run / "checkpoints")
+    shutil.rmtree(tmp_path / "single")
+    longer = recipe(runs["data"], SMALL, herd={"members": 1}, train={"budget": "9steps"})
+    ganherd.train(longer, run=tmp_path / "single", quiet=True)
+    with pytest.raises(UserError, match="the runs that .* starts from have changed"):
+        ganherd.resume(run, quiet=True)
+
+
+def test_start_from_takes_members_of_the_same_number_or_the_only_one(runs: dict[str, Path]) -> None:
+    herd = {"start_from": str(runs["mlps"]), "seeds": 2}
+    made = assemble(recipe_file.load(recipe(runs["data"], None, herd=herd)))
+    assert made.recipe.herd.members == 3  # as many as it has
+    theirs = last(runs["mlps"])[1]
+    assert torch.equal(made.herd.state["g.params"], theirs["g.params"])
+    assert torch.equal(made.herd.state["d.params"], theirs["d.params"])
+    herd = {"start_from": str(runs["single"]), "members": 3, "seeds": 2}
+    made = assemble(recipe_file.load(recipe(runs["data"], None, herd=herd)))
+    only = last(runs["single"])[1]["g.params"][0]
+    assert made.herd.size == 6 and all(torch.equal(row, only) for row in made.herd.state["g.params"])
+    assert len({int(base) for base in made.herd.state["set.slot"] * 2 + made.herd.state["set.seed"]}) > 1  # own streams
+
+
+def test_by_class_each_member_may_start_from_one_that_knows_all(runs: dict[str, Path]) -> None:
+    settings = recipe(runs["data"], None, herd={"start_from": str(runs["single"])})
+    settings["data"]["partition"] = "by-class"
+    made = assemble(recipe_file.load(settings))
+    assert made.label.tolist() == [0, 1, 2] and len({row.numpy().tobytes() for row in made.herd.state["d.params"]}) == 1
+
+
+def conditional(data: Path, run: Path) -> Path:
+    """One GAN that is told the class."""
+    nets = {"discriminator": {"name": "conditional", "width": 3}}
+    ganherd.train(
+        recipe(data, {"name": "conditional", "width": 3}, herd={"members": 1}, nets=nets), run=run, quiet=True
+    )
+    return run
+
+
+def test_by_class_each_member_takes_its_class_out_of_a_conditional_gan(runs: dict[str, Path], tmp_path: Path) -> None:
+    told = conditional(runs["data"], tmp_path / "told")
+    settings = recipe(runs["data"], None, herd={"start_from": str(told)})
+    settings["data"]["partition"] = "by-class"
+    made = assemble(recipe_file.load(settings))
+    assert made.recipe.nets.generator.name == made.recipe.nets.discriminator.name == "residual"
+    assert len({row.numpy().tobytes() for row in made.herd.state["g.params"]}) == 3
+    assert len({row.numpy().tobytes() for row in made.herd.state["d.params"]}) == 3
+    few = tmp_path / "few.npz"
+    with np.load(runs["data"]) as all_of_it:
+        two, names = all_of_it["y"] > 0, all_of_it["labels"]
+        np.savez(few, x=all_of_it["x"][two], y=all_of_it["y"][two] - 1, labels=names[1:])
+    settings["data"]["source"] = str(few)
+    fewer = assemble(recipe_file.load(settings))  # by the classes' names, not by their numbers
+    assert torch.equal(fewer.herd.state["g.params"], made.herd.state["g.params"][1:])
+    ganherd.train(settings, run=tmp_path / "own", quiet=True)
+    assert ganherd.load(tmp_path / "own").sample(5, seed=0).x.shape[0] == 5
+    settings["data"]["source"] = str(small_data(few, labels=(str(names[0]), "other")))
+    assert "knows of no class 'other'" in refused(settings)
+
+
+def test_weights_are_taken_to_another_precision(runs: dict[str, Path]) -> None:
+    settings = recipe(runs["data"], None, herd={"start_from": str(runs["single"])}, train={"precision": "float64"})
+    made = assemble(recipe_file.load(settings)).herd.state["g.params"]
+    assert made.dtype == torch.float64 and torch.equal(made, last(runs["single"])[1]["g.params"].double())
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def refused(settings: dict[str, Any]) -> str:
+    with pytest.raises(UserError) as error:
+        assemble(recipe_file.load(settings))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_cannot_be_started_from_is_one_sentence(runs: dict[str, Path], tmp_path: Path) -> None:
+    def members(*each: tuple[Path, int], **sections: Any) -> dict[str, Any]:
+        listed = [{"from": str(run), "member": member} for run, member in each]
+        return recipe(sections.pop("data", runs["data"]), None, herd={"members": listed}, **sections)
+
+    assert "there is no run folder nowhere" in refused(members((Path("nowhere"), 0)))
+    assert "asks for member 2 of" in refused(members((runs["smalls"], 2)))
+    settings = members((runs["smalls"], 0))
+    settings["herd"]["members"][0]["replica"] = 1
+    assert "asks for replica 1 of" in refused(settings)
+    settings = members((runs["smalls"], 0)) | {"nets": {"generator": "mlp"}}
+    assert "leave nets out of the recipe" in refused(settings)
+    too_many = recipe(runs["data"], None, herd={"start_from": str(runs["smalls"]), "members": 3})
+    assert "has 2 members and this herd 3" in refused(too_many)
+    too_many = recipe(runs["data"], None, herd={"start_from": str(runs["mlps"]), "seeds": 3})
+    assert "has 2 replicas and this herd 3" in refused(too_many)
+
+    np.savez(tmp_path / "wide.npz", x=np.zeros((30, 1, 8, 9), np.uint8), y=np.zeros(30, np.int64))
+    assert "was trained on data of shape (1, 8, 8)" in refused(members((runs["single"], 0), data=tmp_path / "wide.npz"))
+
+    half = tmp_path / "half"
+    shutil.copytree(runs["single"], half)
+    info = json.loads((half / "run.json").read_text())
+    (half / "run.json").write_text(json.dumps({**info, "state": "interrupted"}))
+    assert "is not finished" in refused(members((half, 0)))
+
+    other = recipe(
+        runs["data"], SMALL, nets={"discriminator": {"name": "small", "width": 8}}, train={"budget": "2steps"}
+    )
+    ganherd.train(other | {"herd": {"members": 1}}, run=tmp_path / "other", quiet=True)
+    told = refused(members((runs["single"], 0), (tmp_path / "other", 0)))
+    assert "nets.discriminator must be the same for all" in told and "differ in their settings" in told
+
+
+def test_nets_of_a_stranger_are_not_imported(runs: dict[str, Path], tmp_path: Path, monkeypatch: Any) -> None:
+    """A run's recipe is data: naming the run is no leave to import what it names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    theirs = tmp_path / "theirs"
+    shutil.copytree(runs["single"], theirs)
+    text = (theirs / "recipe.yaml").read_text().replace("name: small", "name: trap:G", 1)
+    (theirs / "recipe.yaml").write_text(text)
+    told = refused(recipe(runs["data"], None, herd={"start_from": "theirs"}))
+    assert "names the net trap:G, which is not ganherd's" in told
+    with pytest.raises(UserError, match="names the net trap:G"):
+        ganherd.train(recipe(runs["data"], None, herd={"start_from": "theirs"}), run=tmp_path / "run", quiet=True)
