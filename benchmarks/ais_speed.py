@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from ganherd.metrics.ais.ais import Decoder, Settings, bdmc, log_likelihood
+from ganherd.metrics.ais.ais import AisSettings, Decoder, bdmc, log_likelihood
 from ganherd.nets.mlp import MlpGenerator
 
 
@@ -24,7 +24,7 @@ def decoder(hidden: list[int], latent: int, device: str) -> Decoder:
     return lambda z: (net(z) + 1) / 2
 
 
-def seconds(decode: Decoder, x: torch.Tensor, latent: int, settings: Settings) -> tuple[float, float]:
+def seconds(decode: Decoder, x: torch.Tensor, latent: int, settings: AisSettings) -> tuple[float, float]:
     began = time.perf_counter()
     found = log_likelihood(decode, x, latent, 0.025, settings)  # ends with a copy to the host
     return time.perf_counter() - began, found.mean
@@ -46,12 +46,12 @@ def main() -> None:
         x = decode(z).flatten(1)
         x = x + 0.025**0.5 * torch.randn(x.shape, generator=noise, device=asked.device)
         for graph in (True, False) if on_gpu else (False,):
-            settings = Settings(temperatures=asked.temperatures, chains=asked.chains, graph=graph)
-            warm = Settings(temperatures=2, chains=asked.chains, graph=False)
+            settings = AisSettings(temperatures=asked.temperatures, chains=asked.chains, graph=graph)
+            warm = AisSettings(temperatures=2, chains=asked.chains, graph=False)
             seconds(decode, x, latent, warm)  # libraries load their kernels
             took, mean = seconds(decode, x, latent, settings)
             rows.append({"decoder": name, "cuda_graph": graph, "seconds": round(took, 2), "log_p": round(mean, 2)})
-    few = Settings(temperatures=asked.temperatures, chains=asked.chains)
+    few = AisSettings(temperatures=asked.temperatures, chains=asked.chains)
     gap = bdmc(decoder([256, 256], 64, asked.device), 64, 0.025, min(16, asked.points), few, asked.device)
     print(
         json.dumps(

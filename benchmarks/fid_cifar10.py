@@ -20,12 +20,12 @@ import torch
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.features import networks
-from ganherd.features.extract import Features, best_device, extract
+from ganherd.features.extract import ExtractedFeatures, best_device, extract
 from ganherd.features.moments import moments
 from ganherd.features.networks import Network
 from ganherd.metrics.frechet import distance, of_groups
-from ganherd.metrics.groups import Group
-from ganherd.recipe.schema import Data
+from ganherd.metrics.groups import FeatureGroup
+from ganherd.recipe.schema import DataConfig
 
 
 def seconds(start: float) -> float:
@@ -36,15 +36,15 @@ def seconds(start: float) -> float:
 
 def features(
     network: Network, x: np.ndarray, y: np.ndarray, device: torch.device, fast: bool
-) -> tuple[Features, float]:
+) -> tuple[ExtractedFeatures, float]:
     start = time.perf_counter()
     found, logits = extract(network, x, device=device, fast=fast)
-    return Features(found, logits, y, np.full(len(y), -1)), seconds(start)
+    return ExtractedFeatures(found, logits, y, np.full(len(y), -1)), seconds(start)
 
 
 def train_test(
     network: Network, data: Dataset, n: int, device: torch.device, fast: bool
-) -> tuple[dict[str, Any], Features]:
+) -> tuple[dict[str, Any], ExtractedFeatures]:
     test = min(n, len(data.x_test))
     if device.type == "cuda":
         extract(network, data.x[:500], device=device, fast=fast)  # warm: the first batches choose kernels
@@ -66,13 +66,13 @@ def train_test(
     return row, train
 
 
-def fid_and_ifid(network: Network, data: Dataset, real: Features, device: torch.device) -> dict[str, Any]:
+def fid_and_ifid(network: Network, data: Dataset, real: ExtractedFeatures, device: torch.device) -> dict[str, Any]:
     """All of what a second `ganherd score` does: features of the samples, then eleven distances with their errors."""
     n = len(real)
     start = time.perf_counter()
     fake, spent = features(network, data.x[:n, :, :, ::-1], data.y[:n], device, fast=True)
-    everything = Group("all", fake, real)
-    classes = [Group(name, fake.rows(fake.y == k), real.rows(real.y == k)) for k, name in enumerate(data.labels)]
+    everything = FeatureGroup("all", fake, real)
+    classes = [FeatureGroup(name, fake.rows(fake.y == k), real.rows(real.y == k)) for k, name in enumerate(data.labels)]
     (fid, error), *each = of_groups([everything, *classes])
     return {
         "what": "FID + IFID of mirrored training images",
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true")
     arguments = parser.parse_args()
     device = torch.device("cpu") if arguments.cpu else best_device()
-    data = load(Data(source="cifar10"))
+    data = load(DataConfig(source="cifar10"))
     n = min(arguments.images, len(data.x))
     network = networks.find("inception", data)
     rows = []

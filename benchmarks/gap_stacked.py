@@ -43,12 +43,14 @@ def measured(run: str, samples: int) -> Row:
     import ganherd
     from ganherd.data.dataset import load
     from ganherd.features.extract import best_device
-    from ganherd.features.material import Material
+    from ganherd.features.material import ScoringContext
     from ganherd.metrics import stacked_modes
     from ganherd.runs.folder import RunFolder
 
     mixture, data = ganherd.load(run).to(best_device()), load(RunFolder.open(run).recipe.data)
-    found, other = (stacked_modes.measure(Material(mixture, data, samples, s, per="member"), samples) for s in (0, 1))
+    found, other = (
+        stacked_modes.measure(ScoringContext(mixture, data, samples, s, per="member"), samples) for s in (0, 1)
+    )
     modes, kl = list(found["per_member"].values()), list(found["per_member_kl"].values())
     best = other["best_member"]
     return {

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from ganherd.features.extract import Features
+from ganherd.features.extract import ExtractedFeatures
 from ganherd.features.moments import moments
 from ganherd.recipe.mixture_scores import BY, more_is_better
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import FrechetScore, Score, VariationScore, evolve, summarise, uniform
-from ganherd.strategies.mixing.objectives import Seen
+from ganherd.strategies.mixing.objectives import SampledGenerator
 from ganherd.strategies.mixing.reweighted import CapturedScore, Oriented
 
 CLASSES, REAL, TIMED, GENERATIONS = 10, 1500, 300, 5000
 
 
-def scores(name: str, each: list[Seen], reference: Any, samples: int) -> Score:
+def scores(name: str, each: list[SampledGenerator], reference: Any, samples: int) -> Score:
     """The score of these generators, from what is kept of them."""
     logits = [one.logits.argmax(1) for one in each if one.logits is not None]
     if name == "fid":
@@ -52,9 +52,9 @@ def main() -> None:
     y = torch.arange(asked.samples) % CLASSES
     shift = 0.1 * torch.randn(len(table), 1, asked.features)
     x = torch.randn(len(table), asked.samples, asked.features) + shift
-    each = [Seen(own, own, 3 * torch.randn(asked.samples, CLASSES), y) for own in x]
+    each = [SampledGenerator(own, own, 3 * torch.randn(asked.samples, CLASSES), y) for own in x]
     labels = np.arange(REAL) % CLASSES
-    real = Features(torch.randn(REAL, asked.features), None, labels, labels)
+    real = ExtractedFeatures(torch.randn(REAL, asked.features), None, labels, labels)
     dataset = SimpleNamespace(labels=tuple("0123456789"))
     reference = SimpleNamespace(real=real, dataset=dataset, real_of=lambda k: real.rows(np.isin(labels, k)))
     draws = torch.randn(TIMED, *table.shape, dtype=torch.float64)

@@ -21,10 +21,10 @@ import torch
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.partition import partition
-from ganherd.data.shards.shards import Index, Settings, Shard, header
+from ganherd.data.shards.shards import Index, Shard, ShardSettings, header
 from ganherd.herd.feed import Feed
 from ganherd.herd.stream_feed import StreamFeed, make_feed
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 
 
 def made(out: Path, classes: int, count: int, size: int) -> Dataset:
@@ -34,10 +34,10 @@ def made(out: Path, classes: int, count: int, size: int) -> Dataset:
     shards = tuple(Shard(file=f"shards/{k:05d}.npy", label=k, count=count) for k in range(classes))
     for shard in shards:
         (out / shard.file).write_bytes(header(shape) + random.bytes(int(np.prod(shape))))
-    settings = Settings(source="noise", size=size)
+    settings = ShardSettings(source="noise", size=size)
     index = Index(settings=settings, channels=3, labels=tuple(map(str, range(classes))), shards=shards)
     (out / "index.json").write_text(index.model_dump_json())
-    return load(Data(source=str(out), holdout=0.0))
+    return load(DataConfig(source=str(out), holdout=0.0))
 
 
 def run(feed: Feed, members: int, steps: int, first: int, step_s: float, device: torch.device) -> tuple[float, float]:
@@ -67,7 +67,7 @@ def main() -> None:
     device = torch.device(asked.device)
     with tempfile.TemporaryDirectory() as name:
         data = made(Path(name) / "out", asked.members, asked.count, asked.size)
-        cut = partition(data, Data(), None, asked.batch, 0)
+        cut = partition(data, DataConfig(), None, asked.batch, 0)
         rest = (cut.index, cut.count, asked.batch, data.offset, data.scale, torch.float32, device)
         rows = []
         for room in (1 << 60, 0):

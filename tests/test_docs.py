@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import re
 import shlex
@@ -62,7 +63,7 @@ def test_every_file_that_is_named_exists(document: Path) -> None:
     outside = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
     named = {name for span in re.findall(r"`([^`\n]+)`", outside) for name in _NAMED.findall(f" {span} ")}
     package = ROOT / "src" / "ganherd"
-    places = [ROOT, document.parent, package, package / "commands", package / "herd" / "kernels"]
+    places = [ROOT, document.parent, package, package / "herd" / "lowering" / "kernels"]
     missing = {name for name in named if not any((place / name).exists() for place in places)}
     assert missing <= MADE_BY_READERS | MADE_BY_RUNS
 
@@ -153,10 +154,19 @@ def test_names_of_the_python_api_exist() -> None:
         assert name in api.__all__
 
 
-def test_every_module_is_in_the_tables_of_the_architecture() -> None:
+def test_generated_parts_are_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec and spec.loader
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for page, text in generate.pages().items():
+        assert page.read_text(encoding="utf-8") == text, f"run `python docs/generate.py`: {page.name} is out of date"
+
+
+def test_every_module_is_in_the_architecture() -> None:
     text, package = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), ROOT / "src" / "ganherd"
     modules = [file.relative_to(package).as_posix() for file in sorted(package.rglob("*.py"))]
-    missing = [name for name in modules if not name.endswith("__init__.py") and f"`{name}`" not in text]
+    missing = [name for name in modules if not name.endswith("/__init__.py") and f"`{name}`" not in text]
     assert not missing, f"docs/architecture.md lacks a line for {', '.join(missing)}"
 
 

@@ -75,6 +75,15 @@ def test_no_module_name_occurs_twice() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_no_public_class_name_occurs_twice() -> None:
+    names: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                names.setdefault(node.name, []).append(module)
+    assert {name: places for name, places in names.items() if len(places) > 1} == {}
+
+
 def test_folders_are_small() -> None:
     sizes = Counter(path.parent for path in modules().values() if path.stem != "__init__")
     assert {str(folder): count for folder, count in sizes.items() if count > MOST_MODULES} == {}

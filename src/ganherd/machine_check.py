@@ -17,19 +17,19 @@ from ganherd.util import host
 from ganherd.util.paths import cache_home, data_home
 
 
-class Row(TypedDict):
+class CheckRow(TypedDict):
     what: str
     found: str | None  # None: not there
     needed_for: str
     how_to_get: str  # empty where nothing needs to be done
 
 
-def examine() -> list[Row]:
+def examine() -> list[CheckRow]:
     """A row for each thing; no machine is too bare to be looked at."""
     return [row for probe in _PROBES for row in _safely(probe)]
 
 
-def _safely(probe: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+def _safely(probe: Callable[[], Iterator[CheckRow]]) -> Iterator[CheckRow]:
     """A broken installation fails in ways of its own, from an OSError to an AttributeError: that is a finding too."""
     try:
         yield from list(probe())
@@ -38,8 +38,8 @@ def _safely(probe: Callable[[], Iterator[Row]]) -> Iterator[Row]:
         yield _row(what, None, "", f"it could not be looked at: {type(error).__name__}: {error}")
 
 
-def _row(what: str, found: str | None, needed_for: str, how_to_get: str = "") -> Row:
-    return Row(what=what, found=found, needed_for=needed_for, how_to_get="" if found else how_to_get)
+def _row(what: str, found: str | None, needed_for: str, how_to_get: str = "") -> CheckRow:
+    return CheckRow(what=what, found=found, needed_for=needed_for, how_to_get="" if found else how_to_get)
 
 
 def _version(package: str) -> str | None:
@@ -49,13 +49,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _python() -> Iterator[Row]:
+def _python() -> Iterator[CheckRow]:
     """Python: the interpreter."""
     found = platform.python_version() if sys.version_info >= (3, 11) else None
     yield _row("Python", found, "everything", f"install Python 3.11 or newer (this is {platform.python_version()})")
 
 
-def _machine() -> Iterator[Row]:
+def _machine() -> Iterator[CheckRow]:
     """processor: cores and memory that this process may use."""
     cores = host.cores()
     yield _row("processor", f"{cores} core{'s' * (cores != 1)}, {platform.machine()}", "everything")
@@ -77,7 +77,7 @@ def _memory() -> int | None:
     return memory
 
 
-def _torch() -> Iterator[Row]:
+def _torch() -> Iterator[CheckRow]:
     """PyTorch: the library and the devices that it sees."""
     get = "pip install torch"
     try:
@@ -99,13 +99,13 @@ def _torch() -> Iterator[Row]:
     yield _row("GPU", gpus, "large nets and herds; engine graph (a CPU trains the small recipes)", f"needs {build}")
 
 
-def _triton() -> Iterator[Row]:
+def _triton() -> Iterator[CheckRow]:
     """Triton: kernels for a GPU."""
     get = "pip install triton (comes with PyTorch's CUDA builds)"
     yield _row("Triton", _version("triton"), "the fastest kernels on a GPU; PyTorch alone does the same", get)
 
 
-def _mpi() -> Iterator[Row]:
+def _mpi() -> Iterator[CheckRow]:
     """MPI: the binding, the library behind it and its launcher."""
     use = "herds spread over the ranks of an MPI job"
     binding = _version("mpi4py")
@@ -124,7 +124,7 @@ def _mpi() -> Iterator[Row]:
     yield _row("mpiexec", launcher, "starting an MPI job by hand", "comes with the MPI library")
 
 
-def _extras() -> Iterator[Row]:
+def _extras() -> Iterator[CheckRow]:
     """extras: packages that single commands need."""
     for package, extra, use in (
         ("tensorboard", "tensorboard", "run.tensorboard"),
@@ -133,14 +133,14 @@ def _extras() -> Iterator[Row]:
         yield _row(package, _version(package), use, f"pip install 'ganherd[{extra}]'")
 
 
-def _compiler() -> Iterator[Row]:
+def _compiler() -> Iterator[CheckRow]:
     """C++ compiler: for torch.compile alone."""
     names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
     found = next(filter(None, map(shutil.which, names)), None)
     yield _row("C++ compiler", found, "torch.compile on a CPU; ganherd itself compiles nothing", "install g++ or clang")
 
 
-def _data() -> Iterator[Row]:
+def _data() -> Iterator[CheckRow]:
     """data sets: those that recipes name."""
     from ganherd.data.inspect import list_sources
 
@@ -152,20 +152,20 @@ def _data() -> Iterator[Row]:
         )
 
 
-def _fid_network() -> Iterator[Row]:
+def _fid_network() -> Iterator[CheckRow]:
     """FID network: the Inception weights that FID is defined on."""
     file = data_home() / "inception-2015-12-05.pt"
     found = f"{file} ({file.stat().st_size / 2**20:.0f} MiB)" if file.is_file() else None
     yield _row("FID network", found, "ganherd score --metrics fid on colour images", f"put the file at {file}")
 
 
-def _folders() -> Iterator[Row]:
+def _folders() -> Iterator[CheckRow]:
     """folders: may those of data and of the cache be written to?"""
     yield _folder("data folder", data_home(), "GANHERD_DATA", "data sets and score networks")
     yield _folder("cache folder", cache_home(), "GANHERD_CACHE", "measured engines, classifiers and features of data")
 
 
-def _folder(what: str, folder: Path, variable: str, needed_for: str) -> Row:
+def _folder(what: str, folder: Path, variable: str, needed_for: str) -> CheckRow:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=there):

@@ -19,7 +19,7 @@ SIZES = (32, 64, 128)  # pixels that folders are resized to
 
 
 @dataclass(frozen=True)
-class Look:
+class DataSummary:
     """What a recommendation is made from."""
 
     source: str
@@ -36,7 +36,7 @@ class Rule:
     """A recipe, the data that it is for, and the reason as people say it."""
 
     recipe: str
-    fits: Callable[[Look], bool]
+    fits: Callable[[DataSummary], bool]
     why: str
     first: str = ""  # the recipe of one GAN over all classes, from which the members start
     resizes: bool = False  # images are brought to the nearest of SIZES that is not above theirs
@@ -144,13 +144,13 @@ def _seconds(recipe: str) -> float:
     return amount if unit == "seconds" else 0.0
 
 
-def look_at(source: str, facts: dict[str, Any]) -> Look:
+def look_at(source: str, facts: dict[str, Any]) -> DataSummary:
     """The data as the rules see it."""
     import torch
 
     counts = [row["train"] for row in facts["classes"]]
     points = facts["kind"] == "points"
-    return Look(
+    return DataSummary(
         source=source,
         points=points,
         side=0 if points else min(facts["shape"][1:]),
@@ -161,7 +161,7 @@ def look_at(source: str, facts: dict[str, Any]) -> Look:
     )
 
 
-def choose(look: Look) -> Rule:
+def choose(look: DataSummary) -> Rule:
     """The first rule that fits; the last fits everything.
 
     >>> choose(Look("digits", False, 8, 10, 1438, 140, gpu=False)).recipe
@@ -170,7 +170,7 @@ def choose(look: Look) -> Rule:
     return next(rule for rule in RULES if rule.fits(look))
 
 
-def overrides(rule: Rule, look: Look, recipe: Recipe, data: Sequence[str], prepared: bool) -> list[str]:
+def overrides(rule: Rule, look: DataSummary, recipe: Recipe, data: Sequence[str], prepared: bool) -> list[str]:
     """What has to be said beside the recipe's name, so that it trains on this data."""
     own = recipe.data
     if own.source == look.source:
@@ -188,7 +188,7 @@ def overrides(rule: Rule, look: Look, recipe: Recipe, data: Sequence[str], prepa
     return [*out, *data]
 
 
-def notes(look: Look, facts: dict[str, Any]) -> list[str]:
+def notes(look: DataSummary, facts: dict[str, Any]) -> list[str]:
     """What a person should know before a long training."""
     out = []
     if not look.points and look.classes and look.fewest < FEW:

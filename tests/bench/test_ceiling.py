@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ganherd.bench.cases import CASES, recipe_of
-from ganherd.bench.ceiling import Machine, Step, count
+from ganherd.bench.ceiling import Machine, StepCost, count
 
 
 def test_operations_of_the_mlp() -> None:
@@ -29,7 +29,7 @@ def test_the_papers_nets_take_sixty_gigaflop() -> None:
 
 
 def test_the_floor_lies_between_one_after_the_other_and_overlapped() -> None:
-    low, high = Step(flops=6e10, bytes=4e8).floor(Machine("", flops=8e14, bytes=4e12))
+    low, high = StepCost(flops=6e10, bytes=4e8).floor(Machine("", flops=8e14, bytes=4e12))
     assert (low, high) == (pytest.approx(1 / (6e10 / 8e14 + 1e-4)), pytest.approx(1 / 1e-4))
 
 

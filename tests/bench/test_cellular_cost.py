@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ganherd.bench import cellular_cost, products
-from ganherd.bench.cellular_cost import REFERENCE, Asked
+from ganherd.bench.cellular_cost import REFERENCE, CellularCostRequest
 from ganherd.recipe.recipe_file import load
 from ganherd.runs.profile import ROUTINES
 
@@ -52,7 +52,7 @@ def test_the_reference_stands_only_beside_the_settings_that_it_was_measured_with
         cost = cellular_cost.Cost(4, 1, spent, sum(spent.values()), 0.1, "loop")
         monkeypatch.setattr(cellular_cost, "run", lambda *_, **__: cost)
         monkeypatch.setattr(products, "floor", lambda *_: {"update": 1.0})
-        rows = cellular_cost.measure(Asked(**changes), lambda _: None)
+        rows = cellular_cost.measure(CellularCostRequest(**changes), lambda _: None)
         return next(row["reference"] for row in rows if row["routine"] == "total")
 
     assert total() == 16.7 and total(batches=30) is None and total(grid=3) is None
@@ -91,7 +91,9 @@ def test_where_it_stops_fitting_is_told_and_ends_it(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(cellular_cost, "run", full)
     kept: list[int] = []
-    rows = cellular_cost.sizes(Asked(), (8, 12), lambda text: None, lambda so_far: kept.append(len(so_far)))
+    rows = cellular_cost.sizes(
+        CellularCostRequest(), (8, 12), lambda text: None, lambda so_far: kept.append(len(so_far))
+    )
     assert kept == [1]
     assert [row["grid"] for row in rows] == [8] and "out of memory" in cellular_cost.sizes_table(rows)
 

@@ -10,9 +10,9 @@ from torch import nn
 
 from ganherd.bench.cases import CASES, recipe_of
 from ganherd.bench.rivals.grouped import GroupedHerd, GroupedNet
-from ganherd.bench.rivals.plain import Pair, Work
+from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 
 NARROW = {
     "wcgan": ({"width": 4}, {"width": 2, "dropout": 0.0}, (3, 16, 16)),
@@ -27,8 +27,8 @@ NARROW = {
 def test_outputs_gradients_and_buffers_are_those_of_separate_modules(name: str) -> None:
     g_settings, d_settings, shape = NARROW[name]
     torch.manual_seed(0)
-    gs = [build_generator(Net(name=name, settings=g_settings), shape, 5).double() for _ in range(3)]
-    ds = [build_discriminator(Net(name=name, settings=d_settings), shape).double() for _ in range(3)]
+    gs = [build_generator(NetConfig(name=name, settings=g_settings), shape, 5).double() for _ in range(3)]
+    ds = [build_discriminator(NetConfig(name=name, settings=d_settings), shape).double() for _ in range(3)]
     g, d = GroupedNet(gs), GroupedNet(ds)
     z = torch.randn(3, 4, 5, dtype=torch.float64)
     fused = d(g(z))
@@ -72,8 +72,8 @@ def test_a_step_of_each_way_moves_both_nets_and_clips(name: str, precision: str)
     case = replace(CASES[name], batch=4, loss="wasserstein" if name == "mlp" else CASES[name].loss)
     recipe = recipe_of(case, 2, "random", "cpu", precision)
     data = torch.randint(0, 256, (9, *case.shape), dtype=torch.uint8)
-    work = Work.of(case, recipe, data, torch.device("cpu"))
-    for one in (Pair(work), GroupedHerd(work, 2)):
+    work = RivalWork.of(case, recipe, data, torch.device("cpu"))
+    for one in (PlainGanPair(work), GroupedHerd(work, 2)):
         nets = [dict(net.named_parameters()) if isinstance(net, nn.Module) else net.params for net in (one.g, one.d)]
         before = [{key: value.detach().clone() for key, value in net.items()} for net in nets]
         one.step()

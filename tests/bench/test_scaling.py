@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from little import command
 
 from ganherd.bench.scaling import alpha_beta as ab
 from ganherd.bench.scaling import scaling
-from little import command
 
 
 def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +58,7 @@ def test_the_line_through_messages_is_found() -> None:
 
 
 def test_a_torus_costs_the_same_at_any_size_and_an_all_gather_does_not() -> None:
-    work, line = ab.Work(1, 1.0, 10**6, 10**7), ab.Line(1e-5, 1e-9)
+    work, line = ab.RankWork(1, 1.0, 10**6, 10**7), ab.MessageCost(1e-5, 1e-9)
     cells = [ab.exchange("cellular", ranks, work, line) for ranks in (16, 100, 400)]
     assert set(cells) == {(4.0, 4e7)}
     everyone = [ab.exchange("cellular, all-gather", ranks, work, line)[1] for ranks in (16, 100, 400)]
@@ -75,7 +75,7 @@ def test_a_torus_costs_the_same_at_any_size_and_an_all_gather_does_not() -> None
 
 def test_a_swap_brings_a_rank_at_most_one_discriminator_a_member() -> None:
     for ranks in (2, 10, 2000):
-        messages, bytes_ = ab.exchange("gap", ranks, ab.Work(3, 1.0, 100, 1), ab.Line(0, 0))
+        messages, bytes_ = ab.exchange("gap", ranks, ab.RankWork(3, 1.0, 100, 1), ab.MessageCost(0, 0))
         assert 0 < messages <= min(3, ranks - 1) and 0 < bytes_ <= 300
 
 

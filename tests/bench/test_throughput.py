@@ -14,14 +14,14 @@ from commands import cli, own_cache
 from ganherd.bench import throughput
 from ganherd.bench.rivals import rows as one
 from ganherd.bench.rivals.processes import processes
-from ganherd.bench.throughput import Asked, Found
+from ganherd.bench.throughput import ThroughputRequest, ThroughputResult
 from ganherd.bench.throughput_text import draw, table
 from ganherd.util.errors import UserError
 
 __all__ = ["cli", "own_cache"]  # fixtures
 
 
-def found(*rows: dict) -> Found:
+def found(*rows: dict) -> ThroughputResult:
     rates = {"matmul_flops_per_second": 8e14, "copy_bytes_per_second": 4e12}
     case = {
         "about": "a case",
@@ -29,7 +29,9 @@ def found(*rows: dict) -> Found:
         "least_bytes_per_member_step": 2e8,
         "floor_member_steps_per_second": [5000.0, 10000.0],
     }
-    out = Found("a machine", "cuda", "bf16", rates, {"wcgan": case}, [{"case": "wcgan", **row} for row in rows])
+    out = ThroughputResult(
+        "a machine", "cuda", "bf16", rates, {"wcgan": case}, [{"case": "wcgan", **row} for row in rows]
+    )
     throughput._compare(out)
     return out
 
@@ -166,12 +168,12 @@ def test_reasons_are_one_line(capsys, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Asked(cases=("vgg",)), "there is no benchmark of 'vgg'"),
-        (Asked(ways=("magic",)), "there is no way 'magic'; there are eager"),
-        (Asked(precision="float16"), "float16"),
-        (Asked(device="tpu"), "engine.device"),
+        (ThroughputRequest(cases=("vgg",)), "there is no benchmark of 'vgg'"),
+        (ThroughputRequest(ways=("magic",)), "there is no way 'magic'; there are eager"),
+        (ThroughputRequest(precision="float16"), "float16"),
+        (ThroughputRequest(device="tpu"), "engine.device"),
     ],
 )
-def test_what_nobody_knows_is_refused_at_once(asked: Asked, said: str) -> None:
+def test_what_nobody_knows_is_refused_at_once(asked: ThroughputRequest, said: str) -> None:
     with pytest.raises(UserError, match=said):
         asked.check()

@@ -10,13 +10,13 @@ import torch
 from ganherd.bench.cases import CASES, recipe_of
 from ganherd.bench.rivals import ways
 from ganherd.bench.rivals.grouped import GroupedHerd
-from ganherd.bench.rivals.plain import Pair, Work
+from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
 
 
-def work(name: str, device: str, precision: str = "float32", batch: int = 4) -> Work:
+def work(name: str, device: str, precision: str = "float32", batch: int = 4) -> RivalWork:
     case = replace(CASES[name], batch=batch)
     data = torch.randint(0, 256, (9, *case.shape), dtype=torch.uint8)
-    return Work.of(case, recipe_of(case, 2, "random", device, precision), data, torch.device(device))
+    return RivalWork.of(case, recipe_of(case, 2, "random", device, precision), data, torch.device(device))
 
 
 @pytest.mark.parametrize("way", [ways.eager, ways.grouped])
@@ -43,7 +43,7 @@ def test_ways_on_a_gpu(way, name: str, precision: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "make", [lambda w: [Pair(w), Pair(w)], lambda w: [GroupedHerd(w, 2)]], ids=["pairs", "grouped"]
+    "make", [lambda w: [PlainGanPair(w), PlainGanPair(w)], lambda w: [GroupedHerd(w, 2)]], ids=["pairs", "grouped"]
 )
 def test_a_replay_is_a_step(make) -> None:
     """Weights move at every replay, by other numbers each time."""

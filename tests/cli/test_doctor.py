@@ -12,7 +12,7 @@ import pytest
 from ganherd import machine_check
 
 
-def rows() -> dict[str, machine_check.Row]:
+def rows() -> dict[str, machine_check.CheckRow]:
     found = machine_check.examine()
     assert all(set(row) == {"what", "found", "needed_for", "how_to_get"} for row in found)
     assert len({row["what"] for row in found}) == len(found), "each thing once"

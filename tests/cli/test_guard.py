@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from little import be_brief
+from small import small_recipe
 
 from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import Agreement
-from ganherd.herd.checks.guard import Report
-from ganherd.herd.lowering.network import EitherWay
+from ganherd.herd.checks.guard import GuardReport
+from ganherd.herd.lowering.network import NetworkCall
 from ganherd.nets import catalog
 from ganherd.recipe import recipe_file
 from ganherd.training.setup import net_guard
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
-from little import be_brief
-from small import small_recipe
 
 NETS = '''
 import math
@@ -55,7 +55,9 @@ def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., l
         def check(task, extent=None):
             names.append(task.role)
             own = differ if task.role == "discriminator" else {}
-            return Report("little", {name: Agreement(float(name in own), own.get(name, "")) for name in guard.ENGINES})
+            return GuardReport(
+                "little", {name: Agreement(float(name in own), own.get(name, "")) for name in guard.ENGINES}
+            )
 
         monkeypatch.setattr(guard, "check", check)
         return names
@@ -74,7 +76,7 @@ def recipe(cli, data) -> Iterator[Path]:
     sys.modules.pop("guarded_nets", None)
 
 
-def assembled(path: Path) -> Assembly:
+def assembled(path: Path) -> PreparedHerd:
     return assemble(recipe_file.load(path), trust_code=True)
 
 
@@ -109,8 +111,8 @@ def test_pictures_and_scores_of_a_net_that_differs_are_made_one_by_one_too(recip
     compared(fused="its output differs by 1.0e-01")
     herd = assembled(recipe)
     net_guard.examine(herd)
-    assert "its output differs" in herd.herd.d.habits.alone and not EitherWay(herd.herd.d).mapped
-    assert EitherWay(herd.herd.g).mapped
+    assert "its output differs" in herd.herd.d.habits.alone and not NetworkCall(herd.herd.d).mapped
+    assert NetworkCall(herd.herd.g).mapped
 
 
 def test_explain_shows_each_net_with_each_engine(cli, recipe, compared) -> None:
@@ -124,7 +126,7 @@ def test_explain_shows_each_net_with_each_engine(cli, recipe, compared) -> None:
 
 
 def test_explain_shows_engines_that_fail_as_json(cli, recipe, compared, monkeypatch) -> None:
-    failed = Report("little", dict.fromkeys(guard.ENGINES, Agreement(math.nan, "it fails: ValueError")))
+    failed = GuardReport("little", dict.fromkeys(guard.ENGINES, Agreement(math.nan, "it fails: ValueError")))
     compared()
     monkeypatch.setattr(guard, "check", lambda task, extent=None: failed)
     _, d = json.loads(cli("train", recipe, "--explain", "--json").out)["nets"]

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from small import LABELS, small_recipe
 
 from ganherd import recommend
 from ganherd.recipe import recipe_file
-from ganherd.recommend import RULES, Look, choose, commands, overrides
-from small import LABELS, small_recipe
+from ganherd.recommend import RULES, DataSummary, choose, commands, overrides
 
 
-def look(source: str = "folder", side: int = 64, classes: int = 10, fewest: int = 5000, gpu: bool = True) -> Look:
-    return Look(source, side == 0, side, classes, fewest * max(classes, 1), fewest, gpu)
+def look(
+    source: str = "folder", side: int = 64, classes: int = 10, fewest: int = 5000, gpu: bool = True
+) -> DataSummary:
+    return DataSummary(source, side == 0, side, classes, fewest * max(classes, 1), fewest, gpu)
 
 
 def test_every_recipe_of_the_rules_is_packaged() -> None:
@@ -47,7 +49,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("seen", "recipe", "first"), CASES, ids=lambda value: str(value)[:40])
-def test_the_recipe_for_each_kind_of_data(seen: Look, recipe: str, first: str) -> None:
+def test_the_recipe_for_each_kind_of_data(seen: DataSummary, recipe: str, first: str) -> None:
     rule = choose(seen)
     assert (rule.recipe, rule.first) == (recipe, first)
     packaged = recipe_file.load(recipe)

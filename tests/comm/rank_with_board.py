@@ -13,7 +13,7 @@ import torch
 
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator, Placement
-from ganherd.comm.version_board import Board
+from ganherd.comm.version_board import VersionBoard
 from ganherd.herd.state import State
 
 MEMBERS, FLOATS = 2, 50_000  # of each rank; so large that no message is on its way before its receiver is ready
@@ -32,7 +32,7 @@ class Reader:
     def __init__(self, comm: Communicator, bound: int) -> None:
         placement = Placement(tuple(tuple(range(rank * MEMBERS, (rank + 1) * MEMBERS)) for rank in range(comm.size)))
         wanted = [[MEMBERS - 1, *own] if rank else [] for rank, own in enumerate(placement.ranks)]
-        self.rank, self.board = comm.rank, Board(comm, placement, wanted, parts(0, 0), bound)
+        self.rank, self.board = comm.rank, VersionBoard(comm, placement, wanted, parts(0, 0), bound)
 
     def publish(self, *versions: int) -> None:
         for version in versions:

@@ -14,7 +14,7 @@ import pytest
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.liveness.heartbeat import Heartbeat, read
-from ganherd.comm.liveness.silence import Silence, in_words
+from ganherd.comm.liveness.silence import MissingRanks, in_words
 from ganherd.util.errors import UserError
 
 
@@ -117,7 +117,7 @@ def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path
         assert f"rank 1 on {platform.node()} is {event}: nothing was heard of it" in in_words(event, facts)
         said.append((event, facts["rank"], facts["at"]))
 
-    listener = Silence(tmp_path, 0, 3, tell)
+    listener = MissingRanks(tmp_path, 0, 3, tell)
     says_once(tmp_path, 2, 9, dies=False)  # and is never missed
     says_once(tmp_path, 1, 7)
     told = []
@@ -133,7 +133,7 @@ def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path
 
 def test_nobody_is_missed_for_the_time_that_the_listener_slept(tmp_path: Path, clock: list[float]) -> None:
     said: list[str] = []
-    listener = Silence(tmp_path, 0, 3, lambda event, facts: said.append(event))
+    listener = MissingRanks(tmp_path, 0, 3, lambda event, facts: said.append(event))
     says_once(tmp_path, 1, 7)
     told = []
     for clock[0] in (1005.0, 2000.0, 2015.0, 2016.0):
@@ -160,7 +160,7 @@ def test_nobody_is_missed_for_what_an_earlier_job_left(tmp_path: Path) -> None:
     for rank in (1, 2):
         path = tmp_path / f"rank-{rank:03d}.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "time": 1000.0}))
-    Silence(tmp_path, 0, 3, lambda event, facts: said.append(event)).look(5.0)
+    MissingRanks(tmp_path, 0, 3, lambda event, facts: said.append(event)).look(5.0)
     assert not said
 
 

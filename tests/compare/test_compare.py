@@ -259,7 +259,7 @@ def test_a_time_is_all_for_the_training(monkeypatch, data, tmp_path) -> None:
     monkeypatch.setattr(
         start, "train_on", lambda rescue, assembly, plan, folder, budget, *rest: seen.update(vars(budget))
     )
-    asked = compare_recipes.Asked.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
+    asked = compare_recipes.ComparisonRequest.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
     assert asked.is_time
     start.begin(asked.recipes["a"], tmp_path / "run", quiet=True, whole=True)
     assert seen["deadline"] == 5.0 and seen["steps"] == 49
@@ -355,7 +355,7 @@ def test_good_images_help_and_bad_ones_do_not(run, monkeypatch) -> None:
 
     data = load(RunFolder(run).recipe.data)
     noise = np.random.default_rng(0).integers(0, 256, data.x.shape).astype(np.uint8)
-    asked = downstream.Asked([1], seeds=1)
+    asked = downstream.DownstreamRequest([1], seeds=1)
     gained = {}
     for name, x in (("real", data.x), ("noise", noise)):
         monkeypatch.setattr(downstream, "_generated", lambda made, count, seed, x=x: Images(x, data.y))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ganherd.data.dataset import Dataset, hold_out, load
 from ganherd.data.keyed import normal, raw, shuffle
 from ganherd.data.partition import Partition, partition
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_digits() -> None:
-    data = load(Data())
+    data = load(DataConfig())
     assert data.name == "digits" and data.shape == (1, 8, 8) and data.labels == tuple("0123456789")
     assert len(data.x) + len(data.x_test) == 1797 and (data.x.min(), data.x.max()) == (0, 255)
     for y in (data.y, data.y_test):
@@ -36,7 +36,7 @@ def test_digits() -> None:
 
 @pytest.mark.parametrize(("name", "modes", "std", "near"), [("ring8", 8, 0.01, 0.765), ("grid25", 25, 0.05, 2.0)])
 def test_toys_have_known_modes(name: str, modes: int, std: float, near: float) -> None:
-    data = load(Data(source=name))
+    data = load(DataConfig(source=name))
     assert data.shape == (2,) and data.x.dtype == np.float32 and len(data.labels) == modes
     for x, y in ((data.x, data.y), (data.x_test, data.y_test)):
         assert np.ptp(np.bincount(y, minlength=modes)) <= 1
@@ -52,23 +52,23 @@ def test_toys_have_known_modes(name: str, modes: int, std: float, near: float) -
 
 
 def test_points_is_how_many_are_trained_on(tmp_path: Path) -> None:
-    assert len(load(Data(source="grid25", points=2500)).x) == 2500
+    assert len(load(DataConfig(source="grid25", points=2500)).x) == 2500
     file = tmp_path / "r15.txt"
     file.write_text("".join(f"{i} {i % 7} {i % 15 + 1}\n" for i in range(600)))
-    data = load(Data(source=str(file), points=100))
+    data = load(DataConfig(source=str(file), points=100))
     assert len(data.x) == 100 and len(data.x_test) == 120
     assert not {tuple(p) for p in data.x} & {tuple(p) for p in data.x_test}
 
 
 def test_model_units_of_points_keep_proportions() -> None:
-    data = load(Data(source="ring8"))
+    data = load(DataConfig(source="ring8"))
     units = (data.x - data.offset) / data.scale
     assert np.abs(units).max() <= 1 + 1e-6 and np.isclose(np.ptp(units), 2, atol=1e-5)
 
 
 def test_digest_names_the_content() -> None:
-    data = load(Data(source="ring8"))
-    assert data.digest == load(Data(source="ring8")).digest and len(data.digest) == 64
+    data = load(DataConfig(source="ring8"))
+    assert data.digest == load(DataConfig(source="ring8")).digest and len(data.digest) == 64
     changed = data.y.copy()
     changed[0] += 1
     others = [replace(data, y=changed), replace(data, labels=tuple("abcdefgh")), replace(data, x_test=data.x_test[1:])]
@@ -93,7 +93,7 @@ def test_hold_out_is_a_fraction_of_each_class_and_never_all(labels: list[int], f
 def test_nothing_is_lost_and_nothing_is_in_both_parts(tmp_path: Path) -> None:
     x = np.arange(100, dtype=np.uint8)[:, None, None] * np.ones((1, 4, 4), np.uint8)
     np.savez(tmp_path / "a.npz", x=x, y=np.arange(100) % 3)
-    data = load(Data(source=str(tmp_path / "a.npz"), holdout=0.3))
+    data = load(DataConfig(source=str(tmp_path / "a.npz"), holdout=0.3))
     train, held = set(data.x[:, 0, 0, 0].tolist()), set(data.x_test[:, 0, 0, 0].tolist())
     assert len(data.x_test) == 30 and not train & held and train | held == set(range(100))
     for part, y in ((data.x, data.y), (data.x_test, data.y_test)):
@@ -103,7 +103,7 @@ def test_nothing_is_lost_and_nothing_is_in_both_parts(tmp_path: Path) -> None:
 def test_the_sources_own_test_set_is_the_held_out_split(tmp_path: Path) -> None:
     x = np.zeros((10, 4, 4), np.uint8)
     np.savez(tmp_path / "a.npz", x_train=x, y_train=np.arange(10) % 2, x_test=x[:3] + 9, y_test=np.array([0, 1, 1]))
-    data = load(Data(source=str(tmp_path / "a.npz"), holdout=0.5))
+    data = load(DataConfig(source=str(tmp_path / "a.npz"), holdout=0.5))
     assert (
         len(data.x) == 10 and len(data.x_test) == 3 and (data.x_test == 9).all() and data.y_test.tolist() == [0, 1, 1]
     )
@@ -111,13 +111,13 @@ def test_the_sources_own_test_set_is_the_held_out_split(tmp_path: Path) -> None:
 
 def test_no_holdout_is_an_empty_split() -> None:
     for source in ("digits", "ring8"):
-        data = load(Data(source=source, holdout=0))
+        data = load(DataConfig(source=source, holdout=0))
         assert len(data.x_test) == len(data.y_test) == 0 and data.x_test.shape[1:] == data.x.shape[1:]
 
 
 def test_a_single_row_is_trained_on(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((1, 4, 4), np.uint8))
-    data = load(Data(source=str(tmp_path / "a.npz")))
+    data = load(DataConfig(source=str(tmp_path / "a.npz")))
     assert len(data.x) == 1 and len(data.x_test) == 0 and any("hold any out" in note for note in data.notes)
 
 
@@ -145,7 +145,7 @@ def rows(y: list[int], labels: tuple[str, ...] = ()) -> Dataset:
 
 
 def cut(data: Dataset, members: int | None = None, batch: int = 1, seed: int = 0, **settings: Any) -> Partition:
-    return partition(data, Data(**settings), members, batch, seed)
+    return partition(data, DataConfig(**settings), members, batch, seed)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
@@ -206,7 +206,7 @@ def test_partition_does_not_touch_the_global_generator() -> None:
     np.random.seed(3)
     before = np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
     cut(rows([0] * 50, ("a",)), members=3, partition="diet", diet=0.5)
-    load(Data(source="grid25"))
+    load(DataConfig(source="grid25"))
     assert np.random.get_state()[1].tolist() == before  # type: ignore[index,union-attr]
 
 
@@ -225,25 +225,25 @@ def test_data_needs_no_torch() -> None:
 
 @pytest.mark.data("mnist")
 def test_real_mnist() -> None:
-    data = load(Data(source="mnist"))
+    data = load(DataConfig(source="mnist"))
     assert data.x.shape == (60000, 1, 28, 28) and data.x_test.shape == (10000, 1, 28, 28)
     assert data.labels == tuple("0123456789") and np.bincount(data.y)[1] == 6742
 
 
 @pytest.mark.data("cifar10")
 def test_real_cifar10() -> None:
-    data = load(Data(source="cifar10"))
+    data = load(DataConfig(source="cifar10"))
     assert data.x.shape == (50000, 3, 32, 32) and (np.bincount(data.y) == 5000).all() and data.labels[0] == "airplane"
-    part = partition(data, Data(), None, 64, 0)
+    part = partition(data, DataConfig(), None, 64, 0)
     assert part.index.shape == (10, 5000) and part.notes == ()
 
 
 def test_r15_comes_with_the_package_as_it_was_published() -> None:
-    data = load(Data(source="r15", holdout=0))
+    data = load(DataConfig(source="r15", holdout=0))
     assert data.x.shape == (600, 2) and data.labels == tuple(str(k) for k in range(1, 16))
     assert data.digest == "3027206d3da244904ae9c51962a2dc8b03ec79d234e24b513d875b64dcce634d"  # of the published file
 
 
 def test_a_hundred_points_of_r15_are_trained_on() -> None:
-    data = load(Data(source="r15", points=100))
+    data = load(DataConfig(source="r15", points=100))
     assert len(data.x) == 100 and len(data.labels) == 15 and len(data.x_test) == 120

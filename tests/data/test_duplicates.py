@@ -12,7 +12,7 @@ from ganherd.data import duplicates
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.inspect import describe, text
 from ganherd.data.shards.prepare import prepare
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 
 RNG = np.random.default_rng(0)
@@ -21,7 +21,7 @@ IMAGES = RNG.integers(0, 256, (40, 1, 6, 6), dtype=np.uint8)
 
 def data(path: Path, **arrays: np.ndarray) -> Dataset:
     np.savez(path / "made.npz", **arrays)
-    return load(Data(source=str(path / "made.npz")))
+    return load(DataConfig(source=str(path / "made.npz")))
 
 
 def test_copies_on_both_sides_of_the_split_are_said_at_load_and_by_inspect(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_links_to_an_image_are_counted(tmp_path: Path) -> None:
     for k in range(4):
         Image.fromarray(IMAGES[k, 0]).save(folder / f"{k}.png")
     (folder / "link.png").symlink_to(folder / "0.png")
-    made = load(Data(source=str(tmp_path / "pictures")))
+    made = load(DataConfig(source=str(tmp_path / "pictures")))
     assert "1 file here links to an image that is here already, and counts again" in made.notes
 
 
@@ -92,11 +92,11 @@ def test_floats_are_described_in_the_range_of_their_file(tmp_path: Path) -> None
 
 def test_a_plain_array_is_data_without_labels(tmp_path: Path) -> None:
     np.save(tmp_path / "made.npy", IMAGES)
-    made = load(Data(source=str(tmp_path / "made.npy"), holdout=0))
+    made = load(DataConfig(source=str(tmp_path / "made.npy"), holdout=0))
     assert np.array_equal(made.x, IMAGES) and made.labels == ()
     (tmp_path / "bad.npy").write_bytes(b"no array")
     with pytest.raises(UserError, match="none that numpy.save wrote"):
-        load(Data(source=str(tmp_path / "bad.npy")))
+        load(DataConfig(source=str(tmp_path / "bad.npy")))
 
 
 @pytest.mark.parametrize("labels", [np.arange(40) % 3, np.array(["a", "b"] * 20)])
@@ -113,5 +113,5 @@ def test_copies_among_prepared_images_are_counted(tmp_path: Path) -> None:
     for k in range(6):
         Image.fromarray(IMAGES[k % 4, 0]).save(folder / f"{k}.png")
     prepare(tmp_path / "pictures", tmp_path / "out", 6, "centre", None, 1)
-    facts = describe(load(Data(source=str(tmp_path / "out"))))
+    facts = describe(load(DataConfig(source=str(tmp_path / "out"))))
     assert facts["copies"] == 2 and any("2 images of 6 are exact copies of others" in note for note in facts["notes"])

@@ -19,7 +19,7 @@ from ganherd.data.dataset import Dataset, load
 from ganherd.data.inspect import contact_sheet, describe, get, inspect, list_sources, text
 from ganherd.data.readers.download import DOWNLOADS, Download
 from ganherd.data.readers.named import NAMED
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 
 
@@ -40,33 +40,33 @@ def made(n: int, shape: tuple[int, ...], classes: int) -> Dataset:
 
 
 def test_the_description_is_plain_and_adds_up() -> None:
-    found = inspect(Data(source="digits"))
+    found = inspect(DataConfig(source="digits"))
     assert json.loads(json.dumps(found)) == found
     assert found["kind"] == "images" and found["shape"] == [1, 8, 8] and found["range"] == [0, 255]
     assert [row["name"] for row in found["classes"]] == list("0123456789")
     assert sum(row["train"] for row in found["classes"]) == found["train"]
     assert sum(row["held_out"] for row in found["classes"]) == found["held_out"]
-    x = load(Data(source="digits")).x
+    x = load(DataConfig(source="digits")).x
     assert np.isclose(found["mean"], x.mean(), atol=1e-3) and np.isclose(found["std"], x.std(), atol=1e-3)
 
 
 def test_points_and_unlabelled_data_are_described() -> None:
-    assert inspect(Data(source="ring8"))["kind"] == "points"
+    assert inspect(DataConfig(source="ring8"))["kind"] == "points"
     found = describe(made(5, (3, 4, 4), 0))
     assert found["classes"] == [] and found["train"] == 5 and json.dumps(found)
 
 
 def test_totals_are_said_and_whose_split_it_is(tmp_path: Path) -> None:
-    digits = load(Data(source="digits"))
+    digits = load(DataConfig(source="digits"))
     told = text(describe(digits))
     assert told.startswith("digits: 1,797 images of 1×8×8\nwith data.holdout 0.2: 1,438 to train on, 359 held out\n")
     assert "  0      178 (142 / 36)" in told
     assert "1,797 images  ·  with data.holdout 0.2: 1,438 to train on, 359 held out" in _summary(digits)
-    assert "\nwith data.holdout 0.5: " in text(inspect(Data(source="digits", holdout=0.5)))
-    assert "\nwith data.holdout 0.2: " in text(inspect(Data(source="ring8")))
+    assert "\nwith data.holdout 0.5: " in text(inspect(DataConfig(source="digits", holdout=0.5)))
+    assert "\nwith data.holdout 0.2: " in text(inspect(DataConfig(source="ring8")))
     x, y = np.zeros((6, 4, 4), np.uint8), np.arange(6) % 2
     np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
-    own = load(Data(source=str(tmp_path / "own.npz")))
+    own = load(DataConfig(source=str(tmp_path / "own.npz")))
     assert "own.npz: 8 images of 1×4×4\nas the source has it: 6 to train on, 2 held out" in text(describe(own))
     assert "2 classes  ·  8 images  ·  as the source has it: 6 to train on, 2 held out" in _summary(own)
 
@@ -93,7 +93,7 @@ def test_sheets_take_large_images_few_images_and_long_names(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("source", ["ring8", "grid25"])
 def test_points_are_plotted(tmp_path: Path, source: str) -> None:
-    data = load(Data(source=source))
+    data = load(DataConfig(source=source))
     for k, each in enumerate((data, replace(data, y=data.y * 0 - 1, labels=()), replace(data, x_test=data.x[:0]))):
         with Image.open(contact_sheet(each, tmp_path / f"{k}.png")) as image:
             assert image.width > 600 and len(np.unique(np.asarray(image.convert("L")))) > 20
@@ -162,7 +162,7 @@ def test_get_fetches_checks_and_then_leaves_alone(
     done = get("mnist", {"mnist": items})
     assert len(done["fetched"]) == 4 and done["where"] == str(home / "mnist") and json.dumps(done)
     assert "train-images" in capsys.readouterr().err
-    data = load(Data(source="mnist"))
+    data = load(DataConfig(source="mnist"))
     assert data.x.shape == (6, 1, 5, 5) and len(data.x_test) == 4
     assert get("mnist", {"mnist": items})["fetched"] == []
     (home / "mnist" / items[1].path.split("/")[1]).unlink()

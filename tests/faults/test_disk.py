@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
+from small import small_data, small_recipe
 
 import ganherd
-import little
 from ganherd.runs import checkpoint, records
 from ganherd.runs.folder import RunFolder
 from ganherd.training import finish, loop
-from small import small_data, small_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +57,8 @@ REFUSED: dict[str, tuple[Any, str, int | None]] = {
     "the first checkpoint": (checkpoint, "_write", None),
     "a checkpoint": (checkpoint, "_write", 7),
     "the folder of a checkpoint": (checkpoint, "_settle", 7),
-    "a record": (records.Lines, "write", 7),
-    "putting records on the disk": (records.Lines, "settle", 7),
+    "a record": (records.JsonLinesWriter, "write", 7),
+    "putting records on the disk": (records.JsonLinesWriter, "settle", 7),
     "the mixture": (finish, "make_mixture", 24),
 }
 
@@ -123,11 +123,11 @@ def test_a_resume_on_a_disk_still_full_is_75_again(
 def test_a_line_that_the_disk_took_half_of_is_not_written_later(tmp_path: Path) -> None:
     """Out of a buffer, when the file was cut and goes on already."""
     path = tmp_path / "metrics.jsonl"
-    lines = records.Lines(path)
+    lines = records.JsonLinesWriter(path)
     lines.write({"step": 1})
     kept = lines.settle()
     lines.write({"step": 2})
-    again = records.Lines(path, kept)
+    again = records.JsonLinesWriter(path, kept)
     again.write({"step": 3})
     lines.close()
     del lines

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import data, own_cache, run
 
 import ganherd
-from commands import data, own_cache, run
 from ganherd.mixture import sampling
 from ganherd.util import files
 
@@ -50,11 +50,11 @@ def test_a_file_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path) 
 
 def test_records_that_have_another_name_are_not_written_through(tmp_path: Path) -> None:
     """A copy of a run by hard links, or a stranger's: resuming it must not change the other file."""
-    from ganherd.runs.records import Lines
+    from ganherd.runs.records import JsonLinesWriter
 
     (tmp_path / "other").write_text('{"step": 1}\n{"step": 2}\n')
     (tmp_path / "metrics.jsonl").hardlink_to(tmp_path / "other")
-    lines = Lines(tmp_path / "metrics.jsonl", keep=12)
+    lines = JsonLinesWriter(tmp_path / "metrics.jsonl", keep=12)
     lines.write({"step": 3})
     lines.close()
     assert (tmp_path / "other").read_text() == '{"step": 1}\n{"step": 2}\n'

@@ -14,12 +14,12 @@ from types import FrameType
 import numpy as np
 import pytest
 import yaml
-
 from commands import Answer, cli, data, own_cache, run
+from small import small_recipe
+
 from ganherd.runs import json_lines
 from ganherd.util.errors import UserError
 from promises.test_data_is_not_code import COMMANDS, only_checkpoint
-from small import small_recipe
 
 __all__ = ["cli", "data", "own_cache", "run"]  # fixtures
 
@@ -224,17 +224,17 @@ def test_status_reads_the_end_of_the_records_only(cli: Cli, hostile: Path, monke
 
 def test_sums_of_long_runs_are_kept_in_the_records(tmp_path: Path) -> None:
     from ganherd.runs import profile
-    from ganherd.runs.records import Lines
+    from ganherd.runs.records import JsonLinesWriter
 
     path = tmp_path / "metrics.jsonl"
-    lines = Lines(path, keep=0, sums=True)
+    lines = JsonLinesWriter(path, keep=0, sums=True)
     ends = []
     for step in range(1, 6):
         lines.write({"step": step, "profile": {"update": 1.0, "gather": 0.5}})
         ends.append(lines.settle())
     lines.close()
     assert profile.of_run(path)["update"] == 5.0
-    again = Lines(path, keep=ends[1], sums=True)  # a resume cuts the records back to a checkpoint
+    again = JsonLinesWriter(path, keep=ends[1], sums=True)  # a resume cuts the records back to a checkpoint
     again.write({"step": 3, "profile": {"update": 2.0}})
     again.close()
     assert profile.of_run(path) == profile.total(json_lines.read_all(path))
@@ -244,7 +244,7 @@ def test_sums_of_long_runs_are_kept_in_the_records(tmp_path: Path) -> None:
         del one["profile"][profile.TOTAL]
     path.write_text("".join(json.dumps(one) + "\n" for one in older))
     assert profile.of_run(path)["update"] == 4.0  # a run of an older version is read line by line
-    assert Lines(path, sums=True)._sums == profile.of_run(path)
+    assert JsonLinesWriter(path, sums=True)._sums == profile.of_run(path)
 
 
 def test_long_records_are_thinned_evenly(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from torch import nn
 
 from ganherd.features import inception, lipizzaner, networks
 from ganherd.features.extract import extract
-from ganherd.features.material import LeftOut
-from ganherd.features.real_features import Reference
+from ganherd.features.material import MetricSkipped
+from ganherd.features.real_features import RealFeatures
 from ganherd.scoring import score
 from ganherd.util.errors import UserError
 from ganherd.util.paths import data_home
@@ -63,9 +63,9 @@ def test_a_missing_network_says_how_to_get_it_and_the_rest_comes(
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("inception", "lipizzaner-mnist"):
         data = digits if name == "inception" else dataclasses.replace(digits, x=np.zeros((20, 1, 28, 28), np.uint8))
-        with pytest.raises(LeftOut, match="not on this machine: put"):
+        with pytest.raises(MetricSkipped, match="not on this machine: put"):
             networks.find(name, data)
-    found = score(replay(digits), digits, ["fid", "prdc", "diversity"], 50, reference=Reference(digits, "inception"))
+    found = score(replay(digits), digits, ["fid", "prdc", "diversity"], 50, reference=RealFeatures(digits, "inception"))
     assert set(found) == {"diversity", "skipped"}
     assert set(found["skipped"]) == {"fid", "precision", "recall", "density", "coverage"}
     assert inception.FILE in found["skipped"]["fid"] and "--network" in found["skipped"]["fid"]
@@ -136,7 +136,7 @@ def test_a_misspelt_network_is_one_sentence(digits: Any, name: str, says: str) -
 
 def test_weights_of_another_net_are_refused(tmp_path: Path, digits: Any) -> None:
     mnist = dataclasses.replace(digits, x=np.zeros((9, 1, 28, 28), np.uint8))
-    with pytest.raises(LeftOut, match="28 × 28"):
+    with pytest.raises(MetricSkipped, match="28 × 28"):
         networks.find("lipizzaner-mnist", digits)
     with pytest.raises(UserError, match="there is no file gone.npz"):  # also where the data would not fit
         networks.find("gone.npz", digits)
@@ -165,9 +165,9 @@ def test_a_head_is_checked(tmp_path: Path, digits: Any) -> None:
 @pytest.mark.data("mnist", lipizzaner.FILE)
 def test_lipizzaners_network_recognises_mnist() -> None:
     from ganherd.data.dataset import load
-    from ganherd.recipe.schema import Data
+    from ganherd.recipe.schema import DataConfig
 
-    mnist = load(Data(source="mnist"))
+    mnist = load(DataConfig(source="mnist"))
     features, logits = extract(networks.find("lipizzaner-mnist", mnist), mnist.x_test)
     assert logits is not None and torch.equal(features, logits)
     assert (logits.argmax(1).numpy() == mnist.y_test).mean() == pytest.approx(0.9927, abs=2e-4)
@@ -178,9 +178,9 @@ def test_lipizzaners_network_recognises_mnist() -> None:
 def test_inception_end_to_end_against_an_independent_way_there(count: int) -> None:
     from ganherd.data.dataset import load
     from ganherd.metrics.frechet import distance, moments
-    from ganherd.recipe.schema import Data
+    from ganherd.recipe.schema import DataConfig
 
-    cifar = load(Data(source="cifar10"))
+    cifar = load(DataConfig(source="cifar10"))
     network = networks.find("inception", cifar)
     x = cifar.x_test[:count]
     ours, _ = extract(network, x, device=torch.device("cpu"), fast=False)

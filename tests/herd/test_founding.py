@@ -12,18 +12,18 @@ from ganherd import nets
 from ganherd.herd import rng
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.state import Seat, founded, new_state
-from ganherd.recipe.net_config import Net
+from ganherd.recipe.net_config import NetConfig
 
 Make = Callable[[], nn.Module]
 SEEDS = [rng.key(7, slot) for slot in range(6)]  # some are negative
 
 
 def generator(shape: tuple[int, ...], name: str, **settings: object) -> Make:
-    return lambda: nets.build_generator(Net(name=name, settings=settings), shape, 5, 3)
+    return lambda: nets.build_generator(NetConfig(name=name, settings=settings), shape, 5, 3)
 
 
 def discriminator(shape: tuple[int, ...], name: str, **settings: object) -> Make:
-    return lambda: nets.build_discriminator(Net(name=name, settings=settings), shape, 3)
+    return lambda: nets.build_discriminator(NetConfig(name=name, settings=settings), shape, 3)
 
 
 class Own(nn.Module):

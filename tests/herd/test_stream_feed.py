@@ -15,7 +15,7 @@ from ganherd.data.partition import partition
 from ganherd.herd import stream_feed
 from ganherd.herd.feed import Feed
 from ganherd.herd.stream_feed import StreamFeed, make_feed
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 
 BATCH, CPU = 4, torch.device("cpu")
 BASE = np.array([11, 22, 33])
@@ -23,7 +23,7 @@ BASE = np.array([11, 22, 33])
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return load(Data(source=str(prepared(tmp_path_factory.mktemp("prepared")))))
+    return load(DataConfig(source=str(prepared(tmp_path_factory.mktemp("prepared")))))
 
 
 def feeds(
@@ -33,7 +33,7 @@ def feeds(
     rows: bool = True,
     most: int = 1 << 20,
 ) -> tuple[Feed, StreamFeed]:
-    settings = Data(partition=partition_, diet=0.6 if partition_ == "diet" else 1.0)  # type: ignore[arg-type]
+    settings = DataConfig(partition=partition_, diet=0.6 if partition_ == "diet" else 1.0)  # type: ignore[arg-type]
     cut = partition(data, settings, None if partition_ == "by-class" else 3, BATCH, 0)
     x = np.asarray(data.x)
     rest = (cut.index, cut.count, BATCH, data.offset, data.scale, dtype)
@@ -117,7 +117,7 @@ def test_any_rows_can_be_gathered(data: Dataset) -> None:
 
 
 def test_what_fits_is_resident_and_holds_the_members_rows_alone(data: Dataset) -> None:
-    cut = partition(data, Data(), None, BATCH, 0)
+    cut = partition(data, DataConfig(), None, BATCH, 0)
     resident, _ = feeds(data)
     settings = (BATCH, data.offset, data.scale, torch.float32, CPU)
     for members in (slice(0, 3), slice(1, 3), slice(2, 3)):
@@ -133,7 +133,7 @@ def test_what_fits_is_resident_and_holds_the_members_rows_alone(data: Dataset) -
 
 
 def test_members_that_share_all_rows_keep_one_list_of_them(data: Dataset) -> None:
-    cut = partition(data, Data(partition="all"), 3, BATCH, 0)
+    cut = partition(data, DataConfig(partition="all"), 3, BATCH, 0)
     made = make_feed(data.x, data.y, cut.index, cut.count, BATCH, data.offset, data.scale, torch.float32, CPU)
     resident, _ = feeds(data, "all")
     assert made.resident and made._index.strides[0] == 0 and same(resident, made, slice(0, 3), BASE, 5)

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from ganherd import nets
 from ganherd.herd.state import seeded
 from ganherd.metrics.ais import ais
-from ganherd.metrics.ais.ais import Settings, bdmc, decoder_of, dequantised, kde, log_likelihood, schedule
+from ganherd.metrics.ais.ais import AisSettings, bdmc, decoder_of, dequantised, kde, log_likelihood, schedule
 from ganherd.metrics.ais.hmc import Chains, Hmc, Likelihood, points_at_once
 from ganherd.mixture.generators import Generators
 from ganherd.mixture.mixture import Mixture
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 from ganherd.util.errors import UserError
 
 
@@ -57,7 +57,7 @@ def test_the_papers_decoder_at_a_thousand_temperatures() -> None:
     decoder = Linear(784, 10, 0.025)
     gaps = []
     for temperatures, most in ((250, 20.0), (1000, 5.0)):
-        found = bdmc(decoder, 10, 0.025, 16, Settings(temperatures=temperatures))
+        found = bdmc(decoder, 10, 0.025, 16, AisSettings(temperatures=temperatures))
         low, high = _check_bounds(decoder, found)
         assert -most < low < 0.5 and -0.5 < high < most
         assert found.gap == pytest.approx(high - low)
@@ -69,7 +69,7 @@ def test_the_papers_decoder_at_a_thousand_temperatures() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_papers_decoder_at_five_thousand_temperatures(seed: int) -> None:
     decoder = Linear(784, 10, 0.025, seed=100 + seed)
-    found = bdmc(decoder, 10, 0.025, 16, Settings(temperatures=5000, seed=seed))
+    found = bdmc(decoder, 10, 0.025, 16, AisSettings(temperatures=5000, seed=seed))
     low, _ = _check_bounds(decoder, found)
     assert abs(low) < 0.5 and found.gap < 2
 
@@ -78,7 +78,7 @@ def test_a_small_decoder_is_exact_in_both_precisions() -> None:
     decoder = Linear(6, 2, 0.5, size=1.0)
     x = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     for points in (x, x.float()):
-        found = log_likelihood(decoder, points, 2, 0.5, Settings(temperatures=300, chains=64))
+        found = log_likelihood(decoder, points, 2, 0.5, AisSettings(temperatures=300, chains=64))
         assert np.abs(found.log_p - decoder.exact(x.numpy())).max() < 0.15
         assert (found.effective_chains > 32).all() and (found.effective_chains <= 64).all()
         assert found.mean == pytest.approx(found.log_p.mean()) and found.error > 0
@@ -90,7 +90,7 @@ def test_a_uniform_prior_by_quadrature() -> None:
     sigma = 0.3
     x = torch.tensor([[0.0], [1.5], [2.2], [-1.0]], dtype=torch.float64)
     found = log_likelihood(
-        ais.with_uniform_prior(lambda z: 2 * z), x, 1, sigma**2, Settings(temperatures=200, chains=256)
+        ais.with_uniform_prior(lambda z: 2 * z), x, 1, sigma**2, AisSettings(temperatures=200, chains=256)
     )
 
     def phi(t: float) -> float:
@@ -117,7 +117,7 @@ def test_the_seed_decides_and_global_state_is_left_alone() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     flags = torch.backends.cudnn.allow_tf32
-    settings = Settings(temperatures=20, chains=4)
+    settings = AisSettings(temperatures=20, chains=4)
     first, again = (log_likelihood(decoder, x, 2, 0.5, settings).log_weights for _ in range(2))
     other = log_likelihood(decoder, x, 2, 0.5, replace(settings, seed=1)).log_weights
     assert np.array_equal(first, again) and not np.array_equal(first, other)
@@ -133,7 +133,7 @@ def test_memory_decides_nothing_but_the_size_of_a_call() -> None:
         return decoder(u)
 
     x = torch.randn(9, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    settings = Settings(temperatures=30, chains=5)
+    settings = AisSettings(temperatures=30, chains=5)
     whole = log_likelihood(watched, x, 4, 0.1, settings)
     assert max(sizes) == 45
     sizes.clear()
@@ -210,24 +210,24 @@ def test_the_schedule_is_the_sigmoid_of_the_paper() -> None:
 )
 def test_what_would_mean_nothing_is_refused(decoder: ais.Decoder, variance: float, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        log_likelihood(decoder, torch.zeros(2, 3), 3, variance, Settings(temperatures=2))
+        log_likelihood(decoder, torch.zeros(2, 3), 3, variance, AisSettings(temperatures=2))
 
 
 def test_progress_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(ais, "_QUIET", 0.0)
-    bdmc(Linear(4, 2, 0.5), 2, 0.5, 2, Settings(temperatures=100, chains=2), progress=told.append)
+    bdmc(Linear(4, 2, 0.5), 2, 0.5, 2, AisSettings(temperatures=100, chains=2), progress=told.append)
     assert "annealing up, temperature 50 of 100, 0 s left" in told and told[-1].startswith(
         "annealing down, temperature 100"
     )
     assert len(told) == 200
     monkeypatch.setattr(ais, "_QUIET", 60.0)
-    bdmc(Linear(4, 2, 0.5), 2, 0.5, 2, Settings(temperatures=100, chains=2), progress=told.append)
+    bdmc(Linear(4, 2, 0.5), 2, 0.5, 2, AisSettings(temperatures=100, chains=2), progress=told.append)
     assert len(told) == 200  # what takes a moment says nothing
 
 
 def _mixture(prior: str, batch_norm: bool = False) -> Mixture:
-    net = Net(name="small", settings={"width": 8, "batch_norm": batch_norm})
+    net = NetConfig(name="small", settings={"width": 8, "batch_norm": batch_norm})
     made = [seeded(lambda: nets.build_generator(net, (1, 8, 8), 3), seed) for seed in range(2)]
     for module in made:
         module(torch.randn(64, 3, generator=torch.Generator().manual_seed(7)))  # batch norm has seen something
@@ -288,12 +288,12 @@ def mixed(log_ps: list[np.ndarray], weights: Sequence[float]) -> float:
 
 
 def test_the_score_of_a_mixture(digits: object, log_ps: list[np.ndarray]) -> None:
-    from ganherd.features.material import Annealing, Material
+    from ganherd.features.material import Annealing, ScoringContext
     from ganherd.metrics.ais.ais_mixture import measure
 
     mixture = _mixture("uniform")
     asked = Annealing(points=3, variance=0.05, temperatures=60, chains=4)
-    found = measure(Material(mixture, digits, 10, annealing=asked))  # type: ignore[arg-type]
+    found = measure(ScoringContext(mixture, digits, 10, annealing=asked))  # type: ignore[arg-type]
     assert found["value"] == pytest.approx(mixed(log_ps, mixture.weights), rel=1e-9)
     assert found["per_member"] == {str(m): pytest.approx(log_p.mean()) for m, log_p in enumerate(log_ps)}
     assert found["samples"] == 3 and found["kde"] < found["value"] + 1 and found["gap"] > -1
@@ -302,16 +302,16 @@ def test_the_score_of_a_mixture(digits: object, log_ps: list[np.ndarray]) -> Non
 
 
 def test_the_score_of_classes_and_neighbourhoods(digits: Any, log_ps: list[np.ndarray]) -> None:
-    from ganherd.features.material import Annealing, Material, Neighbourhood
+    from ganherd.features.material import Annealing, ScoredNeighbourhood, ScoringContext
     from ganherd.metrics.ais.ais_mixture import measure
 
     few: Any = {"annealing": Annealing(points=4, temperatures=30, chains=2)}
-    cells = [Neighbourhood([0]), Neighbourhood([0, 1], [1.0, 3.0])]
-    found = measure(Material(_mixture("normal"), digits, 10, per="neighbourhood", neighbourhoods=cells, **few))
+    cells = [ScoredNeighbourhood([0]), ScoredNeighbourhood([0, 1], [1.0, 3.0])]
+    found = measure(ScoringContext(_mixture("normal"), digits, 10, per="neighbourhood", neighbourhoods=cells, **few))
     assert found["per_neighbourhood"]["0"] == pytest.approx(found["per_member"]["0"])
     assert found["per_neighbourhood"]["1"] == pytest.approx(mixed(log_ps, [0.25, 0.75]), rel=1e-9)
     assert found["per_neighbourhood_samples"] == {"0": 4, "1": 4} and "4 images are few" in found["warning"]
-    by_class = measure(Material(_mixture("normal"), digits, 10, per="class", **few))
+    by_class = measure(ScoringContext(_mixture("normal"), digits, 10, per="class", **few))
     counts = by_class["per_class_samples"]
     mean = sum(by_class["per_class"][name] * n for name, n in counts.items()) / 4
     assert sum(counts.values()) == 4 and mean == pytest.approx(by_class["value"]) == pytest.approx(found["value"])
@@ -335,5 +335,7 @@ def test_pixels_are_spread_within_their_own_step() -> None:
 def test_a_cuda_graph_changes_nothing() -> None:
     net = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 20)).cuda().requires_grad_(False)
     x = torch.zeros(5, 20, device="cuda")
-    with_graph, without = (log_likelihood(net, x, 4, 0.1, Settings(temperatures=100, graph=g)) for g in (True, False))
+    with_graph, without = (
+        log_likelihood(net, x, 4, 0.1, AisSettings(temperatures=100, graph=g)) for g in (True, False)
+    )
     assert with_graph.log_p == pytest.approx(without.log_p, abs=1e-2)

@@ -13,7 +13,7 @@ import torch
 
 from ganherd.features import cache
 from ganherd.features.lipizzaner import LipizzanerNet
-from ganherd.features.real_features import Reference
+from ganherd.features.real_features import RealFeatures
 from ganherd.metrics.inception_score import inception_score
 from ganherd.metrics.kid import discrepancy, kid
 from ganherd.metrics.prdc import prdc
@@ -78,7 +78,7 @@ def test_the_classifier_score_needs_no_network_but_the_datas_own(
     usual = score(replay(digits), digits, ["classifier_score"], samples=300)["classifier_score"]
     for network, left_out in (("inception", {"fid"}), ("pixels", set())):
         told: list[str] = []
-        reference = Reference(digits, network, progress=told.append)
+        reference = RealFeatures(digits, network, progress=told.append)
         found = score(replay(digits), digits, ["fid", "classifier_score"], 300, reference=reference, per="member")
         entry = found["classifier_score"]
         assert entry["value"] == pytest.approx(usual["value"]) and set(found.get("skipped", {})) == left_out
@@ -90,7 +90,7 @@ def test_the_classifier_score_needs_no_network_but_the_datas_own(
 
 def test_a_score_of_samples_alone_looks_at_no_real_data(digits: Any, replay: Replay) -> None:
     told: list[str] = []
-    reference = Reference(dataclasses.replace(digits, x=digits.x[::-1].copy()), "classifier", progress=told.append)
+    reference = RealFeatures(dataclasses.replace(digits, x=digits.x[::-1].copy()), "classifier", progress=told.append)
     assert score(replay(digits), digits, ["classifier_score"], 100, reference=reference)["classifier_score"]["samples"]
     assert not any("real samples of" in line for line in told)
 
@@ -98,12 +98,12 @@ def test_a_score_of_samples_alone_looks_at_no_real_data(digits: Any, replay: Rep
 @pytest.mark.parametrize("network", ["classifier", "pixels"])
 def test_what_mixtures_are_held_against_is_kept_without_the_features(digits: Any, network: str) -> None:
     """A rank that finds moments and classes in the cache neither computes nor holds the features of all images."""
-    first = Reference(digits, network)
+    first = RealFeatures(digits, network)
     moments, seen = first.summary
     assert torch.equal(moments.mean, first.real.moments.mean) and torch.equal(moments.cov, first.real.moments.cov)
     first.forget()
     assert "real" not in vars(first)
-    again = Reference(digits, network)
+    again = RealFeatures(digits, network)
     kept, kept_seen = again.summary
     assert torch.equal(kept.mean, moments.mean) and torch.equal(kept.cov, moments.cov)
     if network == "pixels":  # costs nothing and is never kept
@@ -187,7 +187,7 @@ def test_ifid_is_the_mean_of_the_classes_and_is_shy_where_it_must_be(digits: Any
 def test_ifid_tells_too_little_data_from_too_few_samples(digits: Any, replay: Replay) -> None:
     keep = np.flatnonzero((digits.y != 7) | (np.cumsum(digits.y == 7) == 1) & (digits.y == 7))
     poor = dataclasses.replace(digits, x=digits.x[keep], y=digits.y[keep])
-    found = score(replay(digits), poor, ["ifid"], samples=200, reference=Reference(poor, "pixels"))["ifid"]
+    found = score(replay(digits), poor, ["ifid"], samples=200, reference=RealFeatures(poor, "pixels"))["ifid"]
     assert found["value"] is None and found["warning"] == (
         "no value: the data has fewer than two of 7, so add data or leave them out"
     )
@@ -218,7 +218,7 @@ def test_replicas_share_the_real_features_and_have_a_spread(digits: Any, replay:
     told: list[str] = []
     mixture = dataclasses.replace(replay(digits), replicas=3)
     mixture.seeds = [0, 1, 2]  # type: ignore[attr-defined]
-    reference = Reference(digits, "pixels", progress=told.append)
+    reference = RealFeatures(digits, "pixels", progress=told.append)
     found = score_seeds(mixture, digits, ["fid"], samples=200, reference=reference)["fid"]
     assert len(found["per_seed"]) == 3 and found["value"] == pytest.approx(np.mean(found["per_seed"]))
     assert found["std"] > 0 and found["interval"]["how"] == "Student's t over 3 seeds"
@@ -236,7 +236,7 @@ def test_real_features_are_kept_by_content(tmp_path: Path, rgb: Any) -> None:
     def real(x: np.ndarray, file: str = "one.npz") -> torch.Tensor:
         told.append("looked at:")
         changed = dataclasses.replace(data, x=x)
-        return Reference(changed, str(tmp_path / file), progress=told.append).real.x
+        return RealFeatures(changed, str(tmp_path / file), progress=told.append).real.x
 
     first, again = real(data.x), real(data.x)
     assert torch.equal(first, again) and len(told) == 3
@@ -257,7 +257,7 @@ def test_nan_features_name_the_member(digits: Any, replay: Replay) -> None:
     def black(samples: Any) -> Any:
         return dataclasses.replace(samples, x=samples.x * (samples.member != 6)[:, None, None, None])
 
-    reference = Reference(digits, "pixels")
+    reference = RealFeatures(digits, "pixels")
     object.__setattr__(reference, "network", dataclasses.replace(reference.network, module=Sick()))
     with pytest.raises(UserError, match="NaN of a sample of member 6"):
         score(replay(digits, change=black), digits, ["fid"], samples=200, reference=reference)

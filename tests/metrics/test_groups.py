@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.features.material import EACH, Material
+from ganherd.features.material import EACH, ScoringContext
 from ganherd.features.moments import moments
-from ganherd.features.real_features import Reference
+from ganherd.features.real_features import RealFeatures
 from ganherd.metrics.frechet import distance
 from ganherd.metrics.statistics.seeds import together
-from ganherd.scoring import METRICS, Neighbourhood, score, score_seeds
+from ganherd.scoring import METRICS, ScoredNeighbourhood, score, score_seeds
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Clock, timed
+from ganherd.util.time_left import TimeLeft, timed
 
 Replay = Callable[..., Any]
 EVERYTHING = ["label_accuracy", "histogram", "diversity", "fid", "kid", "coverage", "classifier_score", "memorisation"]
@@ -32,11 +32,13 @@ def broken(samples: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def ring_of_three() -> list[Neighbourhood]:
-    return [Neighbourhood([m, (m + 1) % 10, (m - 1) % 10]) for m in range(10)]
+def ring_of_three() -> list[ScoredNeighbourhood]:
+    return [ScoredNeighbourhood([m, (m + 1) % 10, (m - 1) % 10]) for m in range(10)]
 
 
-def test_every_score_of_every_neighbourhood(digits: Any, replay: Replay, ring_of_three: list[Neighbourhood]) -> None:
+def test_every_score_of_every_neighbourhood(
+    digits: Any, replay: Replay, ring_of_three: list[ScoredNeighbourhood]
+) -> None:
     mixture = replay(digits, change=broken)
     found = score(mixture, digits, EVERYTHING, samples=500, per="neighbourhood", neighbourhoods=ring_of_three)
     assert [n for n, _ in mixture.calls].count(EACH) == 10  # every member was drawn once, for all scores
@@ -53,9 +55,9 @@ def test_every_score_of_every_neighbourhood(digits: Any, replay: Replay, ring_of
 
 
 def test_a_neighbourhood_is_the_mixture_of_its_members_by_hand(digits: Any, replay: Replay) -> None:
-    reference = Reference(digits, "pixels")
-    cells = [Neighbourhood([0, 1]), Neighbourhood([4, 5], [3.0, 1.0]), Neighbourhood([7], [2.0])]
-    material = Material(replay(digits), digits, 300, against=reference, per="neighbourhood", neighbourhoods=cells)
+    reference = RealFeatures(digits, "pixels")
+    cells = [ScoredNeighbourhood([0, 1]), ScoredNeighbourhood([4, 5], [3.0, 1.0]), ScoredNeighbourhood([7], [2.0])]
+    material = ScoringContext(replay(digits), digits, 300, against=reference, per="neighbourhood", neighbourhoods=cells)
     found = score(replay(digits), digits, ["fid"], 300, reference=reference, per="neighbourhood", neighbourhoods=cells)
     fake, drawn = material.member_features, material.by_member
     assert np.bincount(drawn.member).tolist() == [EACH] * 10
@@ -74,7 +76,7 @@ def test_a_neighbourhood_is_the_mixture_of_its_members_by_hand(digits: Any, repl
 
 def test_neighbourhoods_of_unlike_weights_are_compared_on_equally_many_samples(digits: Any, replay: Replay) -> None:
     weights = [[0.87, 0.1, 0.03], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0], [0.29, 0.3, 0.41]]
-    cells = [Neighbourhood([m, m + 1, m + 2], own) for m, own in enumerate(weights)]
+    cells = [ScoredNeighbourhood([m, m + 1, m + 2], own) for m, own in enumerate(weights)]
     found = score(replay(digits), digits, ["fid", "kid"], 300, per="neighbourhood", neighbourhoods=cells)
     for name in ("fid", "kid"):
         assert set(found[name]["per_neighbourhood_samples"].values()) == {int(EACH / 0.87)}
@@ -85,11 +87,11 @@ def test_neighbourhoods_of_unlike_weights_are_compared_on_equally_many_samples(d
     ("cells", "says"),
     [
         (None, "need the lists"),
-        ([Neighbourhood([])], "neighbourhood 0 lists"),
-        ([Neighbourhood([0]), Neighbourhood([1, 1])], "neighbourhood 1 lists"),
-        ([Neighbourhood([10])], "from 0 to 9"),
-        ([Neighbourhood([0, 1], [1.0])], "a weight"),
-        ([Neighbourhood([0, 1], [0.0, 0.0])], "not all 0"),
+        ([ScoredNeighbourhood([])], "neighbourhood 0 lists"),
+        ([ScoredNeighbourhood([0]), ScoredNeighbourhood([1, 1])], "neighbourhood 1 lists"),
+        ([ScoredNeighbourhood([10])], "from 0 to 9"),
+        ([ScoredNeighbourhood([0, 1], [1.0])], "a weight"),
+        ([ScoredNeighbourhood([0, 1], [0.0, 0.0])], "not all 0"),
     ],
 )
 def test_neighbourhoods_that_are_none(digits: Any, replay: Replay, cells: Any, says: str) -> None:
@@ -113,7 +115,7 @@ def test_enough_free_samples_serve_all_members(digits: Any, replay: Replay) -> N
 
 
 def test_points_of_neighbourhoods_capture_modes(ring: Any, replay: Replay) -> None:
-    cells = [Neighbourhood([0, 1]), Neighbourhood([2, 3, 4])]
+    cells = [ScoredNeighbourhood([0, 1]), ScoredNeighbourhood([2, 3, 4])]
     found = score(replay(ring), ring, ["modes"], 50, per="neighbourhood", neighbourhoods=cells)["modes"]
     assert found["per_neighbourhood"] == {"0": 2, "1": 3} and set(found["per_neighbourhood_samples"].values()) == {2500}
 
@@ -186,7 +188,7 @@ def test_seeds_of_a_mixture(ring: Any, replay: Replay) -> None:
 def test_progress_has_the_time_left_and_does_not_chatter() -> None:
     told: list[str] = []
     assert list(timed(range(50), told.append, "things")) == list(range(50)) and told == []
-    clock = Clock(told.append, "things", 50, seconds=0)
+    clock = TimeLeft(told.append, "things", 50, seconds=0)
     for done in (0, 10, 50):
         clock.at(done)
     assert told == ["things: 10 of 50, 0 s left"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.features.real_features import Reference
+from ganherd.features.real_features import RealFeatures
 from ganherd.metrics.diversity import relative_error, spread
 from ganherd.metrics.histogram import total_variation
 from ganherd.metrics.modes import Modes, coverage, entry
@@ -123,7 +123,7 @@ def test_none_of_the_samples_is_no_proof_of_none(digits: Any, replay: Replay) ->
 
 def test_one_image_has_no_interval_of_its_distance(digits: Any, replay: Replay) -> None:
     one = dataclasses.replace(digits, x=digits.x[:1], y=digits.y[:1])
-    found = score(replay(digits), one, ["fid"], samples=100, reference=Reference(one, "pixels"))
+    found = score(replay(digits), one, ["fid"], samples=100, reference=RealFeatures(one, "pixels"))
     assert "interval" not in found["fid"] and "nan" not in table(found)
 
 

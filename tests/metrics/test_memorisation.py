@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.metrics.memorisation import BY_CHANCE, Nearest, below, draw_neighbours, measure, measure_arrays, nearest
+from ganherd.metrics.memorisation import (
+    BY_CHANCE,
+    NearestRows,
+    below,
+    draw_neighbours,
+    measure,
+    measure_arrays,
+    nearest,
+)
 from ganherd.util.errors import UserError
 from ganherd.viz import pictures
 
@@ -81,22 +89,22 @@ def test_digits_and_digits_learnt_by_heart(digits: Any) -> None:
 
 
 def test_the_score_of_samples(digits: Any, replay: Any) -> None:
-    from ganherd.features.material import LeftOut, Material
+    from ganherd.features.material import MetricSkipped, ScoringContext
 
-    found = measure(Material(replay(digits), digits, 300))
+    found = measure(ScoringContext(replay(digits), digits, 300))
     # this mixture replays held-out rows, which are no copies of training rows
     assert found["samples"] == 300 and found["network"] == "pixels" and found["value"] < 0.15
     assert found["held_out"] == len(digits.x_test) and found["by_chance"] == BY_CHANCE
     bare = dataclasses.replace(digits, x_test=digits.x_test[:0], y_test=digits.y_test[:0])
-    with pytest.raises(LeftOut, match="held-out"):
-        measure(Material(replay(digits), bare, 30))
+    with pytest.raises(MetricSkipped, match="held-out"):
+        measure(ScoringContext(replay(digits), bare, 30))
 
 
 def test_ties_count_half() -> None:
     a, b = np.array([1.0, 1.0, 2.0]), np.array([1.0, 3.0])
     pairs = [(v < w) + (v == w) / 2 for v in a for w in b]
     assert below(a, b) == pytest.approx(np.mean(pairs))
-    assert Nearest(np.array([[0.0, 0.0], [1.0, 2.0]]), np.zeros((2, 2), int)).relative.tolist() == [0.0, 0.5]
+    assert NearestRows(np.array([[0.0, 0.0], [1.0, 2.0]]), np.zeros((2, 2), int)).relative.tolist() == [0.0, 0.5]
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

@@ -108,9 +108,9 @@ def test_labels_give_the_modes_of_other_points(tmp_path: Path) -> None:
 
 def test_r15_keeps_its_modes_when_it_is_trained_on_a_hundred_points() -> None:
     from ganherd.data.dataset import load
-    from ganherd.recipe.schema import Data
+    from ganherd.recipe.schema import DataConfig
 
-    modes = modes_of(load(Data(source="r15", points=100)))
+    modes = modes_of(load(DataConfig(source="r15", points=100)))
     assert "600 points" in modes.about and len(modes.means) == 15
     assert np.abs(modes.means - [10.0, 10.06]).sum(1).min() < 0.1
     assert 0.28 < modes.stds.mean() < 0.33
@@ -130,11 +130,11 @@ def test_a_mixture_and_its_members_have_as_many_samples_each(ring: Any, replay: 
 
 
 def test_the_score_says_which_modes_and_how_many_points(ring: Any, replay: Any) -> None:
-    from ganherd.features.material import Material
+    from ganherd.features.material import ScoringContext
 
     mixture = replay(ring)
     mixture.members = 8
-    found = measure(Material(mixture, ring, 10))
+    found = measure(ScoringContext(mixture, ring, 10))
     assert found["of"] == 8 and found["samples"] == POINTS and "radius 1, std 0.01" in found["modes"]
     assert list(found["per_member"]) == [str(m) for m in range(8)]
 

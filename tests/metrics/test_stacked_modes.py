@@ -12,9 +12,9 @@ import pytest
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.readers import stacked_mnist as stacks
 from ganherd.data.readers.download import list_sources
-from ganherd.features.material import Material
+from ganherd.features.material import ScoringContext
 from ganherd.metrics.stacked_modes import measure
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.scoring import known_metrics, score, score_sets
 from ganherd.scoring.two_sets import GivenSet
 from ganherd.util.errors import UserError
@@ -23,7 +23,7 @@ from ganherd.util.errors import UserError
 @pytest.fixture(scope="module")
 def stacked() -> Dataset:
     """Stacks of scikit-learn's digits, which their own classifier reads."""
-    digits = load(Data(source="digits"))
+    digits = load(DataConfig(source="digits"))
     x, _ = stacks.stack_digits(digits.x, digits.y, 600)
     held, _ = stacks.stack_digits(digits.x_test, digits.y_test, 3000, seed=1)
     none = np.full(len(x), -1)
@@ -46,7 +46,7 @@ def test_held_out_stacks_show_most_modes_and_a_collapsed_set_one(stacked: Datase
 def test_a_mixture_is_read_from_as_many_samples_as_the_setting_has(stacked: Dataset, replay: Any) -> None:
     labelled = dataclasses.replace(stacked, y=np.zeros(len(stacked.x), np.int64), labels=("any",))
     mixture = dataclasses.replace(replay(labelled), label_of=np.array([-1, -1]), weights=np.array([0.5, 0.5]))
-    found = measure(Material(mixture, stacked, 20, per="member"), samples=500)
+    found = measure(ScoringContext(mixture, stacked, 20, per="member"), samples=500)
     assert found["samples"] == 500 and "warning" not in found and mixture.calls[0] == (500, None)
     assert found["per_member_samples"] == {"0": 500, "1": 500} and mixture.calls[1:] == [(500, None)] * 2  # not 20
     assert set(found["per_member_kl"]) == {"0", "1"} and all(kl > 0 for kl in found["per_member_kl"].values())
@@ -81,17 +81,17 @@ def test_a_recipe_may_name_them(home: Path) -> None:
     y = np.arange(60) % 10
     x = rng.integers(0, 100, (60, 28, 28), dtype=np.uint8)
     np.savez(home / "mnist.npz", x_train=x, y_train=y, x_test=x[:20] + 100, y_test=y[:20])
-    data = load(Data(source="stacked-mnist"))
+    data = load(DataConfig(source="stacked-mnist"))
     assert data.shape == (3, 28, 28) and (len(data.x), len(data.x_test)) == (300, 40) and data.labels == ()
     assert data.x.max() < 100 <= data.x_test.min()  # held-out stacks are of held-out digits
     assert any("held-out digits" in note for note in data.notes)
-    assert load(Data(source="stacked-mnist")).digest == data.digest
+    assert load(DataConfig(source="stacked-mnist")).digest == data.digest
     assert "stacked_modes" in known_metrics(None, "score", data) and "stacked_modes" not in known_metrics(None, "score")
 
 
 def test_without_mnist_it_is_said_how_to_get_it(home: Path) -> None:
     with pytest.raises(UserError, match="ganherd data get mnist"):
-        load(Data(source="stacked-mnist"))
+        load(DataConfig(source="stacked-mnist"))
     row = next(row for row in list_sources() if row["name"] == "stacked-mnist")
     assert row["present"] is False and row["where"].endswith("mnist.npz")
 

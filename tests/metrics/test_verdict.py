@@ -11,7 +11,7 @@ from ganherd.metrics.statistics.intervals import jackknife, wilson
 from ganherd.metrics.statistics.verdict import difference, sign, verdict
 from ganherd.recipe.mixture_scores import LESS, MORE
 from ganherd.scoring import METRICS
-from ganherd.scoring.ensembles import Chosen, Found
+from ganherd.scoring.ensembles import ChosenGenerators, EnsembleResult
 
 
 def test_only_an_interval_without_zero_decides() -> None:
@@ -43,8 +43,8 @@ def test_the_jackknife_has_the_error_of_a_mean() -> None:
 
 def ensemble(before: float, after: float, ends: tuple[float, float], by: str = "fid") -> str:
     interval = {by: {"low": ends[0], "high": ends[1]}}
-    one = Chosen(0, (1, 2), (0.5, 0.5), {by: before}, {by: after}, interval, (before, after), 10)
-    return str(Found(Path("run"), by, "greedy", "pixels", 1000, 4, (one,)))
+    one = ChosenGenerators(0, (1, 2), (0.5, 0.5), {by: before}, {by: after}, interval, (before, after), 10)
+    return str(EnsembleResult(Path("run"), by, "greedy", "pixels", 1000, 4, (one,)))
 
 
 def test_an_ensemble_that_is_worse_on_fresh_samples_says_so() -> None:

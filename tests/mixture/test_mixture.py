@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small import LABELS, small_recipe
 from torch import nn
 
 import ganherd
@@ -23,12 +24,11 @@ from ganherd.mixture import mixture_files
 from ganherd.mixture.mixture import Mixture
 from ganherd.recipe import recipe_file
 from ganherd.training.finish import make_mixture
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
-from small import LABELS, small_recipe
 
 
-def assembled(source: Path, steps: int = 0, **sections: Any) -> Assembly:
+def assembled(source: Path, steps: int = 0, **sections: Any) -> PreparedHerd:
     made = assemble(recipe_file.load(small_recipe(source, **sections)))
     Engine(made.herd, Plan("loop", 1, 1, "cpu")).advance(0, steps, made.herd.no_sums())
     return made
@@ -269,7 +269,7 @@ def test_a_winner_is_marked_and_found_again(data, tmp_path) -> None:
     made.save(tmp_path / "mixture")
     assert ganherd.load(tmp_path).winner is None
     tensors = (tmp_path / "mixture" / "generators.safetensors").read_bytes()
-    winner = mixture_files.Winner(member=1, value=0.25)
+    winner = mixture_files.NeighbourhoodWinner(member=1, value=0.25)
     mixture_files.mark(tmp_path / "mixture", winner)
     again = ganherd.load(tmp_path)
     assert again.winner == winner and np.array_equal(again.sample(9).x, made.sample(9).x)
@@ -279,7 +279,7 @@ def test_a_winner_is_marked_and_found_again(data, tmp_path) -> None:
     mixture_files.mark(tmp_path / "mixture", None)
     assert ganherd.load(tmp_path).winner is None and equal(made, ganherd.load(tmp_path))
     with pytest.raises(ValueError):
-        mixture_files.mark(tmp_path / "mixture", mixture_files.Winner(member=9, value=0.25))
+        mixture_files.mark(tmp_path / "mixture", mixture_files.NeighbourhoodWinner(member=9, value=0.25))
 
 
 def tamper(folder: Path, **changes: Any) -> Path:

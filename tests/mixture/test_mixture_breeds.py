@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small import small_recipe
 
 import ganherd
 from ganherd.herd import rng
@@ -18,9 +19,8 @@ from ganherd.metrics.ais.ais import decoder_of
 from ganherd.mixture.mixture import Mixture
 from ganherd.recipe import recipe_file
 from ganherd.training.finish import make_mixture
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
-from small import small_recipe
 
 BREEDS = {
     "breeds": [
@@ -33,7 +33,7 @@ BREEDS = {
 }
 
 
-def assembled(source: Path, **sections: Any) -> Assembly:
+def assembled(source: Path, **sections: Any) -> PreparedHerd:
     """Three members of two breeds after two steps, two seeds of them."""
     recipe = small_recipe(source, data={"partition": "all"}, herd={"seeds": 2}, **sections)
     recipe["nets"] = {**BREEDS, **sections.get("nets", {})}
@@ -43,12 +43,12 @@ def assembled(source: Path, **sections: Any) -> Assembly:
 
 
 @pytest.fixture(scope="module")
-def hybrid(data: Path) -> Assembly:
+def hybrid(data: Path) -> PreparedHerd:
     return assembled(data)
 
 
 @pytest.fixture(scope="module")
-def mixture(hybrid: Assembly) -> Mixture:
+def mixture(hybrid: PreparedHerd) -> Mixture:
     return make_mixture(hybrid, 2)
 
 
@@ -56,7 +56,7 @@ def equal(one: Mixture, two: Mixture) -> bool:
     return all(np.array_equal(one.sample(70, None, 4, r).x, two.sample(70, None, 4, r).x) for r in range(2))
 
 
-def test_a_sample_is_made_by_its_members_own_net_from_its_own_prior(hybrid: Assembly, mixture: Mixture) -> None:
+def test_a_sample_is_made_by_its_members_own_net_from_its_own_prior(hybrid: PreparedHerd, mixture: Mixture) -> None:
     herd = hybrid.herd
     assert [breed.net.name for breed in mixture.breeds] == ["small", "mlp"]
     assert mixture.prior == ("uniform", "normal", "uniform")

@@ -10,13 +10,13 @@ from torch import nn
 
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.dcgan5 import halved
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 
 
 def pair(shape: tuple[int, int, int], g: dict[str, Any], d: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
     return (
-        build_generator(Net(name="dcgan5", settings=g), shape, 100),
-        build_discriminator(Net(name="dcgan5", settings=d), shape),
+        build_generator(NetConfig(name="dcgan5", settings=g), shape, 100),
+        build_discriminator(NetConfig(name="dcgan5", settings=d), shape),
     )
 
 
@@ -90,7 +90,9 @@ def test_the_maps_halve_inwards_and_double_outwards(side: int, depth: int, edges
 )
 def test_which_convolutions_are_normalised(settings: dict[str, bool], normed: list[bool]) -> None:
     """What is normalised has no bias, and the rest has one; the output never has."""
-    layers = list(build_discriminator(Net(name="dcgan5", settings={"width": 2, **settings}), (3, 32, 32)).modules())
+    layers = list(
+        build_discriminator(NetConfig(name="dcgan5", settings={"width": 2, **settings}), (3, 32, 32)).modules()
+    )
     after = [type(layers[i + 1]) for i, layer in enumerate(layers) if isinstance(layer, nn.Conv2d)]
     assert [kind is nn.BatchNorm2d for kind in after] == normed
     assert [layer.bias is None for layer in layers if isinstance(layer, nn.Conv2d)] == normed

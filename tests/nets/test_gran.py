@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from ganherd.herd.lowering.lower import JOINED, VMAP, lower
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.gran import GranGenerator, StepNorm
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 
 
 def gran(shape: tuple[int, int, int], latent: int, **settings: Any) -> GranGenerator:
-    module = build_generator(Net(name="gran", settings=settings), shape, latent)
+    module = build_generator(NetConfig(name="gran", settings=settings), shape, latent)
     assert isinstance(module, GranGenerator)
     return module
 
@@ -103,7 +103,7 @@ def test_the_recurrence_as_the_paper_writes_it() -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 def test_sizes_and_steps(side: int, steps: int) -> None:
     module = gran((3, side, side), 6, width=2, steps=steps)
-    d = build_discriminator(Net(name="dcgan5", settings={"width": 2}), (3, side, side))
+    d = build_discriminator(NetConfig(name="dcgan5", settings={"width": 2}), (3, side, side))
     x = module(torch.randn(4, 6))
     assert x.shape == (4, 3, side, side) and d(x).shape == (4,)
     x.sum().backward()

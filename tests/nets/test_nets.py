@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from ganherd.nets import build_discriminator, build_generator, catalog
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 from ganherd.util.errors import UserError
 
 NAMES = sorted(name for name, spec in catalog.GENERATORS.items() if not spec.labelled)  # those: test_residual.py
@@ -32,11 +32,11 @@ NARROW: dict[str, dict[str, Any]] = {
 }
 
 
-def net(name: str, **extra: Any) -> Net:
-    return Net(name=name, settings={**NARROW.get(name, {}), **extra})
+def net(name: str, **extra: Any) -> NetConfig:
+    return NetConfig(name=name, settings={**NARROW.get(name, {}), **extra})
 
 
-def critic(name: str, **extra: Any) -> Net:
+def critic(name: str, **extra: Any) -> NetConfig:
     """The discriminator that goes with a generator: its own, or that of DCGAN for GRAN."""
     return net({"gran": "dcgan5"}.get(name, name), **extra)
 
@@ -61,8 +61,8 @@ def count(module: nn.Module) -> int:
 )
 def test_published_parameter_counts(name: str, shape: tuple[int, ...], latent: int, g: int | None, d: int) -> None:
     if g is not None:
-        assert count(build_generator(Net(name=name), shape, latent)) == g
-    assert count(build_discriminator(Net(name=name), shape)) == d
+        assert count(build_generator(NetConfig(name=name), shape, latent)) == g
+    assert count(build_discriminator(NetConfig(name=name), shape)) == d
 
 
 @settings(max_examples=40, deadline=None)
@@ -176,7 +176,10 @@ def test_weights_depend_on_the_random_state_alone(name: str) -> None:
 @pytest.mark.parametrize("name", ["wcgan", "dcgan", "dcgan5"])
 def test_convolutional_nets_start_as_dcgan_does(name: str) -> None:
     torch.manual_seed(0)
-    for module in (build_generator(Net(name=name), (3, 32, 32), 100), build_discriminator(Net(name=name), (3, 32, 32))):
+    for module in (
+        build_generator(NetConfig(name=name), (3, 32, 32), 100),
+        build_discriminator(NetConfig(name=name), (3, 32, 32)),
+    ):
         for layer in module.modules():
             if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)) and layer.weight.numel() > 5000:
                 assert abs(layer.weight.std().item() - 0.02) < 0.001 and abs(layer.weight.mean().item()) < 0.001
@@ -189,16 +192,16 @@ def test_wcgan_tables_layer_by_layer() -> None:
     def kinds(module: nn.Module) -> list[str]:
         return [type(m).__name__ for m in module.modules() if not list(m.children())]
 
-    g = build_generator(Net(name="wcgan"), (3, 32, 32), 100)
+    g = build_generator(NetConfig(name="wcgan"), (3, 32, 32), 100)
     middle = ["Upsample", "Conv2d", "BatchNorm2d", "LeakyReLU"]
     assert kinds(g) == ["Linear", "LeakyReLU", "Unflatten", "BatchNorm2d", *middle, *middle, "Conv2d", "Tanh"]
     assert [m.eps for m in g.modules() if isinstance(m, nn.BatchNorm2d)] == [1e-5, 0.8, 0.8]
-    d = build_discriminator(Net(name="wcgan", settings={"eps": "1e-5"}), (3, 32, 32))
+    d = build_discriminator(NetConfig(name="wcgan", settings={"eps": "1e-5"}), (3, 32, 32))
     block = ["Conv2d", "LeakyReLU", "Dropout"]
     assert kinds(d) == [*block, *3 * [*block, "BatchNorm2d"], "Flatten", "Linear"]
     assert [m.eps for m in d.modules() if isinstance(m, nn.BatchNorm2d)] == [1e-5] * 3
     assert [m.in_features for m in d.modules() if isinstance(m, nn.Linear)] == [512]
-    d50 = build_discriminator(Net(name="wcgan"), (1, 50, 33))
+    d50 = build_discriminator(NetConfig(name="wcgan"), (1, 50, 33))
     assert [m.in_features for m in d50.modules() if isinstance(m, nn.Linear)] == [128 * 4 * 3]
 
 
@@ -212,9 +215,9 @@ def test_dcgan_sizes(side: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 28), (1, 48, 48)])
 def test_dcgan_names_its_sizes(shape: tuple[int, int, int]) -> None:
     with pytest.raises(UserError, match="28x28, 32x32, 64x64"):
-        build_generator(Net(name="dcgan"), shape, 10)
+        build_generator(NetConfig(name="dcgan"), shape, 10)
     with pytest.raises(UserError, match="28x28, 32x32, 64x64"):
-        build_discriminator(Net(name="dcgan"), shape)
+        build_discriminator(NetConfig(name="dcgan"), shape)
 
 
 @pytest.mark.parametrize(
@@ -234,14 +237,14 @@ def test_dcgan_names_its_sizes(shape: tuple[int, int, int]) -> None:
 )
 def test_wrong_settings_are_one_sentence(name: str, given_settings: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says) as error:
-        build_generator(Net(name=name, settings=given_settings), (1, 8, 8), 4)
+        build_generator(NetConfig(name=name, settings=given_settings), (1, 8, 8), 4)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["wcgan", "dcgan", "dcgan5"])
 def test_image_nets_refuse_points(name: str) -> None:
     with pytest.raises(UserError, match="is for images"):
-        build_discriminator(Net(name=name), (2,))
+        build_discriminator(NetConfig(name=name), (2,))
 
 
 def test_the_catalog_knows_what_the_nets_take() -> None:
@@ -308,18 +311,18 @@ def user_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_users_class_gets_what_it_asks_for(user_nets: str) -> None:
-    g = build_generator(Net(name=f"{user_nets}:G", settings={"depth": 5}), (2,), 7, trust_code=True)
+    g = build_generator(NetConfig(name=f"{user_nets}:G", settings={"depth": 5}), (2,), 7, trust_code=True)
     assert g.depth == 5 and g(torch.zeros(3, 7)).shape == (3, 2)
-    d = build_discriminator(Net(name=f"{user_nets}:D", settings={"scale": 2.0}), (2,), classes=4, trust_code=True)
+    d = build_discriminator(NetConfig(name=f"{user_nets}:D", settings={"scale": 2.0}), (2,), classes=4, trust_code=True)
     assert vars(d)["classes"] == 4 and vars(d)["scale"] == 2.0
-    assert isinstance(build_discriminator(Net(name=f"{user_nets}:Bare"), (2,), trust_code=True), nn.Module)
+    assert isinstance(build_discriminator(NetConfig(name=f"{user_nets}:Bare"), (2,), trust_code=True), nn.Module)
 
 
 def test_foreign_code_is_not_run_without_trust(user_nets: str) -> None:
     with pytest.raises(UserError, match="--trust-code"):
-        build_generator(Net(name=f"{user_nets}:G"), (2,), 7)
+        build_generator(NetConfig(name=f"{user_nets}:G"), (2,), 7)
     with pytest.raises(UserError, match="--trust-code"):
-        build_discriminator(Net(name=f"{user_nets}:D"), (2,))
+        build_discriminator(NetConfig(name=f"{user_nets}:D"), (2,))
     assert user_nets not in sys.modules and not Path("imported").exists()
 
 
@@ -335,19 +338,19 @@ def test_foreign_code_is_not_run_without_trust(user_nets: str) -> None:
 )
 def test_a_users_mistake_is_one_sentence(user_nets: str, cls: str, settings_: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        build_generator(Net(name=f"{user_nets}:{cls}", settings=settings_), (2,), 7, trust_code=True)
+        build_generator(NetConfig(name=f"{user_nets}:{cls}", settings=settings_), (2,), 7, trust_code=True)
 
 
 def test_a_missing_module_is_one_sentence() -> None:
     with pytest.raises(UserError, match="could not be imported"):
-        build_generator(Net(name="no_such_package.nets:G"), (2,), 7, trust_code=True)
+        build_generator(NetConfig(name="no_such_package.nets:G"), (2,), 7, trust_code=True)
 
 
 def test_the_small_default_is_small() -> None:
-    assert count(build_generator(Net(name="small"), (1, 8, 8), 32)) == sum(
+    assert count(build_generator(NetConfig(name="small"), (1, 8, 8), 32)) == sum(
         (a + 1) * b for a, b in ((32, 128), (128, 128), (128, 64))
     )
-    assert math.isclose(count(build_discriminator(Net(name="small"), (1, 8, 8))), 65 * 128 + 129 * 128 + 129)
+    assert math.isclose(count(build_discriminator(NetConfig(name="small"), (1, 8, 8))), 65 * 128 + 129 * 128 + 129)
 
 
 class LazyNorms(nn.Module):
@@ -367,7 +370,7 @@ class LazyNorms(nn.Module):
 
 def test_lazy_layers_begin_with_the_statistics_of_a_new_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ganherd.nets.load_own", lambda *_: LazyNorms)
-    net = build_discriminator(Net(name="own:LazyNorms"), (1, 4, 4), trust_code=True)
+    net = build_discriminator(NetConfig(name="own:LazyNorms"), (1, 4, 4), trust_code=True)
     new = nn.BatchNorm1d(8)
     assert all(torch.equal(value, net.norm.state_dict()[name]) for name, value in new.state_dict().items())
     assert net.calls == 0 and not net.norm._forward_pre_hooks

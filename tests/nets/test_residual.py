@@ -17,7 +17,7 @@ from ganherd.losses import r1_penalty
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.common.bodies import Attention
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 from ganherd.util.errors import UserError
 from promises.test_fused_equals_separate import differences, herd_of
 
@@ -32,8 +32,8 @@ def pair(
     """A narrow generator (latent 6) and discriminator."""
     torch.manual_seed(0)
     return [
-        build_generator(Net(name=name, settings={"width": 2, **(g or {})}), shape, 6, CLASSES),
-        build_discriminator(Net(name=name, settings={"width": 2, **(d or {})}), shape, CLASSES),
+        build_generator(NetConfig(name=name, settings={"width": 2, **(g or {})}), shape, 6, CLASSES),
+        build_discriminator(NetConfig(name=name, settings={"width": 2, **(d or {})}), shape, CLASSES),
     ]
 
 
@@ -58,8 +58,8 @@ def test_parameters(name: str, side: int, g: int, d: int) -> None:
     """2 to 4 million each at 32 px; a block more at 64 and at 128 px."""
     shape = (3, side, side)
     with torch.device("meta"):
-        generator = build_generator(Net(name=name), shape, 128, 10)
-        discriminator = build_discriminator(Net(name=name), shape, 10)
+        generator = build_generator(NetConfig(name=name), shape, 128, 10)
+        discriminator = build_discriminator(NetConfig(name=name), shape, 10)
     assert (count(generator), count(discriminator)) == (g, d)
     blocks = {32: 3, 64: 4, 128: 5}[side]
     assert len(generator.blocks) == len(discriminator.body.blocks) == blocks
@@ -81,7 +81,7 @@ def test_images_of_any_size(name: str, attention: bool, shape: tuple[int, ...]) 
 def test_parameters_of_a_plain_body(side: int, d: int) -> None:
     """As SNGAN's own net at 32 px."""
     with torch.device("meta"):
-        made = build_discriminator(Net(name="residual", settings={"body": "plain"}), (3, side, side), 10)
+        made = build_discriminator(NetConfig(name="residual", settings={"body": "plain"}), (3, side, side), 10)
     assert count(made) == d
 
 
@@ -156,10 +156,10 @@ def test_the_label_is_seen() -> None:
 def test_label_nets_need_labels(name: str) -> None:
     for build, more in ((build_generator, (6,)), (build_discriminator, ())):
         if name == "residual":
-            assert isinstance(build(Net(name=name, settings={"width": 2}), (1, 8, 8), *more), nn.Module)
+            assert isinstance(build(NetConfig(name=name, settings={"width": 2}), (1, 8, 8), *more), nn.Module)
         else:
             with pytest.raises(UserError, match="this data has none"):
-                build(Net(name=name), (1, 8, 8), *more)
+                build(NetConfig(name=name), (1, 8, 8), *more)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,14 +10,14 @@ from torch import nn
 
 from ganherd.herd.lowering.lower import lower
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 
 PACGAN_G = {"width": 400, "init": "normal"}
 PACGAN_D: dict[str, Any] = {"width": 200, "layers": 3, "activation": "maxout", "batch_norm": False, "init": "normal"}
 
 
 def discriminator(**settings: Any) -> nn.Module:
-    return build_discriminator(Net(name="toy", settings=settings), (2,))
+    return build_discriminator(NetConfig(name="toy", settings=settings), (2,))
 
 
 def count(module: nn.Module) -> int:
@@ -25,7 +25,7 @@ def count(module: nn.Module) -> int:
 
 
 def test_pacgans_sizes() -> None:
-    g = build_generator(Net(name="toy", settings=PACGAN_G), (2,), 2)
+    g = build_generator(NetConfig(name="toy", settings=PACGAN_G), (2,), 2)
     # four layers of 400 with batch norm and no bias, a linear output
     assert count(g) == 2 * 400 + 3 * 400 * 400 + 4 * 2 * 400 + (400 + 1) * 2
     # three layers of 200 units, each the largest of five pieces with a bias
@@ -34,7 +34,7 @@ def test_pacgans_sizes() -> None:
 
 def test_pacgans_weights_begin_small() -> None:
     torch.manual_seed(0)
-    for module in (build_generator(Net(name="toy", settings=PACGAN_G), (2,), 2), discriminator(**PACGAN_D)):
+    for module in (build_generator(NetConfig(name="toy", settings=PACGAN_G), (2,), 2), discriminator(**PACGAN_D)):
         linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
         assert all(layer.bias.abs().max() == 0 for layer in linear if layer.bias is not None)
         assert all(abs(layer.weight.std().item() - 0.02) < 0.001 for layer in linear if layer.weight.numel() > 10_000)

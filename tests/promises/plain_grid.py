@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from ganherd.herd import rng
 from ganherd.herd.rng import Streams
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from promises.separate import SeparateGan
 
 
@@ -41,7 +41,7 @@ class Individual:
 class PlainGrid:
     """A torus of rows × columns cells with `population` individuals each, of one seed."""
 
-    def __init__(self, assembly: Assembly, rows: int, columns: int) -> None:
+    def __init__(self, assembly: PreparedHerd, rows: int, columns: int) -> None:
         self.recipe, self.rules, self.feed = assembly.recipe, assembly.herd.rules, assembly.herd.feed
         self.settings = self.recipe.strategy.cellular
         self.p, self.rows, self.columns = self.settings.population, rows, columns

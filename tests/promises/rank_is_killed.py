@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 
-import little
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.buddies import Buddies
 from ganherd.comm.communicator import Communicator
@@ -32,7 +32,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.training import course, loop, start
 from ganherd.training.health import response
 from ganherd.training.ranks import catch_up, rank_sync
-from ganherd.training.ranks.recovery import Rescue
+from ganherd.training.ranks.recovery import Recovery
 
 PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a function, or after it
     "record": (loop.Trainer, "record", False),
@@ -43,11 +43,11 @@ PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a
     "checkpoint done": (checkpoint, "save", True),
     "copies": (Buddies, "refresh", False),
     "copies done": (Buddies, "refresh", True),
-    "heard": (rank_sync.Together, "heard", False),
-    "heard it": (rank_sync.Together, "heard", True),
+    "heard": (rank_sync.RankSync, "heard", False),
+    "heard it": (rank_sync.RankSync, "heard", True),
     "catching up": (catch_up.Follower, "tick", False),
     "caught up": (catch_up.Follower, "follow", True),
-    "going on": (Rescue, "stand", False),
+    "going on": (Recovery, "stand", False),
     "mixture": (course, "conclude", False),
 }
 

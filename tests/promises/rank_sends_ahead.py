@@ -13,16 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 
-import little
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.pending import Fetch
 from ganherd.comm.ranks import job
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
-from ganherd.strategies.mixing.neighbourhood_mixtures import Mixtures
+from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures
 from ganherd.training import loop, start
 from ganherd.util.errors import Interrupted
 
@@ -42,7 +42,7 @@ def written_down(patch: pytest.MonkeyPatch, log: list[str]) -> None:
     logs(Communicator, "begin_fetch", "begin")
     logs(Fetch, "wait", "wait")
     logs(checkpoint, "save", "save")
-    logs(Mixtures, "evolve", "mixture")
+    logs(NeighbourhoodMixtures, "evolve", "mixture")
 
 
 def stopped(patch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from ganherd.augment import augment, numbers
 from ganherd.herd import rng
 from ganherd.herd.rng import MemberRandomness, Streams
 from ganherd.herd.state import seeded, takes_label
-from ganherd.training.setup.assemble import Assembly, makers
+from ganherd.training.setup.assemble import PreparedHerd, makers
 
 
 class SeparateGan:
     """Member `member` of an assembly, taken out of the herd before its first step."""
 
-    def __init__(self, assembly: Assembly, member: int) -> None:
+    def __init__(self, assembly: PreparedHerd, member: int) -> None:
         herd = assembly.herd
         self.rules, self.recipe, self.feed, self.member = herd.rules, assembly.recipe, herd.feed, member
         self.g, self.d = (self._module(assembly, kind, member) for kind in ("g", "d"))
@@ -42,7 +42,7 @@ class SeparateGan:
         self.shared: Tensor | None = None  # samples of this step that both updates see
 
     @staticmethod
-    def _module(assembly: Assembly, kind: str, member: int) -> nn.Module:
+    def _module(assembly: PreparedHerd, kind: str, member: int) -> nn.Module:
         """A module that is built as the user's script would build it, with its hooks, and with the member's weights."""
         herd, blueprint, shape = assembly.herd, getattr(assembly.herd, kind), assembly.dataset.shape
         slot = int(herd.state["set.slot"][member])

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import little
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import ganherd
-import little
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Engine, Herd, Plan
 from ganherd.herd.rng import Streams
@@ -23,7 +23,7 @@ from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
 from ganherd.training.health.repair import repair
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import make_strategy, plan_meetings
 from ganherd.util.errors import UserError
 from ganherd.util.progress import Progress
@@ -58,7 +58,7 @@ def recipe_of(folder: Path, **sections: Any) -> ganherd.Recipe:
 class Alone(SeparateGan):
     """One member out of a herd of breeds, as if its breed had no others."""
 
-    def __init__(self, assembly: Assembly, member: int) -> None:
+    def __init__(self, assembly: PreparedHerd, member: int) -> None:
         herd = assembly.herd
         breed = herd.breed_of(member)
         own = replace(herd, breeds=Breeds([(breed.name, breed.g, 1)]), state=breed.view(herd.state))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import little
 import numpy as np
 import pytest
 import torch
 
 import ganherd
-import little
 from ganherd.herd.engine.engines import Plan, make_engine, place
 from ganherd.recipe import recipe_file
 from ganherd.strategies.cellular.cellular import Cellular
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import make_strategy
 from promises.plain_grid import PlainGrid
 from promises.test_resume import ask_to_stop
@@ -68,7 +68,7 @@ def settings(
     }
 
 
-def made(recipe: dict[str, Any], engine: str = "fused", chunk: int = 100) -> tuple[Assembly, Cellular, Any]:
+def made(recipe: dict[str, Any], engine: str = "fused", chunk: int = 100) -> tuple[PreparedHerd, Cellular, Any]:
     assembly = assemble(recipe_file.load(recipe))
     plan = Plan(engine, min(chunk, assembly.herd.size), 1, "cpu")
     place(assembly.herd, plan)
@@ -77,7 +77,7 @@ def made(recipe: dict[str, Any], engine: str = "fused", chunk: int = 100) -> tup
     return assembly, strategy, make_engine(assembly.herd, plan)
 
 
-def train(recipe: dict[str, Any], **how: Any) -> tuple[Assembly, Cellular, list[Any]]:
+def train(recipe: dict[str, Any], **how: Any) -> tuple[PreparedHerd, Cellular, list[Any]]:
     """As the loop does it, without anything that is written."""
     assembly, strategy, engine = made(recipe, **how)
     sums, events = assembly.herd.no_sums(), []

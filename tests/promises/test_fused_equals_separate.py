@@ -9,7 +9,7 @@ import torch
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.recipe import recipe_file
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from promises.separate import SeparateGan
 
 LOSSES = [
@@ -111,7 +111,7 @@ NETS = {  # narrow versions of every net, on images that it can make
 }
 
 
-def herd_of(tmp_path, net: str, **sections) -> Assembly:
+def herd_of(tmp_path, net: str, **sections) -> PreparedHerd:
     """Three members by class on a little random data of unequal classes, in float64."""
     nets, shape = NETS[net]
     random = np.random.default_rng(0)
@@ -136,7 +136,7 @@ def herd_of(tmp_path, net: str, **sections) -> Assembly:
     return assemble(recipe_file.load(recipe))
 
 
-def differences(assembly: Assembly, steps: int, plan: Plan) -> dict[str, float]:
+def differences(assembly: PreparedHerd, steps: int, plan: Plan) -> dict[str, float]:
     """The largest difference of every part of the state after some steps, relative to its size where that is above 1."""
     alone = [SeparateGan(assembly, member) for member in range(assembly.herd.size)]
     Engine(assembly.herd, plan).advance(0, steps, assembly.herd.no_sums())

@@ -9,16 +9,16 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 import torch
 
 import ganherd
-import little
 from ganherd.herd.engine.engines import Plan, make_engine
 from ganherd.herd.rng import Streams
 from ganherd.strategies.gap.gap import pairs
 from ganherd.training import loop
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy, plan_meetings
 from promises.separate import SeparateGan
 from promises.test_fused_equals_separate import herd_of
@@ -26,7 +26,7 @@ from promises.test_fused_equals_separate import herd_of
 FUSED, LOOP = Plan("fused", 64, 1, "cpu"), Plan("loop", 1, 1, "cpu")
 
 
-def herd(folder: Path, members: int = 4, net: str = "toy", seeds: int = 1, seed: int = 0, **gap: Any) -> Assembly:
+def herd(folder: Path, members: int = 4, net: str = "toy", seeds: int = 1, seed: int = 0, **gap: Any) -> PreparedHerd:
     """So many members that share the data and differ in their learning rates; they swap after 3, 6, … steps.
 
     Both nets have batch norm, so that there are buffers which travel or stay.
@@ -45,7 +45,7 @@ def herd(folder: Path, members: int = 4, net: str = "toy", seeds: int = 1, seed:
     )
 
 
-def train(assembly: Assembly, steps: int, plan: Plan = FUSED) -> list[dict[str, Any]]:
+def train(assembly: PreparedHerd, steps: int, plan: Plan = FUSED) -> list[dict[str, Any]]:
     """The loop without its records; the events of the swaps."""
     strategy = make_strategy(assembly, plan_meetings(assembly.recipe, assembly.steps_per_epoch, steps))
     engine, sums = make_engine(assembly.herd, plan), assembly.herd.no_sums()
@@ -99,7 +99,7 @@ def gap(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours.double() - theirs.double()).abs().max() / size)
 
 
-def difference(assembly: Assembly, alone: list[SeparateGan]) -> float:
+def difference(assembly: PreparedHerd, alone: list[SeparateGan]) -> float:
     state = assembly.herd.state
     return max(gap(state[name][m], value) for m, gan in enumerate(alone) for name, value in gan.state().items())
 

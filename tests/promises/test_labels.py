@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small import small_data, small_recipe
 
 import ganherd
 from ganherd.herd.state import buffers_of, takes_label
 from ganherd.mixture import mixture
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.recipe import recipe_file
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 from ganherd.runs import checkpoint
 from ganherd.training.finish import make_mixture
 from ganherd.training.recording.preview import Preview
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import UserError
-from small import small_data, small_recipe
 
 TOLD = {
     "generator": {"name": "wcgan", "width": 4, "eps": 1e-5, "label": True},
@@ -34,11 +34,11 @@ def told(folder: Path, **sections: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "shape"), [("wcgan", (3, 32, 32)), ("dcgan", (1, 28, 28))])
 def test_the_label_is_off_until_it_is_asked_for(name: str, shape: tuple[int, ...]) -> None:
-    plain = build_generator(Net(name=name), shape, 100, 10), build_discriminator(Net(name=name), shape, 10)
+    plain = build_generator(NetConfig(name=name), shape, 100, 10), build_discriminator(NetConfig(name=name), shape, 10)
     assert not any(takes_label(net) for net in plain)
     if name == "wcgan":
         assert [sum(p.numel() for p in net.parameters()) for net in plain] == [1_051_139, 98_401]
-    asked = Net(name=name, settings={"label": True})
+    asked = NetConfig(name=name, settings={"label": True})
     g, d = build_generator(asked, shape, 100, 10).eval(), build_discriminator(asked, shape, 10).eval()
     z, y = torch.randn(1, 100).repeat(10, 1), torch.arange(10)
     for net, given in ((g, z), (d, g(z, y)[:1].repeat(10, 1, 1, 1))):

@@ -8,12 +8,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import little
 import numpy as np
 import pytest
 import torch
 
 import ganherd
-import little
 from ganherd.herd import rng
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Engine, Plan
@@ -23,7 +23,7 @@ from ganherd.herd.state import buffers_of
 from ganherd.recipe import recipe_file
 from ganherd.training.finish import make_mixture
 from ganherd.training.recording.preview import Preview
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
 from promises import own_nets
 from promises.test_fused_equals_separate import differences
@@ -130,7 +130,7 @@ REFUSED = {
 STEPS = 5
 
 
-def herd_of(tmp_path: Path, net: type, **sections: Any) -> Assembly:
+def herd_of(tmp_path: Path, net: type, **sections: Any) -> PreparedHerd:
     """Two members whose generator and discriminator are of that class, in float64, by a penalty that differentiates twice."""
     path, name = tmp_path / "data.npz", f"{net.__module__}:{net.__name__}"
     np.savez(path, x=np.random.default_rng(0).integers(0, 256, (20, 1, 3, 3), dtype=np.uint8))

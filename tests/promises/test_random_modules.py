@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ganherd.herd.checks import guard
-from ganherd.herd.checks.trial import Extent, Task
+from ganherd.herd.checks.trial import ComparisonTask, Extent
 from ganherd.herd.checks.tryout import try_out
 from ganherd.herd.state import takes_label
 from ganherd.util.errors import UserError
@@ -52,7 +52,7 @@ def refusal(module: RandomModule, seed: int) -> str:
     net, shape = module.make(), SHAPE if module.role == "discriminator" else (LATENT,)
     try:
         habits = try_out(module.make, partial(inputs, shape, takes_label(net)), torch.float64)
-        task = Task(module.role, "random", module.make, SHAPE, LATENT, CLASSES, module.penalty, habits=habits)
+        task = ComparisonTask(module.role, "random", module.make, SHAPE, LATENT, CLASSES, module.penalty, habits=habits)
         report = guard.check(task, EXTENT)
     except UserError as error:
         pytest.fail(f"it is refused: {error}\n{about}")

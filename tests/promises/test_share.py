@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import little
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import ganherd
-import little
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Placement
 from ganherd.herd.engine.engines import Plan
@@ -22,7 +22,7 @@ from ganherd.herd.state import State, members_of
 from ganherd.recipe import recipe_file
 from ganherd.strategies.share import Share, columns
 from ganherd.training import loop
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
 from ganherd.util.errors import UserError
 from promises import test_breeds
@@ -38,7 +38,7 @@ LAYERS = {
 }
 
 
-def herd(folder: Path, net: str = "wcgan", every: str = "3steps", **sections: Any) -> Assembly:
+def herd(folder: Path, net: str = "wcgan", every: str = "3steps", **sections: Any) -> PreparedHerd:
     share = {"every": every, **LAYERS[net]}
     return herd_of(folder, net, train={"ema": 0.9}, strategy={"share": share}, **sections)
 

@@ -17,7 +17,7 @@ from commands import Answer, cli, own_cache
 from small import small_data, small_recipe
 
 import ganherd
-from ganherd.cli import train
+from ganherd.cli.commands import train
 from ganherd.comm.backends.local import Local
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder

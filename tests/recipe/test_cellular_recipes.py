@@ -12,7 +12,7 @@ import torch
 from ganherd.herd.engine.engines import Plan, make_engine, place
 from ganherd.recipe.recipe_file import load, names
 from ganherd.recipe.schema import Recipe, parse_budget
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import make_strategy
 
 CELLULAR = [name for name, _ in names() if load(name).strategy.name == "cellular"]
@@ -65,7 +65,7 @@ def narrow(folder: Path, name: str, *more: str) -> Recipe:
     )
 
 
-def trained(recipe: Recipe, steps: int) -> tuple[Assembly, set[str], dict[str, Any], Any]:
+def trained(recipe: Recipe, steps: int) -> tuple[PreparedHerd, set[str], dict[str, Any], Any]:
     """One iteration of so many steps: the herd, who moved in it, its events, and the mixtures of its neighbourhoods."""
     assembly = assemble(recipe)
     before = {kind: assembly.herd.state[f"{kind}.params"].clone() for kind in ("g", "d")}

@@ -7,18 +7,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import little
 import numpy as np
 import pytest
 import torch
 
 import ganherd
-import little
 from ganherd import nets
 from ganherd.herd.engine.engines import Plan, make_engine
 from ganherd.recipe.recipe_file import load
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.variants.phases import before
 
 W = ["cifar10-wcgan-paper", "cifar100-wcgan-paper", "imagenet-wcgan-paper", "mnist-wcgan-paper"]
@@ -81,7 +81,7 @@ def narrow(folder: Path, name: str, *more: str) -> Recipe:
     )
 
 
-def trained(recipe: Recipe, steps: int = 2) -> Assembly:
+def trained(recipe: Recipe, steps: int = 2) -> PreparedHerd:
     assembly = assemble(recipe)
     make_engine(assembly.herd, FUSED).advance(0, steps, assembly.herd.no_sums())
     return assembly

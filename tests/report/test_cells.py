@@ -11,7 +11,7 @@ import pytest
 
 from ganherd.mixture.mixture_files import Neighbourhood, Neighbourhoods
 from ganherd.recipe.recipe_file import load
-from ganherd.report.gather import Member, Story
+from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.grid_section import cells
 from ganherd.report.herd_section import events as told_events
 from ganherd.report.run_page import summary
@@ -23,7 +23,7 @@ from ganherd.viz.pictures import svg
 CELLS = 4
 
 
-def story(**changes: Any) -> Story:
+def story(**changes: Any) -> RunStory:
     recipe = load("mnist-cellular-2x2", changes.pop("overrides", [])).model_dump(mode="json")
     selection = recipe["strategy"]["cellular"]["selection"]
     events: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ def story(**changes: Any) -> Story:
     spent = dict.fromkeys(ROUTINES, 0.5) | {"update": 7.0}
     metrics = [{"step": 600 * i, "profile": spent} for i in (1, 2, 3)]
     found = {"info": {}, "recipe": recipe, "metrics": metrics, "events": events, "scores": {}, "members": []}
-    return Story(**{"name": "grid", **found, **changes})  # type: ignore[arg-type]
+    return RunStory(**{"name": "grid", **found, **changes})  # type: ignore[arg-type]
 
 
 def grid(best: int) -> Neighbourhoods:
@@ -140,7 +140,7 @@ def test_losses_that_are_drawn_for_every_batch_are_counted() -> None:
 )
 def test_the_header_says_which_losses_are_drawn(losses: str, each: str, says: str) -> None:
     key = "strategy.cellular.mutation"
-    member = Member(number=0, replica=0, label="", weight=1.0, loss_g=1.0, loss_d=1.0, troubles=0)
+    member = MemberStory(number=0, replica=0, label="", weight=1.0, loss_g=1.0, loss_d=1.0, troubles=0)
     told = summary(story(overrides=[f"{key}.losses={losses}", f"{key}.loss_each={each}"], members=[member] * CELLS))
     assert says in told and (losses == "[]" or "non-saturating" not in told)
 

@@ -15,7 +15,7 @@ from small import small_data, small_recipe
 import ganherd
 from ganherd.report import figures
 from ganherd.report.figures import class_maps, learning_curves
-from ganherd.report.figures.figure_runs import Compared, LeftOut, opened
+from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, opened
 from ganherd.runs.records import COSTS
 from ganherd.util.errors import UserError
 
@@ -56,7 +56,7 @@ def few(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactor
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def of(*paths: Path) -> list[Compared]:
+def of(*paths: Path) -> list[FigureRun]:
     return opened(paths, None, trust_code=False)
 
 
@@ -125,9 +125,9 @@ def test_what_does_not_fit_is_left_out_with_a_reason_and_nothing_at_all_is_an_er
     runs: dict[str, Path], tmp_path: Path
 ) -> None:
     nothing = lambda line: None  # noqa: E731
-    with pytest.raises(LeftOut, match="one each"):
+    with pytest.raises(FigureSkipped, match="one each"):
         list(learning_curves.spread(of(runs["single"]), 0, nothing))
-    with pytest.raises(LeftOut, match="run.validation=256"):
+    with pytest.raises(FigureSkipped, match="run.validation=256"):
         list(learning_curves.generalisation(of(runs["few"]), 0, nothing))
     with pytest.raises(UserError, match="no figure fits these runs: map is left out: it is for images"):
         figures.draw([runs["few"]], tmp_path, only=["map"])

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from ganherd import report
-from ganherd.recipe.schema import Data, Herd, Recipe
+from ganherd.recipe.schema import DataConfig, HerdConfig, Recipe
 from ganherd.report.gather import gather
 from ganherd.report.run_page import summary
 from ganherd.report.sample_section import _real_rows, samples
@@ -137,11 +137,11 @@ def test_maps_of_this_mixture_are_shown_with_what_they_are(make_run: MakeRun, fa
 
 
 def test_the_best_member_is_marked(make_run: MakeRun, fakes: Any) -> None:
-    from ganherd.mixture.mixture_files import Winner
+    from ganherd.mixture.mixture_files import NeighbourhoodWinner
 
     data, run = fakes.images(), make_run()
     mixture = fakes.mixture(data)
-    mixture.winner = Winner(member=4, value=0.5)
+    mixture.winner = NeighbourhoodWinner(member=4, value=0.5)
     story = gather(run, mixture, data)
     assert [m.number for m in story.members if m.winner] == [4]
     _, outline = page(run, data, mixture)
@@ -223,7 +223,9 @@ def test_a_run_without_readable_parts_still_has_a_report(
 
 
 def test_points_replicas_and_members_without_a_class(make_run: MakeRun, fakes: Any) -> None:
-    run = make_run(members=8, recipe=Recipe(data=Data(source="ring8", partition="all"), herd=Herd(members=4, seeds=2)))
+    run = make_run(
+        members=8, recipe=Recipe(data=DataConfig(source="ring8", partition="all"), herd=HerdConfig(members=4, seeds=2))
+    )
     data = fakes.points()
     _, outline = page(run, data, fakes.mixture(data, by_class=False, replicas=2))
     assert "Four members on ring8, with two seeds," in outline.text
@@ -231,7 +233,9 @@ def test_points_replicas_and_members_without_a_class(make_run: MakeRun, fakes: A
 
 
 def test_points_have_coordinates_and_as_many_modes_as_the_data(make_run: MakeRun, fakes: Any) -> None:
-    run = make_run(members=4, recipe=Recipe(data=Data(source="ring8", partition="all"), herd=Herd(members=4)))
+    run = make_run(
+        members=4, recipe=Recipe(data=DataConfig(source="ring8", partition="all"), herd=HerdConfig(members=4))
+    )
     common = {"samples": 1000, "network": "coordinates", "seed": 0}
     scores = {
         "diversity": {"value": 0.9, **common, "per_class": {"all": 0.9}},
@@ -249,7 +253,7 @@ def test_points_have_coordinates_and_as_many_modes_as_the_data(make_run: MakeRun
 def test_rows_that_are_members_are_not_counted_as_classes_and_stand_beside_any_data(
     make_run: MakeRun, fakes: Any
 ) -> None:
-    recipe = Recipe(data=Data(partition="all"), herd=Herd(members=4))
+    recipe = Recipe(data=DataConfig(partition="all"), herd=HerdConfig(members=4))
     data = fakes.images()
     found = gather(make_run(members=4, recipe=recipe), fakes.mixture(data, by_class=False), data)
     told = Outline(samples(found)).text
@@ -266,7 +270,7 @@ def test_rows_that_are_members_are_not_counted_as_classes_and_stand_beside_any_d
 @pytest.mark.parametrize("by_class", [True, False])
 def test_a_heading_by_class_needs_members_of_classes(make_run: MakeRun, fakes: Any, by_class: bool) -> None:
     data = fakes.images()
-    recipe = Recipe() if by_class else Recipe(data=Data(partition="all"), herd=Herd(members=4))
+    recipe = Recipe() if by_class else Recipe(data=DataConfig(partition="all"), herd=HerdConfig(members=4))
     run = make_run(members=10 if by_class else 4, recipe=recipe)
     scores = {"histogram": {"value": 0.1, "per_class": {str(k): 0.1 for k in range(10)}}}
     (run.path / "scores.json").write_text(json.dumps({"scores": scores}))

@@ -17,7 +17,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path, write_aside
-from ganherd.runs.records import Lines, plain
+from ganherd.runs.records import JsonLinesWriter, plain
 from ganherd.training.budget import Budget, plan_budget
 from ganherd.training.recording.preview import Preview
 from ganherd.training.setup.assemble import assemble
@@ -29,25 +29,25 @@ from ganherd.util.errors import UserError
 
 def test_lines_are_cut_back_to_where_a_checkpoint_left_them(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = Lines(path)
+    lines = JsonLinesWriter(path)
     lines.write({"step": 1})
     kept = lines.settle()
     assert kept == path.stat().st_size
     lines.write({"step": 2})
     lines.close()
-    again = Lines(path, kept)
+    again = JsonLinesWriter(path, kept)
     assert again.settle() == kept
     again.write({"step": 2, "anew": True})
     again.close()
     assert little.lines(path) == [{"step": 1}, {"step": 2, "anew": True}]
-    Lines(path).close()  # without a word it goes on at the end
+    JsonLinesWriter(path).close()  # without a word it goes on at the end
     assert len(little.lines(path)) == 2
-    Lines(path, 0).close()
+    JsonLinesWriter(path, 0).close()
     assert little.lines(path) == []
 
 
 def test_a_line_is_on_its_way_to_the_disk_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    lines = Lines(tmp_path / "events.jsonl")
+    lines = JsonLinesWriter(tmp_path / "events.jsonl")
     lines.write({"event": "nan"})
     assert little.lines(tmp_path / "events.jsonl") == [{"event": "nan"}]
     lines.close()

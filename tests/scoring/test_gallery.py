@@ -113,16 +113,16 @@ def test_what_cannot_be_drawn_is_told_and_the_rest_comes(run: Path, tmp_path: Pa
 
 
 def _pixels(data: Any) -> Any:
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
 
-    return Reference(data, "pixels")
+    return RealFeatures(data, "pixels")
 
 
 def test_a_network_that_is_missing_or_heavy_is_not_waited_for(run: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
 
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     made, data = ganherd.load(run), load_data(RunFolder.open(run).recipe.data)
-    gallery.make(tmp_path, made, data, reference=Reference(data, "inception"))
+    gallery.make(tmp_path, made, data, reference=RealFeatures(data, "inception"))
     assert "classifier" in gallery.read(tmp_path, made.step)[0].caption

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import ganherd
 from ganherd import nets
 from ganherd.data.dataset import load as load_data
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.runs.folder import RunFolder
 from ganherd.scoring import score, score_runs
 from ganherd.scoring.gam_judges import Judges, load_judges
@@ -206,7 +206,7 @@ def test_members_of_a_class_each_need_another_run(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def normed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two DCGANs whose discriminators have batch norm, trained until they know real from fake."""
-    digits = load_data(Data(source="digits"))
+    digits = load_data(DataConfig(source="digits"))
     folder = tmp_path_factory.mktemp("normed")
     large = np.pad(np.kron(digits.x, np.ones((1, 1, 3, 3), np.uint8)), ((0, 0), (0, 0), (2, 2), (2, 2)))  # 28 pixels
     np.savez(folder / "large.npz", x=large, y=digits.y)

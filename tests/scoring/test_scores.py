@@ -112,14 +112,14 @@ def test_the_histogram_is_that_of_the_network_asked_for_where_it_tells_the_class
     from torch.nn import functional as F
 
     from ganherd.features.networks import Network
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
 
     class AllTheSame(nn.Module):
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
             three = F.one_hot(x.new_full((len(x),), 3).long(), 11 if kind == "others" else 10).float()
             return x.flatten(1).float(), None if kind == "none" else three
 
-    reference = Reference(digits, "mine")
+    reference = RealFeatures(digits, "mine")
     reference.__dict__["network"] = Network("mine", AllTheSame(), "none", None, as_inception=kind == "like")
     entry = score(replay(digits), digits, ["histogram"], samples=300, reference=reference)["histogram"]
     assert (entry["network"] == "mine") == decides == (entry["per_class"]["3"] == 1.0) == (entry["value"] > 0.8)

@@ -15,8 +15,8 @@ import pytest
 import ganherd
 from ganherd.data.dataset import Dataset, load
 from ganherd.features import networks
-from ganherd.recipe.schema import Data
-from ganherd.scoring import Scored, score_run, score_sets, side_by_side, table
+from ganherd.recipe.schema import DataConfig
+from ganherd.scoring import ScoredRun, score_run, score_sets, side_by_side, table
 from ganherd.scoring.two_sets import GivenSet
 from ganherd.util.errors import UserError
 
@@ -25,7 +25,7 @@ CHEAP = ["fid", "kid", "diversity"]
 
 @pytest.fixture(scope="module")
 def digits_data() -> Dataset:
-    return load(Data(source="digits"))
+    return load(DataConfig(source="digits"))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_classes_of_a_set_are_compared_with_the_datas_and_not_with_its_own(
     own = np.flatnonzero(digits_data.y == 7)
     np.savez(tmp_path / "7.npz", x=digits_data.x[own], y=digits_data.y[own], labels=np.array(digits_data.labels))
     found = score_sets("digits", str(tmp_path / "7.npz"), ["histogram"])["histogram"]
-    share = np.bincount(load(Data(source="digits", holdout=0.0)).y, minlength=10)[7] / 1797
+    share = np.bincount(load(DataConfig(source="digits", holdout=0.0)).y, minlength=10)[7] / 1797
     assert (
         found["value"] == pytest.approx(1 - share, abs=0.02) and found["reference"] == "label frequencies of the data"
     )
@@ -196,7 +196,7 @@ def test_the_command_prints_one_object(held_out: Path) -> None:
 
 
 def test_scores_of_sets_are_written_where_it_is_said(held_out: Path, tmp_path: Path) -> None:
-    found = Scored({str(held_out): score_sets("digits", str(held_out), ["fid", "kid"], network="pixels")}, "digits")
+    found = ScoredRun({str(held_out): score_sets("digits", str(held_out), ["fid", "kid"], network="pixels")}, "digits")
     found.write(tmp_path / "deep" / "scores.json")
     kept = json.loads((tmp_path / "deep" / "scores.json").read_text())
     assert (kept["real"], kept["fake"]) == ("digits", str(held_out)) and set(kept["scores"]) == {"fid", "kid"}
@@ -264,7 +264,7 @@ def test_runs_side_by_side_have_the_lines_that_were_asked_for() -> None:
     for name in ("a", "b"):
         assert f"{name}: class  ifid   samples" in with_parts and f"{name}: class" not in without
     assert with_parts.count("cat       3.500  50") == 2
-    both = Scored(runs, per="class"), Scored(runs)
+    both = ScoredRun(runs, per="class"), ScoredRun(runs)
     assert ("a: class" in str(both[0]), "a: class" in str(both[1])) == (True, False)
 
 

@@ -15,7 +15,7 @@ from small import small_data, small_recipe
 import ganherd
 from ganherd.runs import checkpoint
 from ganherd.training import async_writer
-from ganherd.training.async_writer import Behind
+from ganherd.training.async_writer import AsyncCheckpointWriter
 from ganherd.util.errors import Interrupted
 
 
@@ -23,7 +23,7 @@ from ganherd.util.errors import Interrupted
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a GPU."""
     little.be_brief(monkeypatch)
-    monkeypatch.setattr(Behind, "of", classmethod(lambda cls, device, alone: cls()))
+    monkeypatch.setattr(AsyncCheckpointWriter, "of", classmethod(lambda cls, device, alone: cls()))
     yield
 
 
@@ -45,7 +45,7 @@ def test_it_holds_the_state_of_its_own_step(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(checkpoint, "save", late)
     behind_it = trained(tmp_path, "behind", run={"keep": 9})
     monkeypatch.setattr(checkpoint, "save", save)
-    monkeypatch.setattr(Behind, "of", classmethod(lambda cls, device, alone: None))
+    monkeypatch.setattr(AsyncCheckpointWriter, "of", classmethod(lambda cls, device, alone: None))
     at_once = trained(tmp_path, "at_once", run={"keep": 9})
     steps = checkpoint.steps(at_once / "checkpoints")
     assert len(steps) == 3 and steps == checkpoint.steps(behind_it / "checkpoints")
@@ -72,7 +72,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: p
 
 
 def test_the_memory_of_a_copy_is_used_again() -> None:
-    writer, state = async_writer.Behind(), {"a": torch.arange(3.0), "b": torch.zeros(2)}
+    writer, state = async_writer.AsyncCheckpointWriter(), {"a": torch.arange(3.0), "b": torch.zeros(2)}
     first = writer.copy(state)
     place = first["a"].data_ptr()
     state["a"] += 1

@@ -17,7 +17,7 @@ from ganherd.features import cache
 from ganherd.herd import stream_feed
 from ganherd.herd.engine import autotune, engines
 from ganherd.recipe import recipe_file
-from ganherd.recipe.schema import Engine
+from ganherd.recipe.schema import EngineConfig
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
 from ganherd.training.setup import disk
@@ -245,7 +245,7 @@ def test_engines_and_data_keep_within_the_memory_of_the_control_group(
 ) -> None:
     herd = assemble(recipe_file.load(little.recipe(tmp_path))).herd
     monkeypatch.setattr(memory, "_group_limits", lambda: [1 << 20])
-    assert autotune._limit(herd, Engine()) == stream_feed._half_of_free(torch.device("cpu")) == 1 << 19
+    assert autotune._limit(herd, EngineConfig()) == stream_feed._half_of_free(torch.device("cpu")) == 1 << 19
 
 
 def test_memory_that_holds_a_cache_of_files_is_available_and_swap_is_not(

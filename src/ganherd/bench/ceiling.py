@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ganherd.bench.cases import Case, recipe_of
 from ganherd.bench.peak_memory import synchronize
-from ganherd.bench.rivals.plain import Pair, Work
+from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
 
 _FORWARD, _BACKWARD = 2, 3  # how often a layer's output, or its gradient, passes through memory
 _STATE = 8  # parameter, gradient and two moments, in and out
@@ -37,7 +37,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCost:
     """One member-step: operations, and the fewest bytes that it moves."""
 
     flops: float
@@ -49,7 +49,7 @@ class Step:
         return 1.0 / (compute + move), 1.0 / max(compute, move)
 
 
-def count(case: Case, precision: str) -> Step:
+def count(case: Case, precision: str) -> StepCost:
     """Counts one step of one pair at a small batch on the CPU.
 
     >>> from ganherd.bench.cases import known
@@ -58,7 +58,7 @@ def count(case: Case, precision: str) -> Step:
     """
     small = recipe_of(replace(case, batch=_BATCH), 1, "random", "cpu", "float32")
     data = torch.zeros(_BATCH, *case.shape, dtype=torch.uint8)
-    pair = Pair(Work.of(case, small, data, torch.device("cpu")))
+    pair = PlainGanPair(RivalWork.of(case, small, data, torch.device("cpu")))
     made = {"g": 0, "d": 0}  # numbers that the layers with weights put out, over all forward passes
 
     def hook(kind: str) -> Callable[[nn.Module, object, torch.Tensor], None]:
@@ -80,7 +80,7 @@ def count(case: Case, precision: str) -> Step:
     passed = made["g"] * (_FORWARD + _BACKWARD / 2) + made["d"] * (_FORWARD + _BACKWARD)
     weights = sum(p.numel() for net in (pair.g, pair.d) for p in net.parameters())
     word = 8 if precision == "float64" else 4
-    return Step(counter.get_total_flops() * scale, passed * scale * element + _STATE * weights * word)
+    return StepCost(counter.get_total_flops() * scale, passed * scale * element + _STATE * weights * word)
 
 
 def machine(device: torch.device, precision: str, seconds: float = 0.3) -> Machine:

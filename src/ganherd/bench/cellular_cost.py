@@ -30,7 +30,7 @@ IMAGES = 60_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class CellularCostRequest:
     grid: int = 2  # rows and columns
     iterations: int = 2
     batches: int = 600
@@ -58,7 +58,7 @@ class Cost:
         return seconds / self.cells / self.iterations
 
 
-def measure(asked: Asked, say: Say) -> list[Row]:
+def measure(asked: CellularCostRequest, say: Say) -> list[Row]:
     """A row for each routine, in CPU seconds per cell and iteration, then the total and the look at the data."""
     from ganherd.bench import products
 
@@ -90,7 +90,7 @@ def measure(asked: Asked, say: Say) -> list[Row]:
     return rows
 
 
-def sizes(asked: Asked, grids: Sequence[int], say: Say, keep: Callable[[list[Row]], None]) -> list[Row]:
+def sizes(asked: CellularCostRequest, grids: Sequence[int], say: Say, keep: Callable[[list[Row]], None]) -> list[Row]:
     """A row for each grid of so many rows and columns: wall-clock seconds of an iteration, after one that warms up; `keep` gets
     what there is after each."""
     rows: list[Row] = []
@@ -159,7 +159,7 @@ def run(
 
 
 @contextmanager
-def _recipe(asked: Asked, grid: int, say: Say) -> Iterator[Recipe]:
+def _recipe(asked: CellularCostRequest, grid: int, say: Say) -> Iterator[Recipe]:
     """`mnist-cellular-2x2` with another grid, on MNIST if it is here, else on made images of that shape and number."""
     import numpy as np
 

@@ -27,7 +27,7 @@ _SWAPS = 5  # at least, after two that warm up
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExchangeRequest:
     """What is to be measured; None leaves it to the device."""
 
     cases: tuple[str, ...] | None = None
@@ -45,7 +45,7 @@ class Asked:
             raise UserError("a swap needs at least two members.")
 
 
-def measure(asked: Asked, say: Callable[[str], None]) -> list[Row]:
+def measure(asked: ExchangeRequest, say: Callable[[str], None]) -> list[Row]:
     """A row for each case, number of members, and what travels."""
     asked.check()
     from ganherd.herd.engine.device import device_of
@@ -60,7 +60,7 @@ def measure(asked: Asked, say: Callable[[str], None]) -> list[Row]:
     return rows
 
 
-def _rows(name: str, members: int, asked: Asked, precision: str, say: Callable[[str], None]) -> list[Row]:
+def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: Callable[[str], None]) -> list[Row]:
     from ganherd.bench.peak_memory import synchronize
     from ganherd.bench.random_images import as_file
     from ganherd.herd.engine import autotune
@@ -68,7 +68,7 @@ def _rows(name: str, members: int, asked: Asked, precision: str, say: Callable[[
     from ganherd.herd.engine.engines import place, rate
     from ganherd.herd.state import finite
     from ganherd.recipe import recipe_file
-    from ganherd.recipe.strategy_config import Gap
+    from ganherd.recipe.strategy_config import GapConfig
     from ganherd.strategies.gap.gap import travelling
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.setup.build_strategy import make_strategy
@@ -86,7 +86,7 @@ def _rows(name: str, members: int, asked: Asked, precision: str, say: Callable[[
         # a step takes the same time however many images there are, so the few random ones of the file do for it
         steps, rows = -(-asked.images // recipe.train.batch), []
         for travels in TRAVELS:
-            settings = recipe.strategy.model_copy(update={"gap": Gap(travels=travels)})  # type: ignore[arg-type]
+            settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})  # type: ignore[arg-type]
             assembly = replace(assembly, recipe=recipe.model_copy(update={"strategy": settings}))
             strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
             took: list[float] = []

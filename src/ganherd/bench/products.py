@@ -38,7 +38,7 @@ def floor(recipe: Recipe, batches: int, clock: Callable[[], float]) -> dict[str,
     return {"update": update / cells, "evaluate": evaluate / cells}
 
 
-class Product:
+class TimedProduct:
     """One batched product into a place of its own."""
 
     def __init__(self, cells: int, rows: int, inner: int, columns: int) -> None:
@@ -53,31 +53,31 @@ def _layers(widths: Sequence[int]) -> Layers:
     return list(pairwise(widths))
 
 
-def _forward(layers: Layers, batch: int, cells: int) -> list[Product]:
-    return [Product(cells, batch, inner, out) for inner, out in layers]
+def _forward(layers: Layers, batch: int, cells: int) -> list[TimedProduct]:
+    return [TimedProduct(cells, batch, inner, out) for inner, out in layers]
 
 
-def _to_inputs(layers: Layers, batch: int, cells: int) -> list[Product]:
-    return [Product(cells, batch, out, inner) for inner, out in layers]
+def _to_inputs(layers: Layers, batch: int, cells: int) -> list[TimedProduct]:
+    return [TimedProduct(cells, batch, out, inner) for inner, out in layers]
 
 
-def _to_weights(layers: Layers, batch: int, cells: int) -> list[Product]:
-    return [Product(cells, inner, batch, out) for inner, out in layers]
+def _to_weights(layers: Layers, batch: int, cells: int) -> list[TimedProduct]:
+    return [TimedProduct(cells, inner, batch, out) for inner, out in layers]
 
 
-def _generator_step(g: Layers, d: Layers, batch: int, cells: int) -> list[Product]:
+def _generator_step(g: Layers, d: Layers, batch: int, cells: int) -> list[TimedProduct]:
     """Forward through both, back through the discriminator to its input, and to the generator's weights."""
     through = [*_forward(g, batch, cells), *_forward(d, batch, cells), *_to_inputs(d, batch, cells)]
     return [*through, *_to_weights(g, batch, cells), *_to_inputs(g[1:], batch, cells)]
 
 
-def _discriminator_step(g: Layers, d: Layers, batch: int, cells: int) -> list[Product]:
+def _discriminator_step(g: Layers, d: Layers, batch: int, cells: int) -> list[TimedProduct]:
     """Fakes, then real and fake forward and back to the discriminator's weights."""
     back = [*_to_weights(d, 2 * batch, cells), *_to_inputs(d[1:], 2 * batch, cells)]
     return [*_forward(g, batch, cells), *_forward(d, 2 * batch, cells), *back]
 
 
-def _seconds(products: Sequence[Product], clock: Callable[[], float], times: int) -> float:
+def _seconds(products: Sequence[TimedProduct], clock: Callable[[], float], times: int) -> float:
     for product in products:
         product()
     began = clock()

@@ -36,7 +36,7 @@ _PATIENCE = 240.0  # seconds for a row beside those that are measured: kernels a
 
 
 @dataclass(frozen=True)
-class Asked:
+class ThroughputRequest:
     """What is to be measured; None leaves it to the device."""
 
     cases: tuple[str, ...] | None = None
@@ -61,7 +61,7 @@ class Asked:
 
 
 @dataclass
-class Found:
+class ThroughputResult:
     """All that one run measured."""
 
     machine: str
@@ -76,7 +76,9 @@ class Found:
         return {**vars(self), "ways": {way: WAYS[way] for way in dict.fromkeys(row["way"] for row in self.rows)}}
 
 
-def measure(asked: Asked, say: Callable[[str], None], keep: Callable[[Found], object] | None = None) -> Found:
+def measure(
+    asked: ThroughputRequest, say: Callable[[str], None], keep: Callable[[ThroughputResult], object] | None = None
+) -> ThroughputResult:
     """Case by case and way by way, each in a process of its own; `keep` gets what there is after each."""
     asked.check()
     import torch
@@ -94,7 +96,7 @@ def measure(asked: Asked, say: Callable[[str], None], keep: Callable[[Found], ob
     if gpu:
         torch.cuda.empty_cache()
     rates = {"matmul_flops_per_second": machine.flops, "copy_bytes_per_second": machine.bytes}
-    found = Found(machine.name, str(device), precision, rates)
+    found = ThroughputResult(machine.name, str(device), precision, rates)
     for name in asked.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
         case = cases.CASES[name]
         if why := cases.missing(case):
@@ -197,7 +199,7 @@ def two_digits(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 9.95 else f"{rate:#.2g}"
 
 
-def _compare(found: Found) -> None:
+def _compare(found: ThroughputResult) -> None:
     """Puts beside every row what it stands for: operations, bytes, the share of the floor, and how it is to the others."""
     rows = [row for row in found.rows if "error" not in row]
     for row in rows:
@@ -219,7 +221,7 @@ def _ratio(rate: float, others: Sequence[Row]) -> float | None:
     return rate / others[0]["member_steps_per_second"] if others else None
 
 
-def save(found: Found, path: Path) -> dict[str, Path]:
+def save(found: ThroughputResult, path: Path) -> dict[str, Path]:
     """The rows as JSON and the picture as PNG, side by side; `path` names either. What was written, by its kind."""
     from ganherd.bench.throughput_text import draw
 

@@ -13,7 +13,7 @@ from ganherd.viz.pictures import INK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ganherd.bench.throughput import Found, Row
+    from ganherd.bench.throughput import Row, ThroughputResult
 
 COLOURS = {
     "eager": "#9aa4b2", "processes": "#6b7280", "streams": "#e0a458", "compiled": "#c9772b", "grouped": "#8b5cf6",
@@ -24,7 +24,7 @@ _HEAD = (
 )  # fmt: skip
 
 
-def table(found: Found) -> str:
+def table(found: ThroughputResult) -> str:
     """Every row of every case, then what the columns mean."""
     lines = [f"{found.machine}, {found.precision}"]
     lines.append(
@@ -99,7 +99,7 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def draw(found: Found, path: Path) -> None:
+def draw(found: ThroughputResult, path: Path) -> None:
     """A panel for each case: bars of every way for each number of members, on a log axis; the floor as a band."""
     from matplotlib.figure import Figure
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Copy:
+class BuddyCopy:
     """Members as they were at a step, in the host's memory."""
 
     step: int
@@ -33,7 +33,7 @@ class Buddies:
     """
 
     def __init__(self) -> None:
-        self._copies: list[Copy] = []  # the last whole one, and one that not all ranks may have
+        self._copies: list[BuddyCopy] = []  # the last whole one, and one that not all ranks may have
 
     @property
     def step(self) -> int | None:
@@ -47,24 +47,24 @@ class Buddies:
         host = {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
         wanted = [(*placement.ranks[rank], *placement.ranks[rank - 1]) for rank in range(comm.size)]
         rows = comm.fetch(host, placement, wanted if comm.size > 1 else [own])
-        self._copies.append(Copy(step, (*own, *before) if comm.size > 1 else own, rows, told))
+        self._copies.append(BuddyCopy(step, (*own, *before) if comm.size > 1 else own, rows, told))
         comm.barrier()  # who comes through knows that all have this copy, and needs the one before no more
         self._copies = self._copies[-1:]
 
-    def find(self, comm: Communicator, members: Sequence[int]) -> Found:
+    def find(self, comm: Communicator, members: Sequence[int]) -> BuddyCopies:
         """Which of these members can be given back, and from whose memory; called by all ranks of `comm`: those that are left.
 
         All copies are of one step: the newest of which all of these members are there, else the newest that every rank which
         keeps copies has its part of. A rank that keeps none, as a spare, is given members all the same.
         """
-        mine: dict[int, dict[int, tuple[Copy, int]]] = {}
+        mine: dict[int, dict[int, tuple[BuddyCopy, int]]] = {}
         for copy in self._copies:
             mine.setdefault(copy.step, {}).update({m: (copy, row) for row, m in enumerate(copy.members)})
         told = comm.collect(json.dumps({step: list(own) for step, own in mine.items()}).encode())
         said = [{int(step): own for step, own in json.loads(each).items()} for each in told]
         step = _newest(said, members)
         if step is None:
-            return Found(None, Placement(((),) * comm.size), tuple(members), (), {})
+            return BuddyCopies(None, Placement(((),) * comm.size), tuple(members), (), {})
         holders: dict[int, int] = {}
         for rank, each in enumerate(said):
             for member in each.get(step, ()):
@@ -79,7 +79,7 @@ class Buddies:
         at = [mine[step][member] for member in placement.ranks[comm.rank]]
         empty = nothing(known)
         rows = {name: torch.stack([copy.rows[name][row] for copy, row in at]) for name in empty} if at else empty
-        return Found(step, placement, tuple(m for m in members if m not in holders), tuple(facts), rows)
+        return BuddyCopies(step, placement, tuple(m for m in members if m not in holders), tuple(facts), rows)
 
 
 def _newest(said: Sequence[dict[int, list[int]]], members: Sequence[int]) -> int | None:
@@ -106,7 +106,7 @@ def nothing(known: Sequence[tuple[str, str, list[int]]]) -> State:
 
 
 @dataclass(frozen=True)
-class Found:
+class BuddyCopies:
     """What the memories of the ranks that are left hold together."""
 
     step: int | None  # of all copies; None: there are none

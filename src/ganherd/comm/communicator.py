@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm import row_messages
-from ganherd.comm.pending import Fetch, Work
+from ganherd.comm.pending import Fetch, PendingWork
 
 if TYPE_CHECKING:
     from ganherd.herd.state import State
@@ -233,7 +233,7 @@ class Communicator(ABC):
         incoming: Mapping[int, Tensor],
         device: torch.device,
         apart: bool = False,
-    ) -> Work:
+    ) -> PendingWork:
         """Sends one message to each peer of `outgoing` and fills `incoming`: uint8 [bytes], contiguous, none empty, all on
         that device, and left alone until it is done. Called by every rank where anything crosses anywhere. `apart`: by a
         rank when it likes, on a host; these messages meet none of the others."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ganherd.herd.state import State
 
 
-class Work(Protocol):
+class PendingWork(Protocol):
     """Messages that an engine has begun to send and to receive; it keeps their buffers."""
 
     def push(self) -> None:
@@ -30,7 +30,7 @@ class Work(Protocol):
 class Fetch:
     """Members on their way. They are what they were when the fetch was begun."""
 
-    def __init__(self, comm: Communicator, work: Work | None, assemble: Callable[[], State]) -> None:
+    def __init__(self, comm: Communicator, work: PendingWork | None, assemble: Callable[[], State]) -> None:
         """`work`: None where nothing crosses. `assemble`: the members, once all messages are there."""
         self._comm, self._work, self._assemble = comm, work, assemble
         self._found: State | None = None

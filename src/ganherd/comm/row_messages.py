@@ -58,7 +58,7 @@ def routes(home: Mapping[int, tuple[int, int]], wanted: Sequence[Sequence[int]],
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorSlice:
     """One tensor of the state, less its first axis."""
 
     name: str
@@ -75,11 +75,11 @@ class Part:
 class Layout:
     """The parts of a message: all rows of one name, then of the next; large numbers first, so that each lies aligned."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[TensorSlice, ...]
 
     @staticmethod
     def of(state: State) -> Layout:
-        parts = [Part(name, value.dtype, tuple(value.shape[1:])) for name, value in state.items()]
+        parts = [TensorSlice(name, value.dtype, tuple(value.shape[1:])) for name, value in state.items()]
         return Layout(tuple(sorted(parts, key=lambda part: (-part.dtype.itemsize, part.name))))
 
     @property

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm import row_messages
-from ganherd.comm.pending import Work
+from ganherd.comm.pending import PendingWork
 
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator, Placement
@@ -23,7 +23,7 @@ _STAMP = 8  # bytes of a version, behind the rows of a message
 _NAP = 5e-5, 1e-2  # seconds, at least and at most, between two looks whether a message has come
 
 
-class Board:
+class VersionBoard:
     """Ranks part; then each publishes and takes when it likes, and waits only for a rank that is too far behind.
 
     When they part they say up to which version each of them will publish before all are together again. So nobody waits for a
@@ -40,7 +40,7 @@ class Board:
         self._routes = row_messages.routes(placement.home(), wanted, comm.rank)
         sizes = {peer: len(members) * self._layout.width for peer, members in self._routes.receive.items()}
         self._channels = {peer: _Channel(comm, peer, size) for peer, size in sizes.items()}
-        self._sent: list[Work] = []  # that may not have been received yet
+        self._sent: list[PendingWork] = []  # that may not have been received yet
         self._most = -1  # what comes later than this version is left for later
         self.last = -1  # the version with which all are together again
         self.published = -1  # the newest version of this rank's own; -1: none yet
@@ -129,7 +129,7 @@ class _Channel:
         """`size`: bytes of rows in a message."""
         self._comm, self._peer, self._size = comm, peer, size
         self._newest, self._spare = (torch.empty(size + _STAMP, dtype=torch.uint8) for _ in range(2))
-        self._coming: Work | None = None  # into the spare one
+        self._coming: PendingWork | None = None  # into the spare one
         self._next, self._last = 0, -1  # versions: of the next message, and of the last that will come
         self.version = -1
         self.bytes_received = 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.compare.differences import differences
-from ganherd.compare.entry import Entry, Made, look_at, names_of
+from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
 from ganherd.metrics.registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComparisonRequest:
     """What is compared, and by which scores."""
 
     recipes: dict[str, Recipe]  # with budget and seeds, by a short name
@@ -52,7 +52,7 @@ class Asked:
         samples: int | None = None,
         network: str | None = None,
         trust_code: bool = False,
-    ) -> Asked:
+    ) -> ComparisonRequest:
         """Reads the recipes; every mistake is told here, before anything trains."""
         if len(sources) < 2:
             raise UserError("a comparison needs at least two recipes: name them one after the other.")
@@ -79,7 +79,7 @@ class Asked:
         return {"metrics": self.metrics, "samples": self.samples, "network": self.network}
 
 
-def compare(asked: Asked, folder: Path, quiet: bool = False, say: Say | None = None) -> dict[str, Any]:
+def compare(asked: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> dict[str, Any]:
     """Trains and scores what is still missing in the folder, and answers what compare.json says."""
     from ganherd.training.variants import phases
 
@@ -118,7 +118,7 @@ def default_folder(names: Sequence[str]) -> Path:
 class _State:
     """compare.json, written again whenever something more is known."""
 
-    def __init__(self, folder: Path, asked: Asked) -> None:
+    def __init__(self, folder: Path, asked: ComparisonRequest) -> None:
         self.folder, self.path, self.asked = folder, folder / RESULT, asked
         self.facts: dict[str, Any] = {
             "state": "running",
@@ -165,7 +165,7 @@ class _State:
         )
 
 
-def _look(asked: Asked) -> dict[str, Entry]:
+def _look(asked: ComparisonRequest) -> dict[str, Entry]:
     """Every recipe builds and reads the same data; otherwise nothing begins."""
     entries = {name: look_at(recipe) for name, recipe in asked.recipes.items()}
     first, *others = entries
@@ -266,9 +266,9 @@ def _key(run: RunFolder) -> str:
     return f"{run.path.parent.name}/{run.path.name}"
 
 
-def _made(run: RunFolder, entry: Entry) -> Made:
+def _made(run: RunFolder, entry: Entry) -> TrainedSteps:
     before = int(run.first.info["step"]) if entry.first else 0
-    return Made(int(run.info["step"]), before)
+    return TrainedSteps(int(run.info["step"]), before)
 
 
 def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ganherd.compare import comparison_text
 from ganherd.metrics.registry import METRICS
 from ganherd.report.document import document
-from ganherd.report.html import Safe, figure, image, join, table, tag
+from ganherd.report.html import SafeHtml, figure, image, join, table, tag
 from ganherd.runs.folder import write_aside
 from ganherd.scoring.score_table import shared, shown, value
 from ganherd.util import files
@@ -120,7 +120,7 @@ def _legend(facts: Mapping[str, Any]) -> str:
     return f"Large dots are means, {what}.{rest}"
 
 
-def _basis(facts: Mapping[str, Any], basis: str) -> Safe:
+def _basis(facts: Mapping[str, Any], basis: str) -> SafeHtml:
     found = facts["bases"][basis]
     entries: Mapping[str, Any] = found["entries"]
     metrics = list(dict.fromkeys(m for row in entries.values() for m in row["scores"] if m != "skipped"))
@@ -142,7 +142,7 @@ def _basis(facts: Mapping[str, Any], basis: str) -> Safe:
     )
 
 
-def _table(content: tuple[Sequence[str], Sequence[Sequence[str]]], right: Sequence[int]) -> Safe:
+def _table(content: tuple[Sequence[str], Sequence[Sequence[str]]], right: Sequence[int]) -> SafeHtml:
     return table(content[0], content[1], right=right)
 
 
@@ -158,7 +158,7 @@ def _left_out(scores: Mapping[str, Any]) -> list[str]:
     return [f"{name.replace('_', ' ')} is left out: {why}" for name, why in scores.get("skipped", {}).items()]
 
 
-def _samples(facts: Mapping[str, Any], folder: Path) -> Safe:
+def _samples(facts: Mapping[str, Any], folder: Path) -> SafeHtml:
     """What the mixtures at the equal budget make, as the end of their training drew it."""
     grids = []
     for name, row in facts["bases"]["budget"]["entries"].items():
@@ -166,4 +166,4 @@ def _samples(facts: Mapping[str, Any], folder: Path) -> Safe:
         if path.is_file():
             picture = image(files.read(path), f"samples of {name}")
             grids.append(tag("div", tag("h3", name), tag("div", picture, cls="paper"), cls="map"))
-    return tag("section", tag("h2", "Samples"), tag("div", join(grids), cls="maps")) if grids else Safe("")
+    return tag("section", tag("h2", "Samples"), tag("div", join(grids), cls="maps")) if grids else SafeHtml("")

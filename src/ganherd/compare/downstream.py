@@ -1,4 +1,4 @@
-"""`ganherd compare --downstream`: did it help my classifier? Few real images, with and without a mixture's, over seeds."""
+"""`ganherd compare RUN --downstream`: did it help my classifier? Few real images, with and without a mixture's, over seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
 from ganherd.runs.folder import RunFolder, mixture_of, write_aside
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Clock
+from ganherd.util.time_left import TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.compare.downstream_classifier import Images
@@ -27,14 +27,18 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class DownstreamRequest:
     per_class: Sequence[int]  # real images of each class
     seeds: int = 3
     generated: int = GENERATED  # images of each class
 
 
 def measure(
-    runs: Sequence[Path], asked: Asked, output: Path | None = None, trust_code: bool = False, say: Say | None = None
+    runs: Sequence[Path],
+    asked: DownstreamRequest,
+    output: Path | None = None,
+    trust_code: bool = False,
+    say: Say | None = None,
 ) -> dict[str, Any]:
     """What classifiers say of each run, by its path; downstream.json and downstream.png lie in the run or under `output`."""
     for run in runs:
@@ -49,7 +53,9 @@ def measure(
     return found
 
 
-def measure_run(run: Path, asked: Asked, trust_code: bool = False, say: Say | None = None) -> dict[str, Any]:
+def measure_run(
+    run: Path, asked: DownstreamRequest, trust_code: bool = False, say: Say | None = None
+) -> dict[str, Any]:
     """Nothing is written. Rows: generated images alone, so many real ones of each class, and all that the mixture has seen."""
     from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
     from ganherd.data.dataset import load
@@ -63,7 +69,7 @@ def measure_run(run: Path, asked: Asked, trust_code: bool = False, say: Say | No
     none = Images(data.x[:0], data.y[:0])
     counts = [n for n in asked.per_class if n < max(map(len, own))]
     real = [0, *counts, max(map(len, own))]
-    clock = Clock(say, "classifiers", asked.seeds * (2 * len(real) - 1))
+    clock = TimeLeft(say, "classifiers", asked.seeds * (2 * len(real) - 1))
     alone: dict[int, list[float]] = {n: [] for n in real}
     beside: dict[int, list[float]] = {n: [] for n in real}
     done = 0

@@ -11,7 +11,7 @@ from ganherd.recipe.schema import Recipe
 
 
 @dataclass(frozen=True)
-class Made:
+class TrainedSteps:
     """Steps of a run, and of the one that was trained before it."""
 
     steps: int
@@ -43,17 +43,17 @@ class Entry:
         """The most steps, up to `most`, that see no more than so many images; at least one."""
         return max(1, bisect_right(range(most + 1), images, key=self.images) - 1)
 
-    def seen(self, made: Made) -> int:
+    def seen(self, made: TrainedSteps) -> int:
         """Images of all phases."""
         return self.images(made.steps) + (self.first.images(made.first) if self.first else 0)
 
-    def shorter(self, images: int, made: Made) -> Made:
+    def shorter(self, images: int, made: TrainedSteps) -> TrainedSteps:
         """So many steps that no more than so many images are seen; of two phases each by the same part."""
         if self.first is None:
-            return Made(self.steps(images, made.steps))
+            return TrainedSteps(self.steps(images, made.steps))
         part = min(1.0, images / self.seen(made))
         first = self.first.steps(int(part * self.first.images(made.first)), made.first)
-        return Made(self.steps(images - self.first.images(first), made.steps), first)
+        return TrainedSteps(self.steps(images - self.first.images(first), made.steps), first)
 
 
 def look_at(recipe: Recipe) -> Entry:

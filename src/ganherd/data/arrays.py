@@ -17,7 +17,7 @@ ROWS = 4096  # rows converted at once, so that a large float array is not copied
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawData:
     """What a reader found, before it is checked; None where the source has no such thing."""
 
     x: Array
@@ -30,7 +30,7 @@ class Raw:
 
 
 @dataclass(frozen=True)
-class Tidy:
+class TidyData:
     """Checked arrays: x uint8 [n, C, H, W] or float32 [n, 2], y int64 [n] (-1: no label)."""
 
     x: Array
@@ -43,7 +43,7 @@ class Tidy:
     source_range: tuple[float, float] | None = None  # of the values in the source, if they were converted to bytes
 
 
-def tidy(raw: Raw, name: str) -> Tidy:
+def tidy(raw: RawData, name: str) -> TidyData:
     """Check and convert what a reader found; whatever cannot be meant is a UserError that names the source."""
     if raw.x_test is not None and len(raw.x_test) == 0:
         raw = replace(raw, x_test=None, y_test=None)
@@ -57,7 +57,7 @@ def tidy(raw: Raw, name: str) -> Tidy:
     converted = x.ndim == 4 and raw.x.dtype.kind == "f"
     both = [raw.x] if raw.x_test is None else [raw.x, raw.x_test]
     ends = (float(min(part.min() for part in both)), float(max(part.max() for part in both))) if converted else None
-    return Tidy(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more), raw.skipped, ends)
+    return TidyData(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more), raw.skipped, ends)
 
 
 def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | None, list[str]]:
@@ -140,7 +140,7 @@ def _to_uint8(x: Array, add: float, times: float) -> Array:
     return out
 
 
-def _labels(raw: Raw, name: str) -> tuple[Array, Array | None, tuple[str, ...], list[str]]:
+def _labels(raw: RawData, name: str) -> tuple[Array, Array | None, tuple[str, ...], list[str]]:
     """Labels as indices into their names."""
     none = None if raw.x_test is None else np.full(len(raw.x_test), -1, np.int64)
     if raw.y is None:

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from ganherd.data import duplicates
-from ganherd.data.arrays import Array, Raw, Tidy, tidy
+from ganherd.data.arrays import Array, RawData, TidyData, tidy
 from ganherd.data.keyed import shuffle
 from ganherd.data.readers import files_by_format
 from ganherd.data.readers.class_folders import read_folder, resized
@@ -74,7 +74,7 @@ class Dataset:
         return total.hexdigest()
 
 
-def load(settings: schema.Data) -> Dataset:
+def load(settings: schema.DataConfig) -> Dataset:
     """The data that a recipe names.
 
     >>> digits = load(recipe.Data(source="digits"))
@@ -125,7 +125,7 @@ def hold_out(y: Array, fraction: float) -> Array:
     return held
 
 
-def _prepared(path: Path, settings: schema.Data) -> Dataset:
+def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
     """A folder that `ganherd data prepare` made: counts and labels are known, and no shard is opened yet."""
     index, x, y = shards.load_shards(path)
     if settings.points is not None:
@@ -149,7 +149,7 @@ def _prepared(path: Path, settings: schema.Data) -> Dataset:
     return Dataset(path.name or str(path), *rows, index.labels, 127.5, 127.5, tuple(notes), holdout=holdout)
 
 
-def _read(settings: schema.Data) -> tuple[Raw, str]:
+def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
     name = settings.source
     if name == "digits":
         return _digits(), name
@@ -163,7 +163,7 @@ def _read(settings: schema.Data) -> tuple[Raw, str]:
             raise missing(name)
         try:
             raw = _read_path(path, settings, mapped=True)  # what lies in the data folder stays as it is
-        except files_by_format.Unreadable as error:
+        except files_by_format.UnreadableFile as error:
             again = f"remove it, and `ganherd data get {NAMED[name].made_of or name}` fetches it anew"
             raise UserError(f"{str(error).rstrip('.')}; {again}.") from None
         if name in STACKED:
@@ -185,7 +185,7 @@ def _read(settings: schema.Data) -> tuple[Raw, str]:
     return _read_path(path, settings), path.name or str(path)
 
 
-def _read_path(path: Path, settings: schema.Data, mapped: bool = False) -> Raw:
+def _read_path(path: Path, settings: schema.DataConfig, mapped: bool = False) -> RawData:
     name = path.name.lower()
     if path.is_dir():
         if files_by_format.is_idx(path):
@@ -208,15 +208,15 @@ def _read_path(path: Path, settings: schema.Data, mapped: bool = False) -> Raw:
     )
 
 
-def _digits() -> Raw:
+def _digits() -> RawData:
     from sklearn.datasets import load_digits  # here, because importing it takes a second
 
     found = load_digits()
     x = np.rint(found.images * (255 / 16)).astype(np.uint8)  # 0 … 16 to 0 … 255
-    return Raw(x, found.target, labels=tuple("0123456789"))
+    return RawData(x, found.target, labels=tuple("0123456789"))
 
 
-def _resize(data: Tidy, size: int) -> Tidy:
+def _resize(data: TidyData, size: int) -> TidyData:
     if data.x.shape[2:] == (size, size):
         return data
     before = " × ".join(str(n) for n in data.x.shape[2:])
@@ -225,7 +225,7 @@ def _resize(data: Tidy, size: int) -> Tidy:
     return replace(data, x=resized(data.x, size), x_test=x_test, notes=(*data.notes, note))
 
 
-def _keep(data: Tidy, points: int, name: str) -> Tidy:
+def _keep(data: TidyData, points: int, name: str) -> TidyData:
     if points > len(data.x):
         raise UserError(f"data.points is {points:,}, but {name} has {len(data.x):,} training points; ask for fewer.")
     rows = np.sort(shuffle(len(data.x), "points")[:points])

@@ -16,7 +16,7 @@ from ganherd.util.errors import counted
 __all__ = ["contact_sheet", "describe", "get", "inspect", "list_sources", "text"]
 
 
-def inspect(settings: schema.Data) -> dict[str, Any]:
+def inspect(settings: schema.DataConfig) -> dict[str, Any]:
     """Load the data that a recipe names and describe it.
 
     >>> inspect(recipe.Data(source="ring8", points=80))["classes"][0]

@@ -26,7 +26,7 @@ class Partition:
 
 
 def partition(
-    dataset: Dataset, settings: schema.Data, members: int | None, batch: int, seed: int, together: int = 1
+    dataset: Dataset, settings: schema.DataConfig, members: int | None, batch: int, seed: int, together: int = 1
 ) -> Partition:
     """The rows of one replica's members; `seed` matters to diets only, which so many neighbours share."""
     notes: list[str] = []

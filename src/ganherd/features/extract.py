@@ -14,11 +14,11 @@ from torch import Tensor
 from ganherd.features.moments import Moments, moments
 from ganherd.features.networks import Network
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Clock, Progress
+from ganherd.util.time_left import Progress, TimeLeft
 
 
 @dataclass(frozen=True)
-class Features:
+class ExtractedFeatures:
     """What a network says of n samples, with the label and the member of each."""
 
     x: Tensor  # float32 [n, d], on the device that statistics are computed on
@@ -37,12 +37,12 @@ class Features:
     def moments(self) -> Moments:
         return moments(self.x)
 
-    def rows(self, index: np.ndarray) -> Features:
+    def rows(self, index: np.ndarray) -> ExtractedFeatures:
         """Some of them, by mask or by number."""
         where = np.flatnonzero(index) if index.dtype == bool else index
         at = torch.from_numpy(where).to(self.x.device)
         logits = None if self.logits is None else self.logits[at]
-        return Features(self.x[at], logits, self.y[where], self.member[where])
+        return ExtractedFeatures(self.x[at], logits, self.y[where], self.member[where])
 
 
 def best_device() -> torch.device:
@@ -66,7 +66,7 @@ def extract(
     """(features [n, d], logits [n, k] or None); `fast` allows TF32 on a GPU. `name_row` names a row that came out NaN."""
     device = device or best_device()
     module = network.module.to(device)
-    tell = Clock(progress, f"features of {what}", len(x))
+    tell = TimeLeft(progress, f"features of {what}", len(x))
     if progress and len(x):
         progress(f"features of {len(x):,} {what} ({network.name})")
     parts: list[tuple[Tensor, Tensor | None]] = []

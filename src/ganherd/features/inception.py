@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.features.material import LeftOut
+from ganherd.features.material import MetricSkipped
 from ganherd.recipe.trust import INCEPTION, read_script
 from ganherd.util.errors import UserError
 from ganherd.util.paths import data_home
@@ -79,7 +79,7 @@ def load(
     """Return a network, its name and its sha256; `stated`: the sha256 that the file must have."""
     place = path or find()
     if place is None:
-        raise LeftOut(
+        raise MetricSkipped(
             f"the network inception is not on this machine: put it at {data_home() / FILE}, or "
             f"give its path with --network (it is {SOURCE}, sha256 {INCEPTION[:12]}…)"
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.features.material import LeftOut
+from ganherd.features.material import MetricSkipped
 from ganherd.util.errors import UserError
 
 FILE = "lipizzaner_mnist_cnn.npz"
@@ -45,7 +45,7 @@ def load(path: Path | None) -> tuple[LipizzanerNet, str]:
     if not place.is_file():
         if path is not None:
             raise UserError(f"there is no file {path}: give the .npz with the weights of lipizzaner-mnist.")
-        raise LeftOut(
+        raise MetricSkipped(
             f"the network lipizzaner-mnist is not on this machine: put its weights at {place}, or give them with --network FILE.npz"
         )
     net = LipizzanerNet()

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Clock, Progress
+from ganherd.util.time_left import Progress, TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.features.classifier import Classifier
-    from ganherd.features.extract import Features
-    from ganherd.features.real_features import Reference
+    from ganherd.features.extract import ExtractedFeatures
+    from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
 EACH = 256  # samples of every member, at least, where members are scored one by one
 
 
-class LeftOut(Exception):
+class MetricSkipped(Exception):
     """A metric cannot be measured here, for this reason; the others can."""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnSamples:
     """Samples in the data's own units with the label each was asked for (-1: none) and the member it came from."""
 
     x: np.ndarray  # uint8 [n, C, H, W] or float32 [n, 2]
@@ -37,7 +37,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Neighbourhood:
+class ScoredNeighbourhood:
     """Members that are one mixture together, as a cell of a grid and its neighbours; without weights: equally."""
 
     members: Sequence[int]
@@ -55,16 +55,16 @@ class Annealing:
 
 
 @dataclass(frozen=True)
-class Material:
+class ScoringContext:
     mixture: Mixture
     dataset: Dataset
     samples: int
     seed: int = 0
     replica: int = 0
     progress: Progress | None = None
-    against: Reference | None = None  # the real features; None: those of the network that is cheap everywhere
+    against: RealFeatures | None = None  # the real features; None: those of the network that is cheap everywhere
     per: str | None = None  # "class", "member" or "neighbourhood": scores of each besides
-    neighbourhoods: Sequence[Neighbourhood] | None = None
+    neighbourhoods: Sequence[ScoredNeighbourhood] | None = None
     annealing: Annealing = Annealing()
 
     def __post_init__(self) -> None:
@@ -97,21 +97,21 @@ class Material:
         return bool(getattr(self.mixture, "takes_label", False))
 
     @cached_property
-    def asked(self) -> Drawn:
+    def asked(self) -> DrawnSamples:
         """Samples with every label asked for equally often (the first labels once more, where it does not divide)."""
         if not self.has_generators:
             known = self.free.y >= 0  # the set is what it is; what has no label was not asked for
-            return Drawn(self.free.x[known], self.free.y[known], self.free.member[known])
+            return DrawnSamples(self.free.x[known], self.free.y[known], self.free.member[known])
         label_of = np.asarray(self.mixture.label_of)
         asked = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
         share, rest = divmod(self.samples, len(asked))
         self.tell(f"drawing {self.samples:,} samples, {len(asked)} labels equally")
         counts = {int(k): share + (i < rest) for i, k in enumerate(asked)}
         parts = [self._draw(n, k) for k, n in counts.items() if n > 0]
-        return Drawn(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+        return DrawnSamples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
 
     @cached_property
-    def free(self) -> Drawn:
+    def free(self) -> DrawnSamples:
         """Samples as the mixture draws them by itself."""
         self.tell(f"drawing {self.samples:,} samples")
         return self._draw(self.samples, None)
@@ -123,19 +123,19 @@ class Material:
         return classifier_for(self.dataset, progress=self.progress)
 
     @cached_property
-    def reference(self) -> Reference:
+    def reference(self) -> RealFeatures:
         """The real data as the network of the feature scores sees it."""
-        from ganherd.features.real_features import Reference
+        from ganherd.features.real_features import RealFeatures
 
-        return self.against or Reference(self.dataset, progress=self.progress)
+        return self.against or RealFeatures(self.dataset, progress=self.progress)
 
     @cached_property
-    def features(self) -> Features:
+    def features(self) -> ExtractedFeatures:
         """What the network says of the free samples: one pass for the mixture and for every class."""
         return self.reference.of(self.free)
 
     @cached_property
-    def by_member(self) -> Drawn:
+    def by_member(self) -> DrawnSamples:
         """Samples of every member, equally many: the free ones where those are enough, or drawn for it."""
         members = len(self.mixture.label_of)
         weights = self.weights
@@ -143,17 +143,17 @@ class Material:
         if counts.min() >= min(EACH, self.samples):
             return self.free
         each = max(-(-self.samples // members), min(EACH, self.samples))
-        clock = Clock(self.progress, f"drawing {each:,} samples of each member", members)
+        clock = TimeLeft(self.progress, f"drawing {each:,} samples of each member", members)
         self.tell(f"drawing {each:,} samples of each of {members:,} members")
         parts = []
         for m in range(members):
             clock.at(m)
             alone = dataclasses.replace(self, mixture=dataclasses.replace(self.mixture, weights=np.eye(members)[m]))
             parts.append(alone._draw(each, None, quiet=True))
-        return Drawn(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+        return DrawnSamples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
 
     @cached_property
-    def member_features(self) -> Features:
+    def member_features(self) -> ExtractedFeatures:
         """What the network says of those: one pass for all members."""
         return self.features if self.by_member is self.free else self.reference.of(self.by_member)
 
@@ -186,9 +186,9 @@ class Material:
         if self.progress:
             self.progress(line)
 
-    def _draw(self, n: int, label: int | None, quiet: bool = False) -> Drawn:
+    def _draw(self, n: int, label: int | None, quiet: bool = False) -> DrawnSamples:
         if self.has_generators:
-            clock = Clock(None if quiet else self.progress, "drawing samples", n)
+            clock = TimeLeft(None if quiet else self.progress, "drawing samples", n)
             drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
             if len(drawn.x) != n:
                 raise RuntimeError(f"{n} samples were asked for and {len(drawn.x)} came")
@@ -204,4 +204,4 @@ class Material:
                     "resume the run from an earlier checkpoint, or leave that member out"
                 )
         y = np.asarray(drawn.y) if label is None else np.full(len(x), label, np.int64)
-        return Drawn(x, y, member)
+        return DrawnSamples(x, y, member)

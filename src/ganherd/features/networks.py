@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.features.material import LeftOut
+from ganherd.features.material import MetricSkipped
 from ganherd.recipe.trust import script_of
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress
@@ -151,7 +151,7 @@ def _inception(path: Path | None, stated: str, head: Path | None, dataset: Datas
 
     # a file that is not there is the first thing to say
     if (not dataset.is_image or dataset.shape[0] not in (1, 3)) and (path is None or path.is_file()):
-        raise LeftOut("the network inception looks at grey or RGB images, and this is other data")
+        raise MetricSkipped("the network inception looks at grey or RGB images, and this is other data")
     module, name, digest = inception.load(path, head, stated, trust_code)
     resizing = inception.RESIZING + (", grey repeated to RGB" if dataset.shape[0] == 1 else "")
     batch = 250 if torch.cuda.is_available() else 32
@@ -162,7 +162,7 @@ def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
     from ganherd.features import lipizzaner
 
     if tuple(dataset.shape) != (1, 28, 28) and (path is None or path.is_file()):
-        raise LeftOut("the network lipizzaner-mnist looks at grey images of 28 × 28, and this is other data")
+        raise MetricSkipped("the network lipizzaner-mnist looks at grey images of 28 × 28, and this is other data")
     module, digest = lipizzaner.load(path)
     return Network("lipizzaner-mnist", module, lipizzaner.RESIZING, digest)
 
@@ -171,7 +171,7 @@ def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
     from ganherd.features.classifier import classifier_for
 
     if len(dataset.labels) < 2:
-        raise LeftOut("the network classifier is trained on the data's labels, and there are none to tell apart")
+        raise MetricSkipped("the network classifier is trained on the data's labels, and there are none to tell apart")
     judge = classifier_for(dataset, progress=progress)
     module = Penultimate(judge.net, judge.offset, judge.scale)
     accuracy, name = judge.held_out_accuracy, f"classifier ({judge.name})"
@@ -191,7 +191,7 @@ def _own(name: str, dataset: Dataset, trust_code: bool) -> Network:
     from ganherd.recipe import schema
 
     try:  # a score's network is built as a discriminator is: from shape and classes, if it asks for them
-        net = schema.Net(name=name)
+        net = schema.NetConfig(name=name)
         module = nets.build_discriminator(net, dataset.shape, len(dataset.labels), trust_code=trust_code)
     except UserError as error:
         raise UserError(str(error).replace("the discriminator", "the network", 1)) from error

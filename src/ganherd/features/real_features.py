@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache, networks
-from ganherd.features.extract import Features, best_device, extract, precision
-from ganherd.features.material import Drawn
+from ganherd.features.extract import ExtractedFeatures, best_device, extract, precision
+from ganherd.features.material import DrawnSamples
 from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
 from ganherd.util.time_left import Progress
@@ -26,7 +26,7 @@ VERSION = 1  # part of the cache's key: raise it when features of the same netwo
 
 
 @dataclass(frozen=True)
-class Reference:
+class RealFeatures:
     """The real data, the network that looks at it, and its features. Shared by all replicas and metrics."""
 
     dataset: Dataset
@@ -50,21 +50,21 @@ class Reference:
         return np.sort(shuffle(n, "real rows of a score")[: self.limit])
 
     @cached_property
-    def real(self) -> Features:
+    def real(self) -> ExtractedFeatures:
         """The features of the real rows, from the cache where they were computed before."""
         y, device = self.dataset.y[self.rows], best_device()
         nobody = np.full(len(y), -1, np.int64)
         path = cache.path_of("features", self._key)
         if self.network.digest and (found := cache.read(path, self._key)):
             features, logits = found[0]["features"], found[0].get("logits")
-            return Features(features.to(device), None if logits is None else logits.to(device), y, nobody)
+            return ExtractedFeatures(features.to(device), None if logits is None else logits.to(device), y, nobody)
         is_all = len(self.rows) == len(self.dataset.x)
         x = self.dataset.x if is_all else self.dataset.x[self.rows]  # all rows are not copied
         features, logits = extract(self.network, x, self.progress, f"real samples of {self.dataset.name}")
         if self.network.digest:
             tensors = {"features": features.cpu()} | ({} if logits is None else {"logits": logits.cpu()})
             cache.write(path, self._key, tensors, self._facts)
-        return Features(features, logits, y, nobody)
+        return ExtractedFeatures(features, logits, y, nobody)
 
     @cached_property
     def summary(self) -> tuple[Moments, Tensor | None]:
@@ -106,7 +106,7 @@ class Reference:
         facts = {"data": self.dataset.name, "network": network.name, "resizing": network.resizing}
         return {**facts, "samples": len(self.rows)}
 
-    def real_of(self, classes: tuple[int, ...]) -> Features:
+    def real_of(self, classes: tuple[int, ...]) -> ExtractedFeatures:
         """The features of some classes; of all the data where none is named."""
         if not classes:
             return self.real
@@ -115,19 +115,19 @@ class Reference:
         return self._by_class[classes]
 
     @cached_property
-    def _by_class(self) -> dict[tuple[int, ...], Features]:
+    def _by_class(self) -> dict[tuple[int, ...], ExtractedFeatures]:
         return {}
 
-    def of(self, drawn: Drawn, what: str = "samples") -> Features:
+    def of(self, drawn: DrawnSamples, what: str = "samples") -> ExtractedFeatures:
         """The features of generated samples; one that is NaN names its member."""
 
         def name_row(row: int) -> str:
             return f"a sample of member {drawn.member[row]}" if drawn.member[row] >= 0 else f"{what}, number {row}"
 
         features, logits = extract(self.network, drawn.x, self.progress, what, name_row)
-        return Features(features, logits, drawn.y, drawn.member)
+        return ExtractedFeatures(features, logits, drawn.y, drawn.member)
 
-    def beside(self, features: Features) -> dict[str, Any]:
+    def beside(self, features: ExtractedFeatures) -> dict[str, Any]:
         """What stands beside every number that this reference gives."""
         facts = {
             "samples": len(features),

@@ -38,7 +38,7 @@ def own_module(template: nn.Module, tensors: Tensors) -> nn.Module:
     return module.eval()
 
 
-class Evaluated:
+class EvaluationCall:
     """A net in evaluation mode, for any member."""
 
     def __init__(self, template: nn.Module) -> None:

@@ -218,7 +218,7 @@ class _Draw(torch.autograd.Function):
         return _Draw._rows(member_key.movedim(in_dims[0], 0), *rest), 0
 
 
-class Calls:
+class DrawCounter:
     """Numbers the draws of one call of a module, in the order in which it makes them."""
 
     def __init__(self) -> None:
@@ -232,10 +232,10 @@ class Calls:
 class MemberRandomness(TorchFunctionMode):
     """While it is on, dropout and `randn`, `rand`, … inside a plain module draw from the member's own stream."""
 
-    def __init__(self, member_key: Tensor, calls: Calls | None = None) -> None:
+    def __init__(self, member_key: Tensor, calls: DrawCounter | None = None) -> None:
         super().__init__()
         self._key = member_key  # a scalar, batched over the members under vmap
-        self._calls = calls or Calls()
+        self._calls = calls or DrawCounter()
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
         return _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)

@@ -27,7 +27,7 @@ ROWS = ("params", "adam.m", "adam.v", "ema")
 _SHORT = 4096  # numbers of a member in one tensor that are sooner copied than summed by themselves
 
 
-class Rows(Protocol):
+class NamedRows(Protocol):
     """How rows of members read under the names of their nets' parameters; the members' slots say which net is whose."""
 
     def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]: ...
@@ -37,7 +37,7 @@ class Rows(Protocol):
     def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor: ...
 
 
-class Habits(NamedTuple):
+class ModuleTraits(NamedTuple):
     """What a module was seen to do, which the engines must know."""
 
     left_behind: tuple[tuple[str, str], ...]  # layers and their attributes that a forward pass changes
@@ -54,7 +54,7 @@ class Blueprint:
         refuse_other_numbers(module)
         # parameter -> whether it is trained: one with requires_grad_(False) keeps the numbers that it has
         self.learns = {name: p.requires_grad for name, p in parameters.items()}
-        self.habits = Habits((), why_alone(module))
+        self.habits = ModuleTraits((), why_alone(module))
         self.shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         self.sizes = [p.numel() for p in parameters.values()]
         self.size = sum(self.sizes)
@@ -65,9 +65,9 @@ class Blueprint:
         of_norms = {id(p) for layer in norms for p in layer.parameters(recurse=False)}
         self.normalising = [id(p) in of_norms for p in parameters.values()]  # gain and shift of batch norm
 
-    def adopt(self, habits: Habits) -> None:
+    def adopt(self, habits: ModuleTraits) -> None:
         """Takes over what was learned of the module by trying it out."""
-        self.habits = Habits(habits.left_behind, self.habits.alone or habits.alone)
+        self.habits = ModuleTraits(habits.left_behind, self.habits.alone or habits.alone)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [N, P] as named parameters [N, …]; one split, so that its gradient is one concatenation."""
@@ -265,7 +265,7 @@ def _sums(values: Sequence[Tensor]) -> Tensor:
     return torch.stack([*plain, *(value.sum(1) for value in long)])
 
 
-def named(nets: Mapping[str, Rows], state: State) -> dict[str, Tensor]:
+def named(nets: Mapping[str, NamedRows], state: State) -> dict[str, Tensor]:
     """The state under the modules' own parameter names, as it is written to files."""
     slots = state["set.slot"].tolist()
     out: dict[str, Tensor] = {}
@@ -278,7 +278,7 @@ def named(nets: Mapping[str, Rows], state: State) -> dict[str, Tensor]:
     return out
 
 
-def unnamed(nets: Mapping[str, Rows], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
+def unnamed(nets: Mapping[str, NamedRows], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
     """The reverse of `named`, for the state names asked for."""
     slots = tensors["set.slot"].tolist()
     state: State = {}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ganherd.data.arrays import Array
-from ganherd.data.shards.shards import Rows
+from ganherd.data.shards.shards import ShardRows
 from ganherd.herd.feed import Feed
 from ganherd.util.memory import available_memory
 
@@ -26,7 +26,7 @@ _WORTH = 1 << 18  # bytes below which a second thread does not pay
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class OffDeviceData:
     """What may be asked of `feed.x` where its rows are not on the device; rows come through `gather` alone."""
 
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ class StreamFeed(Feed):
 
     def __init__(
         self,
-        x: Rows | Array,  # [n, …]
+        x: ShardRows | Array,  # [n, …]
         y: np.ndarray,  # [n] int64
         index: np.ndarray,  # [N, n_max] rows of x for each member
         count: np.ndarray,  # [N] how many of them are its own
@@ -80,7 +80,7 @@ class StreamFeed(Feed):
         ahead: int = AHEAD,
         most: int = MOST,
     ) -> None:
-        elsewhere = Elsewhere(x.shape, device, x.dtype.itemsize)
+        elsewhere = OffDeviceData(x.shape, device, x.dtype.itemsize)
         super().__init__(cast(Tensor, elsewhere), torch.from_numpy(y), index, count, batch, offset, scale, dtype)
         self._rows, self._device, self._ahead, self._most = x, device, ahead, most
         self._row_bytes = x.dtype.itemsize * int(np.prod(x.shape[1:]))
@@ -166,7 +166,7 @@ class StreamFeed(Feed):
         return x.unflatten(0, rows.shape), (y.pin_memory() if pin else y).unflatten(0, rows.shape)
 
     def _copy(self, rows: np.ndarray, out: np.ndarray) -> None:
-        if isinstance(self._rows, Rows):
+        if isinstance(self._rows, ShardRows):
             self._rows.read(rows, out)
         else:
             np.take(self._rows, rows, axis=0, out=out, mode="clip")  # `raise` would copy twice; all rows are there
@@ -195,7 +195,7 @@ def make_feed(
     """
     room = _half_of_free(device) if room is None else room
     row = x.dtype.itemsize * int(np.prod(x.shape[1:]))
-    if not isinstance(x, Rows):
+    if not isinstance(x, ShardRows):
         if len(x) * row > room and device.type != "cpu":
             return StreamFeed(x, y, index, count, batch, offset, scale, dtype, device)
         return Feed(_on(x, device), _on(y, device), index, count, batch, offset, scale, dtype)

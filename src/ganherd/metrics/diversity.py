@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.features.material import Material
+from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
 
@@ -71,7 +71,7 @@ def _classes(
     return [(name, y == k, data_y == k) for k, name in enumerate(labels) if (y == k).any()]
 
 
-def measure(material: Material) -> dict[str, Any]:
+def measure(material: ScoringContext) -> dict[str, Any]:
     samples, dataset = (material.asked if material.has_labels else material.free), material.dataset
     per_class = diversity(samples.x, samples.y, dataset.x, dataset.y, dataset.labels)
     known = {name: v for name, v in per_class.items() if v is not None}
@@ -96,7 +96,7 @@ def measure(material: Material) -> dict[str, Any]:
     return out | _in_groups(material)
 
 
-def _in_groups(material: Material) -> dict[str, Any]:
+def _in_groups(material: ScoringContext) -> dict[str, Any]:
     """Of every member or neighbourhood against the classes it stands for; those of the classes are there already."""
     if material.per is None:
         return {}

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ganherd.features.extract import Features
-from ganherd.features.material import Material
+from ganherd.features.extract import ExtractedFeatures
+from ganherd.features.material import ScoringContext
 from ganherd.features.moments import Moments, moments
-from ganherd.metrics.groups import Group, by_class, entries, wanted_groups
+from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
 from ganherd.util.errors import few
 from ganherd.util.time_left import Progress, timed
@@ -76,7 +76,7 @@ def _root(cov: Tensor) -> Tensor:
     return (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
 
 
-def of_groups(groups: list[Group], progress: Progress | None = None) -> list[tuple[float, float | None]]:
+def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> list[tuple[float, float | None]]:
     """(distance, standard error) of each group; no error where a covariance is singular."""
     found: list[tuple[float, float | None]] = []
     for group in timed(groups, progress, "Fréchet distances"):
@@ -93,10 +93,10 @@ def interval(value: float, error: float | None) -> dict[str, Any]:
     return {"interval": intervals.around(value, error, "infinitesimal bootstrap")}
 
 
-def measure_fid(material: Material) -> dict[str, Any]:
+def measure_fid(material: ScoringContext) -> dict[str, Any]:
     fake, reference = material.features, material.reference
     real = reference.real
-    [(value, error)] = of_groups([Group("all", fake, real)])
+    [(value, error)] = of_groups([FeatureGroup("all", fake, real)])
     out = {"value": value, **reference.beside(fake), **interval(value, error)}
     if material.per:
         groups = wanted_groups(material)
@@ -106,7 +106,7 @@ def measure_fid(material: Material) -> dict[str, Any]:
     return out
 
 
-def measure_ifid(material: Material) -> dict[str, Any]:
+def measure_ifid(material: ScoringContext) -> dict[str, Any]:
     fake, reference = material.features, material.reference
     groups = by_class(material, fake)
     out: dict[str, Any] = {"value": None, **reference.beside(fake)}
@@ -138,7 +138,7 @@ def measure_ifid(material: Material) -> dict[str, Any]:
     return out
 
 
-def _without_covariance(groups: list[Group]) -> str:
+def _without_covariance(groups: list[FeatureGroup]) -> str:
     """Say which classes have fewer than two real or generated samples, and what helps; empty if none has."""
     real = [group.name for group in groups if len(group.real) < 2]
     fake = [group.name for group in groups if len(group.fake) < 2]
@@ -150,7 +150,7 @@ def _without_covariance(groups: list[Group]) -> str:
     return "; ".join(out)
 
 
-def _too_few(fake: Features, real: Features) -> str:
+def _too_few(fake: ExtractedFeatures, real: ExtractedFeatures) -> str:
     fewest, d = min(len(fake), len(real)), fake.dimension
     if fewest <= d:
         return (

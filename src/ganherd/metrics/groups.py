@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ganherd.features.material import Drawn, Material, Neighbourhood
+from ganherd.features.material import DrawnSamples, ScoredNeighbourhood, ScoringContext
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
-    from ganherd.features.extract import Features
+    from ganherd.features.extract import ExtractedFeatures
 
 KINDS = ("class", "member", "neighbourhood")
 
 
 @dataclass(frozen=True)
-class Rows:
+class SampleGroup:
     """Some of the drawn samples, and the classes of the data that they are held against; none: all of the data."""
 
     name: str
@@ -26,22 +26,22 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Group:
+class FeatureGroup:
     """The same as features."""
 
     name: str
-    fake: Features
-    real: Features
+    fake: ExtractedFeatures
+    real: ExtractedFeatures
 
 
-def of_grid(mixture: Any, replica: int) -> list[Neighbourhood] | None:
+def of_grid(mixture: Any, replica: int) -> list[ScoredNeighbourhood] | None:
     """The neighbourhoods of a replica's cells in their order, with the weights that they have; none without a grid."""
     if (grid := getattr(mixture, "neighbourhoods", None)) is None:
         return None
-    return [Neighbourhood(one.members, one.weights) for one in grid.all if one.replica == replica]
+    return [ScoredNeighbourhood(one.members, one.weights) for one in grid.all if one.replica == replica]
 
 
-def refuse_impossible(per: str | None, material: Material) -> None:
+def refuse_impossible(per: str | None, material: ScoringContext) -> None:
     """One sentence before anything is measured, where --per asks for what is not there."""
     if per not in (None, *KINDS):
         raise UserError(f"--per {per}: choose class, member or neighbourhood.")
@@ -53,7 +53,7 @@ def refuse_impossible(per: str | None, material: Material) -> None:
         _refuse_neighbourhoods(material)
 
 
-def _refuse_neighbourhoods(material: Material) -> None:
+def _refuse_neighbourhoods(material: ScoringContext) -> None:
     members = len(material.mixture.label_of)
     if not material.neighbourhoods:
         raise UserError(
@@ -72,13 +72,13 @@ def _refuse_neighbourhoods(material: Material) -> None:
             raise UserError(f"neighbourhood {number} needs a weight of at least 0 for each member, and not all 0.")
 
 
-def rows_by_member(material: Material, drawn: Drawn) -> list[Rows]:
+def rows_by_member(material: ScoringContext, drawn: DrawnSamples) -> list[SampleGroup]:
     """Every member with its samples, against the data of the class it stands for, or all of it."""
     label_of = [int(k) for k in material.mixture.label_of]
-    return [Rows(str(m), np.flatnonzero(drawn.member == m), _classes([k])) for m, k in enumerate(label_of)]
+    return [SampleGroup(str(m), np.flatnonzero(drawn.member == m), _classes([k])) for m, k in enumerate(label_of)]
 
 
-def rows_by_neighbourhood(material: Material, drawn: Drawn) -> list[Rows]:
+def rows_by_neighbourhood(material: ScoringContext, drawn: DrawnSamples) -> list[SampleGroup]:
     """Every neighbourhood as the mixture of its members, by their weights; of all equally many samples, since a distance
     depends on their number: as many as the one has whose scarcest member makes the fewest."""
     label_of = np.asarray(material.mixture.label_of)
@@ -90,7 +90,7 @@ def rows_by_neighbourhood(material: Material, drawn: Drawn) -> list[Rows]:
     for number, (members, weights) in enumerate(each):
         counts = _counts(weights, total)
         parts = [there[m][:count] for m, count in zip(members, counts.tolist(), strict=True)]
-        out.append(Rows(str(number), np.sort(np.concatenate(parts)), _classes(label_of[list(members)].tolist())))
+        out.append(SampleGroup(str(number), np.sort(np.concatenate(parts)), _classes(label_of[list(members)].tolist())))
     return out
 
 
@@ -107,7 +107,7 @@ def _counts(weights: np.ndarray, total: int) -> np.ndarray:
     return counts
 
 
-def _shares(one: Neighbourhood) -> np.ndarray:
+def _shares(one: ScoredNeighbourhood) -> np.ndarray:
     """float64 [members], sums to 1."""
     weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
     return np.asarray(weights / weights.sum())
@@ -118,38 +118,38 @@ def _classes(labels: list[int]) -> tuple[int, ...]:
     return () if min(labels) < 0 else tuple(sorted(set(labels)))
 
 
-def asked_by_class(material: Material) -> dict[str, Any]:
+def asked_by_class(material: ScoringContext) -> dict[str, Any]:
     """How many samples each class was asked for; what a score by class says beside its values."""
     y, labels = material.asked.y, material.dataset.labels
     counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
     return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
 
 
-def wanted_rows(material: Material) -> tuple[Drawn, list[Rows]]:
+def wanted_rows(material: ScoringContext) -> tuple[DrawnSamples, list[SampleGroup]]:
     """The samples and their groups that scores of members or neighbourhoods ask for: of every member equally many."""
     drawn = material.by_member
     find = rows_by_member if material.per == "member" else rows_by_neighbourhood
     return drawn, [rows for rows in find(material, drawn) if len(rows.index)]
 
 
-def by_class(material: Material, fake: Features) -> list[Group]:
+def by_class(material: ScoringContext, fake: ExtractedFeatures) -> list[FeatureGroup]:
     """Every class of the data with the samples that carry its label, maybe none."""
     reference, labels = material.reference, material.dataset.labels
     present = [k for k in range(len(labels)) if (reference.real.y == k).any()]
-    return [Group(labels[k], fake.rows(fake.y == k), reference.real_of((k,))) for k in present]
+    return [FeatureGroup(labels[k], fake.rows(fake.y == k), reference.real_of((k,))) for k in present]
 
 
-def wanted_groups(material: Material) -> list[Group]:
+def wanted_groups(material: ScoringContext) -> list[FeatureGroup]:
     """The groups that --per asks for, each with at least two samples on both sides."""
     if material.per == "class":
         groups = by_class(material, material.features)
     else:
         fake, (_, rows) = material.member_features, wanted_rows(material)
-        groups = [Group(one.name, fake.rows(one.index), material.reference.real_of(one.classes)) for one in rows]
+        groups = [FeatureGroup(one.name, fake.rows(one.index), material.reference.real_of(one.classes)) for one in rows]
     return [group for group in groups if min(len(group.fake), len(group.real)) >= 2]
 
 
-def entries(per: str, groups: list[Group], values: list[float]) -> dict[str, Any]:
+def entries(per: str, groups: list[FeatureGroup], values: list[float]) -> dict[str, Any]:
     """Values by name, how many samples each had, and the fewest of them."""
     return in_groups(
         per, {g.name: v for g, v in zip(groups, values, strict=True)}, {g.name: len(g.fake) for g in groups}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.features.material import Drawn, Material
+from ganherd.features.material import DrawnSamples, ScoringContext
 from ganherd.metrics.groups import in_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
 
@@ -38,7 +38,7 @@ def expected_by_chance(p: np.ndarray, samples: int) -> float:
     return min(1.0, float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2))
 
 
-def measure(material: Material) -> dict[str, Any]:
+def measure(material: ScoringContext) -> dict[str, Any]:
     labels, judge = material.dataset.labels, _judge(material)
     samples = material.free
     seen = class_histogram(judge.predict(samples), len(labels))
@@ -62,34 +62,34 @@ def measure(material: Material) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Judge:
+class ClassJudge:
     """Who says of which class a sample is."""
 
-    predict: Callable[[Drawn], np.ndarray]
+    predict: Callable[[DrawnSamples], np.ndarray]
     name: str
     resizing: str
     held_out_accuracy: float | None
 
 
-def _judge(material: Material) -> Judge:
+def _judge(material: ScoringContext) -> ClassJudge:
     """The network that was asked for, where it tells the classes of this data; the data's own classifier otherwise."""
     asked = material.against
     if asked is not None and asked.wanted not in (None, "classifier") and not asked.network.as_inception:
         seen = material.features.logits
         if seen is not None and seen.shape[1] == len(material.dataset.labels):
 
-            def predict(drawn: Drawn) -> np.ndarray:
+            def predict(drawn: DrawnSamples) -> np.ndarray:
                 logits = (material.features if drawn is material.free else asked.of(drawn)).logits
                 assert logits is not None
                 return np.asarray(logits.argmax(1).cpu())
 
             network = asked.network
-            return Judge(predict, network.name, network.resizing, network.held_out_accuracy)
+            return ClassJudge(predict, network.name, network.resizing, network.held_out_accuracy)
     own = material.classifier
-    return Judge(lambda drawn: own.predict(drawn.x), own.name, own.resizing, own.held_out_accuracy)
+    return ClassJudge(lambda drawn: own.predict(drawn.x), own.name, own.resizing, own.held_out_accuracy)
 
 
-def _in_groups(material: Material, wanted: np.ndarray, judge: Judge) -> dict[str, Any]:
+def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) -> dict[str, Any]:
     """The distance of every member or neighbourhood from p(y) among the classes that it stands for."""
     if material.per in (None, "class"):
         return {}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache
-from ganherd.features.material import LeftOut, Material
+from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import entries, in_groups, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
 
@@ -42,7 +42,7 @@ def _one(logs: Tensor) -> Tensor:
     return (logs.exp() * (logs - marginal)).nan_to_num(0.0).sum(1).mean().exp()
 
 
-def measure_classifier(material: Material) -> dict[str, Any]:
+def measure_classifier(material: ScoringContext) -> dict[str, Any]:
     """By the network of the other scores if it tells classes apart, else by the classifier of the data."""
     if _tells_classes(material):
         fake = material.features
@@ -54,21 +54,23 @@ def measure_classifier(material: Material) -> dict[str, Any]:
     return _measure(material, torch.from_numpy(judge.logits(x)), beside, judge)
 
 
-def _tells_classes(material: Material) -> bool:
+def _tells_classes(material: ScoringContext) -> bool:
     """Whether the network of the other scores may; Inception's classes are others, and it may be missing."""
     try:
         return not material.reference.network.as_inception
-    except LeftOut:
+    except MetricSkipped:
         return False
 
 
-def measure_inception(material: Material) -> dict[str, Any]:
+def measure_inception(material: ScoringContext) -> dict[str, Any]:
     reference = material.reference
     if not reference.network.as_inception:
-        raise LeftOut(f"the network here is {reference.network.name}: give --network inception and a classifier --head")
+        raise MetricSkipped(
+            f"the network here is {reference.network.name}: give --network inception and a classifier --head"
+        )
     fake = material.features
     if fake.logits is None:
-        raise LeftOut(HEAD)
+        raise MetricSkipped(HEAD)
     beside = reference.beside(fake)
     if reference.head is not None:
         beside["head"] = f"{reference.head.name} (sha256 {cache.digest_of(reference.head)[:12]}…)"
@@ -76,7 +78,7 @@ def measure_inception(material: Material) -> dict[str, Any]:
 
 
 def _measure(
-    material: Material, logits: Tensor, beside: dict[str, Any], judge: Classifier | None = None
+    material: ScoringContext, logits: Tensor, beside: dict[str, Any], judge: Classifier | None = None
 ) -> dict[str, Any]:
     """From the logits of the free samples; `judge`: whose they are, where they are not the network's."""
     n = len(logits)
@@ -95,14 +97,14 @@ def _measure(
     return out
 
 
-def _groups(material: Material) -> dict[str, Any]:
+def _groups(material: ScoringContext) -> dict[str, Any]:
     """Of every class, member or neighbourhood, by the network's logits."""
     groups = [group for group in wanted_groups(material) if group.fake.logits is not None]
     values = [inception_score(group.fake.logits, 1)[0] for group in groups if group.fake.logits is not None]
     return entries(str(material.per), groups, values)
 
 
-def _judged_groups(material: Material, judge: Classifier) -> dict[str, Any]:
+def _judged_groups(material: ScoringContext, judge: Classifier) -> dict[str, Any]:
     """The same by the classifier of the data."""
     if material.per == "class":
         drawn, names = material.free, material.dataset.labels

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
-from ganherd.features.material import Material
-from ganherd.metrics.groups import Group, entries, wanted_groups
+from ganherd.features.material import ScoringContext
+from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
-from ganherd.util.time_left import Clock, Progress, timed
+from ganherd.util.time_left import Progress, TimeLeft, timed
 
 SUBSETS = 100
 SIZE = 1000  # of a subset, as in the paper; smaller where there are fewer than five such
@@ -68,7 +68,7 @@ def kid(
     the samples than to the data, so the spread of that gives the error. The choice of the subsets adds its own.
     """
     size = size or max(2, min(SIZE, min(len(x), len(y)) // PARTS))
-    found, clock = [], Clock(progress, "KID of subsets", subsets)
+    found, clock = [], TimeLeft(progress, "KID of subsets", subsets)
     nearer, times = (torch.zeros(len(x), dtype=torch.float64, device=x.device) for _ in range(2))
     for subset in range(subsets):
         clock.at(subset)
@@ -88,7 +88,7 @@ def kid(
     return Kid(float(values.mean()), float(values.std()), size, float(error))
 
 
-def within(groups: list[Group], seed: int, progress: Progress | None = None) -> list[float]:
+def within(groups: list[FeatureGroup], seed: int, progress: Progress | None = None) -> list[float]:
     """KID of every group, from fewer and smaller subsets than that of the whole."""
     out = []
     for group in timed(groups, progress, "KID of groups"):
@@ -97,7 +97,7 @@ def within(groups: list[Group], seed: int, progress: Progress | None = None) -> 
     return out
 
 
-def measure(material: Material) -> dict[str, Any]:
+def measure(material: ScoringContext) -> dict[str, Any]:
     fake, reference = material.features, material.reference
     real = reference.real
     out = {"value": None, **reference.beside(fake)}

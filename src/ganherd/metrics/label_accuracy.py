@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.features.material import LeftOut, Material
+from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
 
@@ -26,10 +26,10 @@ def label_accuracy(predicted: np.ndarray, asked: np.ndarray, labels: Sequence[st
     return {"value": float(right.mean()), "per_class": per_class}
 
 
-def measure(material: Material) -> dict[str, Any]:
+def measure(material: ScoringContext) -> dict[str, Any]:
     samples, judge = material.asked, material.classifier
     if not len(samples.x):
-        raise LeftOut("no sample carries a label")
+        raise MetricSkipped("no sample carries a label")
     found = label_accuracy(judge.predict(samples.x), samples.y, material.dataset.labels)
     out = {
         **found,
@@ -52,7 +52,7 @@ def measure(material: Material) -> dict[str, Any]:
     return out | _in_groups(material)
 
 
-def _in_groups(material: Material) -> dict[str, Any]:
+def _in_groups(material: ScoringContext) -> dict[str, Any]:
     """Of every class that was asked for, or of every member or neighbourhood that stands for classes."""
     if material.per is None:
         return {}

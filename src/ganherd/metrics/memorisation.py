@@ -19,11 +19,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.data import duplicates
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Clock, Progress
+from ganherd.util.time_left import Progress, TimeLeft
 from ganherd.viz.pictures import FRAME, INK, draw_grid
 
 if TYPE_CHECKING:
-    from ganherd.features.material import Material
+    from ganherd.features.material import ScoringContext
 
 NEXT = 5  # neighbours after the first that a distance is compared with
 BY_CHANCE = 0.05
@@ -33,7 +33,7 @@ FEW_SAMPLES = 100  # below which a share of 5 % is a handful
 
 
 @dataclass(frozen=True)
-class Nearest:
+class NearestRows:
     """The nearest training rows of each row: distances [n, k], rising, and where they are."""
 
     distance: np.ndarray  # float64 [n, k]
@@ -70,7 +70,7 @@ def nearest(
     k: int = 1 + NEXT,
     budget: int = 1 << 27,
     progress: Progress | None = None,
-) -> Nearest:
+) -> NearestRows:
     """The k nearest training rows of every row, by Euclidean distance on the flattened rows; never more than `budget`
     bytes of distances at once.
 
@@ -89,7 +89,7 @@ def nearest(
     take = min(2 * k, len(b))  # some more than wanted: the rough order may err among equals
     at_once = max(1, budget // max(4 * len(b), 16 * take * a.shape[1]))
     distances, indices = [], []
-    clock = Clock(progress, "nearest training rows", len(a))
+    clock = TimeLeft(progress, "nearest training rows", len(a))
     for i in range(0, len(a), at_once):
         clock.at(i)
         part = a[i : i + at_once]
@@ -102,10 +102,10 @@ def nearest(
         order = exact.argsort(1, kind="stable")[:, :k]
         distances.append(np.take_along_axis(exact, order, 1))
         indices.append(np.take_along_axis(near, order, 1))
-    return Nearest(np.concatenate(distances), np.concatenate(indices).astype(np.int64))
+    return NearestRows(np.concatenate(distances), np.concatenate(indices).astype(np.int64))
 
 
-def memorisation(samples: Nearest, held_out: Nearest, training: int) -> Memorisation:
+def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> Memorisation:
     """What the distances say; both sides must have been looked up in the same training rows."""
     n, m = len(samples.distance), len(held_out.distance)
     if not n or m < 2:
@@ -136,7 +136,7 @@ def memorisation(samples: Nearest, held_out: Nearest, training: int) -> Memorisa
     )
 
 
-def measure_arrays(x: np.ndarray, training: np.ndarray, held_out: np.ndarray) -> tuple[Memorisation, Nearest]:
+def measure_arrays(x: np.ndarray, training: np.ndarray, held_out: np.ndarray) -> tuple[Memorisation, NearestRows]:
     """The statistics of samples against training and held-out rows (pixels or features alike), and the neighbours."""
     found = nearest(x, training)
     return memorisation(found, nearest(held_out, training), len(training)), found
@@ -183,13 +183,13 @@ def entry(found: Memorisation, network: str) -> dict[str, Any]:
     return out | ({"warning": found.warning} if found.warning else {})
 
 
-def measure(material: Material) -> dict[str, Any]:
+def measure(material: ScoringContext) -> dict[str, Any]:
     """Memorisation of the free samples, in pixels (or coordinates), against the held-out split."""
-    from ganherd.features.material import LeftOut
+    from ganherd.features.material import MetricSkipped
 
     data = material.dataset
     if len(data.x_test) < 2 or len(data.x) < 2:
-        raise LeftOut(
+        raise MetricSkipped(
             "memorisation is measured against held-out real data, and there is none: score a run, or give data with a "
             "split of its own (an .npz with x_train and x_test)"
         )
@@ -202,7 +202,7 @@ def measure(material: Material) -> dict[str, Any]:
     return out
 
 
-def _in_groups(material: Material, held_out: Nearest) -> dict[str, Any]:
+def _in_groups(material: ScoringContext, held_out: NearestRows) -> dict[str, Any]:
     """The same of every class, member or neighbourhood, where those are asked for."""
     from ganherd.metrics.groups import in_groups, wanted_rows
 
@@ -216,13 +216,13 @@ def _in_groups(material: Material, held_out: Nearest) -> dict[str, Any]:
         index = {one.name: one.index for one in rows}
     near = nearest(drawn.x, material.dataset.x, progress=material.progress)
     n = len(material.dataset.x)
-    each = {name: memorisation(Nearest(near.distance[i], near.index[i]), held_out, n) for name, i in index.items()}
+    each = {name: memorisation(NearestRows(near.distance[i], near.index[i]), held_out, n) for name, i in index.items()}
     counts = {name: one.samples for name, one in each.items()}
     return in_groups(material.per, {name: one.copies for name, one in each.items()}, counts)
 
 
 def draw_neighbours(
-    x: np.ndarray, training: np.ndarray, found: Nearest, rows: int = 10, columns: int = NEXT
+    x: np.ndarray, training: np.ndarray, found: NearestRows, rows: int = 10, columns: int = NEXT
 ) -> Image.Image:
     """The samples that most look like copies, each beside its nearest training images; uint8 [n, C, H, W]."""
     chosen = found.relative.argsort(kind="stable")[:rows]

@@ -21,7 +21,7 @@ from ganherd.util.time_left import Progress, timed
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
-    from ganherd.features.material import Material
+    from ganherd.features.material import ScoringContext
     from ganherd.mixture.mixture import Mixture
 
 POINTS = 2500  # of the protocol; fewer points capture fewer modes by chance alone
@@ -101,9 +101,9 @@ def modes_of(dataset: Dataset) -> Modes:
         raise UserError(f"mode coverage needs 2-D points with known modes, and {dataset.name} has none.")
     if dataset.name == "r15":
         from ganherd.data.dataset import load
-        from ganherd.recipe.schema import Data
+        from ganherd.recipe.schema import DataConfig
 
-        dataset = load(Data(source="r15"))
+        dataset = load(DataConfig(source="r15"))
     x, y = np.concatenate([dataset.x, dataset.x_test]), np.concatenate([dataset.y, dataset.y_test])
     about = f"{len(np.unique(y[y >= 0]))} clusters of {dataset.name}, from the labels of {len(x):,} points"
     return labelled_modes(x, y, about)
@@ -204,14 +204,14 @@ def entry(found: Coverage, modes: Modes, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def measure(material: Material) -> dict[str, Any]:
+def measure(material: ScoringContext) -> dict[str, Any]:
     """The mixture's coverage and each member's, from as many points as the protocol has, however many are asked for."""
-    from ganherd.features.material import LeftOut
+    from ganherd.features.material import MetricSkipped
 
     try:
         modes = modes_of(material.dataset)
     except UserError as why:
-        raise LeftOut(str(why)) from why
+        raise MetricSkipped(str(why)) from why
     if not material.has_generators:
         out = entry(coverage(material.free.x, modes), modes, material.seed)
         if out["samples"] < POINTS:
@@ -233,7 +233,7 @@ def measure(material: Material) -> dict[str, Any]:
     }
 
 
-def _of_neighbourhoods(material: Material, modes: Modes) -> dict[str, Any]:
+def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> dict[str, Any]:
     """The coverage of every neighbourhood's own mixture, from as many points again."""
     from ganherd.metrics.groups import in_groups
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
-from ganherd.features.extract import Features
-from ganherd.features.material import LeftOut, Material
-from ganherd.metrics.groups import Group, entries, wanted_groups
+from ganherd.features.extract import ExtractedFeatures
+from ganherd.features.material import MetricSkipped, ScoringContext
+from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals, redraws
-from ganherd.util.time_left import Clock, Progress, timed
+from ganherd.util.time_left import Progress, TimeLeft, timed
 
 NEIGHBOURS = 5
 MOST = 10_000  # samples and data: the number that these scores are commonly given for
@@ -28,7 +28,7 @@ NAMES = ("precision", "recall", "density", "coverage")
 
 
 @dataclass(frozen=True)
-class Found:
+class PrdcScores:
     """The four scores of some samples."""
 
     each: dict[str, np.ndarray]  # float64: by score the values whose mean it is, of the samples [n] or of the data [m]
@@ -38,7 +38,7 @@ class Found:
         return float(self.each[name].mean())
 
 
-def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | None = None) -> Found:
+def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | None = None) -> PrdcScores:
     """Measure samples [n, d] against data [m, d].
 
     >>> x = torch.arange(20.0)[:, None]
@@ -46,7 +46,7 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
     1.0
     """
     real, fake = real.double(), fake.double()
-    clock = Clock(progress, "neighbourhoods", 3)  # three passes that take about as long
+    clock = TimeLeft(progress, "neighbourhoods", 3)  # three passes that take about as long
     real_radius = radius_of(real, k)
     clock.at(1)
     near = redraws.nearest(fake, k)
@@ -66,7 +66,7 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
         "coverage": (torch.cat(nearest) < real_radius).double(),
     }
     counts = {"recall": recalled, "coverage": covered}
-    return Found({name: values.cpu().numpy() for name, values in each.items()}, counts)
+    return PrdcScores({name: values.cpu().numpy() for name, values in each.items()}, counts)
 
 
 def radius_of(x: Tensor, k: int) -> Tensor:
@@ -74,35 +74,37 @@ def radius_of(x: Tensor, k: int) -> Tensor:
     return torch.cat([torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in x.split(CHUNK)])
 
 
-def equally_many(fake: Features, real: Features, seed: int) -> tuple[Features, Features]:
+def equally_many(
+    fake: ExtractedFeatures, real: ExtractedFeatures, seed: int
+) -> tuple[ExtractedFeatures, ExtractedFeatures]:
     """As many of the one as of the other, at most 10,000: balls of a larger set are smaller, which would tilt recall."""
     n = min(len(fake), len(real), MOST)
     return some(fake, n, "prdc fake", seed), some(real, n, "prdc real")
 
 
-def some(features: Features, n: int, purpose: str, seed: int = 0) -> Features:
+def some(features: ExtractedFeatures, n: int, purpose: str, seed: int = 0) -> ExtractedFeatures:
     """So many of them, always the same for a purpose and a seed; all where there are no more."""
     return features if n >= len(features) else features.rows(np.sort(shuffle(len(features), purpose, seed)[:n]))
 
 
-def _measured(material: Material) -> tuple[Features, Found]:
+def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
     """The samples that were looked at, and all four scores of them, kept for the other three."""
     kept = material.kept
     if "prdc" not in kept:
         fake, real = equally_many(material.features, material.reference.real, material.seed)
         if len(fake) <= NEIGHBOURS:
-            raise LeftOut(f"it needs more than {NEIGHBOURS} samples and data: ask for more")
+            raise MetricSkipped(f"it needs more than {NEIGHBOURS} samples and data: ask for more")
         kept["prdc"] = (fake, prdc(real.x, fake.x, progress=material.progress))
-    found: tuple[Features, Found] = kept["prdc"]
+    found: tuple[ExtractedFeatures, PrdcScores] = kept["prdc"]
     return found
 
 
-def _in_groups(material: Material) -> dict[str, Any]:
+def _in_groups(material: ScoringContext) -> dict[str, Any]:
     """All four of every group, kept for the other three."""
     kept = material.kept
     if "prdc groups" not in kept:
         pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
-        groups = [Group(name, fake, real) for name, (fake, real) in pairs.items() if len(fake) > NEIGHBOURS]
+        groups = [FeatureGroup(name, fake, real) for name, (fake, real) in pairs.items() if len(fake) > NEIGHBOURS]
         found = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
         means = {name: [one.value(name) for one in found] for name in NAMES}
         kept["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
@@ -110,7 +112,7 @@ def _in_groups(material: Material) -> dict[str, Any]:
     return out
 
 
-def interval_of(name: str, found: Found, seed: int) -> dict[str, Any] | None:
+def interval_of(name: str, found: PrdcScores, seed: int) -> dict[str, Any] | None:
     """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
     value, n = found.value(name), len(found.each["precision"])
     if name == "precision":  # samples are in or out independently of each other
@@ -121,8 +123,8 @@ def interval_of(name: str, found: Found, seed: int) -> dict[str, Any] | None:
     return intervals.share_with_error(value, found.counts[name].error(seed), n / NEIGHBOURS, n, how)
 
 
-def _measure(name: str) -> Callable[[Material], dict[str, Any]]:
-    def measure(material: Material) -> dict[str, Any]:
+def _measure(name: str) -> Callable[[ScoringContext], dict[str, Any]]:
+    def measure(material: ScoringContext) -> dict[str, Any]:
         fake, found = _measured(material)
         facts = {**material.reference.beside(fake), "real_samples": len(fake), "neighbours": NEIGHBOURS}
         out = {"value": found.value(name), **facts}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ganherd.data.readers.stacked_mnist import STACKED
-from ganherd.features.material import Material
+from ganherd.features.material import ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.util.errors import UserError
 
@@ -19,7 +19,7 @@ from ganherd.util.errors import UserError
 class Metric:
     """A metric by what measures it, one line about it, and what it cannot do without."""
 
-    measure: Callable[[Material], dict[str, Any]]
+    measure: Callable[[ScoringContext], dict[str, Any]]
     about: str
     best: float  # the value of a perfect mixture; inf: there is no highest
     direction: Literal["lower", "higher", "nearest"]  # what is better; nearest: to `best`, from either side
@@ -49,7 +49,7 @@ class Metric:
         return f"{self.best:g} is best" if self.direction == "nearest" else f"{self.direction} is better"
 
 
-def late(where: str) -> Callable[[Material], dict[str, Any]]:
+def late(where: str) -> Callable[[ScoringContext], dict[str, Any]]:
     """`module:function` of this package, imported when it is called: reading the registry needs no torch.
 
     >>> late("frechet:measure_fid").__name__
@@ -57,7 +57,7 @@ def late(where: str) -> Callable[[Material], dict[str, Any]]:
     """
     module, _, name = where.partition(":")
 
-    def measure(material: Material) -> dict[str, Any]:
+    def measure(material: ScoringContext) -> dict[str, Any]:
         found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.scoring.{module}"), name)(material)
         return found
 

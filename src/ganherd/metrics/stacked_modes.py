@@ -19,7 +19,7 @@ from ganherd.util.time_left import timed
 
 if TYPE_CHECKING:
     from ganherd.features.classifier import Classifier
-    from ganherd.features.material import Material
+    from ganherd.features.material import ScoringContext
     from ganherd.util.time_left import Progress
 
 SAMPLES = 26_000
@@ -61,13 +61,13 @@ def triple(x: np.ndarray, classify: Classify) -> np.ndarray:
     return np.asarray(digits @ np.array([100, 10, 1]))
 
 
-def measure(material: Material, samples: int = SAMPLES) -> dict[str, Any]:
+def measure(material: ScoringContext, samples: int = SAMPLES) -> dict[str, Any]:
     """Of a run as many samples as the setting has, and as many of each member where that is asked for; of a set all that it
     holds."""
-    from ganherd.features.material import LeftOut
+    from ganherd.features.material import MetricSkipped
 
     if len(material.dataset.shape) != 3 or material.dataset.shape[0] != 3:
-        raise LeftOut("stacked digits are images of three channels, and this is other data")
+        raise MetricSkipped("stacked digits are images of three channels, and this is other data")
     judge = reader(material.dataset.shape, material.progress)
     if material.has_generators:
         material.tell(f"drawing {samples:,} samples")
@@ -91,7 +91,7 @@ def measure(material: Material, samples: int = SAMPLES) -> dict[str, Any]:
     return out | (_each(material, judge, samples) if material.per in ("member", "neighbourhood") else {})
 
 
-def _each(material: Material, judge: Classifier, samples: int) -> dict[str, Any]:
+def _each(material: ScoringContext, judge: Classifier, samples: int) -> dict[str, Any]:
     """Modes and KL of every member or neighbourhood, from as many samples of its own: fewer would show fewer by chance."""
     from ganherd.metrics.groups import in_groups
 
@@ -120,14 +120,16 @@ def reader(shape: tuple[int, ...], progress: Progress | None = None) -> Classifi
     """The classifier that reads one channel: of MNIST at this size, or, of 8 pixels, of scikit-learn's digits."""
     from ganherd.data.dataset import load
     from ganherd.features.classifier import classifier_for
-    from ganherd.features.material import LeftOut
-    from ganherd.recipe.schema import Data
+    from ganherd.features.material import MetricSkipped
+    from ganherd.recipe.schema import DataConfig
 
     side = shape[1]
     if shape[1] != shape[2]:
-        raise LeftOut(f"stacked digits are square, and these images are {shape[1]} × {shape[2]}")
-    settings = Data(source="digits") if side == 8 else Data(source="mnist", size=None if side == 28 else side)
+        raise MetricSkipped(f"stacked digits are square, and these images are {shape[1]} × {shape[2]}")
+    settings = (
+        DataConfig(source="digits") if side == 8 else DataConfig(source="mnist", size=None if side == 28 else side)
+    )
     try:
         return classifier_for(load(settings), progress=progress)
     except UserError as why:
-        raise LeftOut(f"a classifier of MNIST reads the channels; {why}") from why
+        raise MetricSkipped(f"a classifier of MNIST reads the channels; {why}") from why

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from ganherd import nets
 from ganherd.herd.checks.module_copies import twin
-from ganherd.herd.evaluation import Evaluated
+from ganherd.herd.evaluation import EvaluationCall
 from ganherd.herd.state import takes_label
-from ganherd.mixture.mixture_files import JSON, TENSORS, Facts, refuse_misfits
+from ganherd.mixture.mixture_files import JSON, TENSORS, MixtureFacts, refuse_misfits
 from ganherd.nets.catalog import is_foreign
-from ganherd.recipe.net_config import Breed, Net
+from ganherd.recipe.net_config import BreedConfig, NetConfig
 from ganherd.util.errors import UserError
 
 
@@ -25,7 +25,7 @@ from ganherd.util.errors import UserError
 class Generators:
     """Members that share a net."""
 
-    net: Net
+    net: NetConfig
     members: int  # of one replica
     module: nn.Module  # a template as it trains: its own weights are never used
     params: dict[str, Tensor]  # [replicas × members, …]
@@ -40,9 +40,9 @@ class Generators:
         return next((value.dtype for value in self.params.values()), torch.float32)
 
     @cached_property
-    def evaluated(self) -> Evaluated:
+    def evaluated(self) -> EvaluationCall:
         """The net in evaluation mode."""
-        return Evaluated(self.module)
+        return EvaluationCall(self.module)
 
     def of(self, row: int) -> dict[str, Tensor]:
         """Parameters and buffers of one of them; the buffers are copies, which a forward pass may change."""
@@ -64,7 +64,9 @@ def tensors_of(breeds: tuple[Generators, ...]) -> dict[str, Tensor]:
     return out
 
 
-def breeds_of(facts: Facts, tensors: dict[str, Tensor], folder: Path, trust_code: bool) -> tuple[Generators, ...]:
+def breeds_of(
+    facts: MixtureFacts, tensors: dict[str, Tensor], folder: Path, trust_code: bool
+) -> tuple[Generators, ...]:
     """The generators that a mixture's files hold; a net that is not ganherd's is built only if trusted."""
     found = tuple(_built(breed, part, facts, folder, trust_code) for breed, part in _each(facts, tensors, folder))
     if len({takes_label(breed.module) for breed in found}) > 1:
@@ -74,7 +76,7 @@ def breeds_of(facts: Facts, tensors: dict[str, Tensor], folder: Path, trust_code
     return found
 
 
-def check_declared(facts: Facts, tensors: dict[str, Tensor], folder: Path) -> None:
+def check_declared(facts: MixtureFacts, tensors: dict[str, Tensor], folder: Path) -> None:
     """Refuse tensors that do not fit the nets, by their shapes alone and without memory: a file may claim any size.
 
     Nets that are not ganherd's are left out: they may be built only if they are trusted.
@@ -86,9 +88,9 @@ def check_declared(facts: Facts, tensors: dict[str, Tensor], folder: Path) -> No
                 refuse_misfits(module, part, len(facts.seeds) * breed.members, folder)
 
 
-def _each(facts: Facts, tensors: dict[str, Tensor], folder: Path) -> list[tuple[Breed, dict[str, Tensor]]]:
+def _each(facts: MixtureFacts, tensors: dict[str, Tensor], folder: Path) -> list[tuple[BreedConfig, dict[str, Tensor]]]:
     """Return the breeds of a mixture, each with its tensors."""
-    breeds = facts.breeds or [Breed(generator=facts.generator, members=len(facts.label_of))]
+    breeds = facts.breeds or [BreedConfig(generator=facts.generator, members=len(facts.label_of))]
     parts: dict[str, dict[str, Tensor]] = {str(number): {} for number in range(len(breeds))}
     for name, value in tensors.items():
         number, _, rest = name.partition("/") if len(breeds) > 1 else ("0", "/", name)
@@ -108,7 +110,9 @@ def _refusing(folder: Path) -> Iterator[None]:
         raise UserError(f"the generator that {folder} names cannot be built: {why}.") from error
 
 
-def _built(breed: Breed, tensors: dict[str, Tensor], facts: Facts, folder: Path, trust_code: bool) -> Generators:
+def _built(
+    breed: BreedConfig, tensors: dict[str, Tensor], facts: MixtureFacts, folder: Path, trust_code: bool
+) -> Generators:
     shape, classes, rows = tuple(facts.shape), len(facts.labels), len(facts.seeds) * breed.members
 
     with _refusing(folder):

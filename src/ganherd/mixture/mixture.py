@@ -22,8 +22,8 @@ from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of
-from ganherd.mixture.mixture_files import Neighbourhoods, Winner
-from ganherd.recipe.net_config import Breed
+from ganherd.mixture.mixture_files import Neighbourhoods, NeighbourhoodWinner
+from ganherd.recipe.net_config import BreedConfig
 from ganherd.runs.folder import code_of, mixture_of
 from ganherd.util.errors import UserError
 from ganherd.util.user_code import importable_from
@@ -62,7 +62,7 @@ class Mixture:
     seeds: list[int]  # of each replica
     step: int
     breeds: tuple[Generators, ...]  # in the order of their members
-    winner: Winner | None = None  # the best member, where `ganherd score --metrics gam2` has found one
+    winner: NeighbourhoodWinner | None = None  # the best member, where `ganherd score --metrics gam2` has found one
     neighbourhoods: Neighbourhoods | None = None  # the mixtures of a grid's cells: `weights` are those of the best
     stream_version: int = rng.VERSIONS[-1]  # of the streams that samples are drawn from
 
@@ -235,9 +235,11 @@ class Mixture:
 
     def save(self, folder: Path) -> None:
         several = (
-            [Breed(generator=breed.net, members=breed.members) for breed in self.breeds] if self.breeds[1:] else []
+            [BreedConfig(generator=breed.net, members=breed.members) for breed in self.breeds]
+            if self.breeds[1:]
+            else []
         )
-        facts = mixture_files.Facts(
+        facts = mixture_files.MixtureFacts(
             labels=list(self.labels),
             shape=list(self.shape),
             offset=self.offset,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from torch import Tensor, nn
 
 from ganherd.recipe.mixture_scores import FIELDS
-from ganherd.recipe.net_config import Breed, Net, Prior
+from ganherd.recipe.net_config import BreedConfig, NetConfig, Prior
 from ganherd.util import files, tensor_file
 from ganherd.util.errors import UserError
 
@@ -21,7 +21,7 @@ JSON, TENSORS = "mixture.json", "generators.safetensors"
 _Weight = Annotated[float, Field(ge=0)]
 
 
-class Winner(BaseModel):
+class NeighbourhoodWinner(BaseModel):
     """The member that a contest found to be the best of its run."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
@@ -87,7 +87,7 @@ class Neighbourhoods(BaseModel):
                 raise ValueError(f"neighbourhood {one.cell} needs members that are there, and a weight for each")
 
 
-class Facts(BaseModel):
+class MixtureFacts(BaseModel):
     """All that mixture.json says."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
@@ -99,14 +99,14 @@ class Facts(BaseModel):
     scale: Annotated[float, Field(gt=0)]
     latent: Annotated[int, Field(ge=1, le=1 << 20)]
     prior: Prior | Annotated[list[Prior], Field(min_length=1)]  # of all members, or of each
-    generator: Net
-    breeds: list[Breed] = []  # members with different generators, in this order; none: all have the one above
+    generator: NetConfig
+    breeds: list[BreedConfig] = []  # members with different generators, in this order; none: all have the one above
     label_of: Annotated[list[Annotated[int, Field(ge=-1)]], Field(min_length=1)]
     weights: list[_Weight] | list[list[_Weight]]  # of all replicas, or of each
     label_weights: list[_Weight]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     step: Annotated[int, Field(ge=0, le=1 << 53)]
-    winner: Winner | None = None
+    winner: NeighbourhoodWinner | None = None
     neighbourhoods: Neighbourhoods | None = None
     streams: Literal[1, 2] = (
         1  # the version that samples are drawn from; mixtures from before there were versions have the first
@@ -114,7 +114,7 @@ class Facts(BaseModel):
     sha256: str = ""
 
     @model_validator(mode="after")
-    def _fits(self) -> Facts:
+    def _fits(self) -> MixtureFacts:
         if len(self.shape) not in (1, 3):
             raise ValueError("shape is neither that of images nor that of points")
         if max(self.label_of) >= len(self.labels):
@@ -139,7 +139,7 @@ class Facts(BaseModel):
         return self
 
 
-def write(folder: Path, facts: Facts, tensors: dict[str, Tensor]) -> None:
+def write(folder: Path, facts: MixtureFacts, tensors: dict[str, Tensor]) -> None:
     """Both files, each written aside and then renamed."""
     folder.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
@@ -148,16 +148,16 @@ def write(folder: Path, facts: Facts, tensors: dict[str, Tensor]) -> None:
     files.write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
-def mark(folder: Path, winner: Winner | None) -> None:
+def mark(folder: Path, winner: NeighbourhoodWinner | None) -> None:
     """Writes down which member won; nothing else of the mixture changes."""
-    facts = Facts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
+    facts = MixtureFacts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
     files.write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
-def read_facts(folder: Path) -> Facts:
+def read_facts(folder: Path) -> MixtureFacts:
     """What mixture.json says, checked."""
     try:
-        return Facts.model_validate_json(files.read(folder / JSON, files.MOST_JSON))
+        return MixtureFacts.model_validate_json(files.read(folder / JSON, files.MOST_JSON))
     except OSError as error:
         raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
@@ -174,7 +174,7 @@ def read_tensors(folder: Path, sha256: str, check: Callable[[dict[str, Tensor]],
         return tensor_file.read(folder / TENSORS, sha256, check)
     except OSError as error:
         raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
-    except tensor_file.Unfit as error:
+    except tensor_file.TensorMismatch as error:
         raise UserError(f"{folder / TENSORS} {error}.") from None
 
 

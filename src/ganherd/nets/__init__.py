@@ -16,13 +16,13 @@ from ganherd.util.user_code import import_name
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ganherd.recipe.schema import Net
+    from ganherd.recipe.schema import NetConfig
 
 _ROWS = (4, 48)  # of the inputs from which lazy layers learn their sizes
 
 
 def build_generator(
-    net: Net, shape: tuple[int, ...], latent: int, classes: int = 0, *, trust_code: bool = False
+    net: NetConfig, shape: tuple[int, ...], latent: int, classes: int = 0, *, trust_code: bool = False
 ) -> nn.Module:
     """One generator, initialised from torch's random state as it stands.
 
@@ -33,7 +33,9 @@ def build_generator(
     return _build("generator", net, {"shape": tuple(shape), "latent": latent, "classes": classes}, trust_code)
 
 
-def build_discriminator(net: Net, shape: tuple[int, ...], classes: int = 0, *, trust_code: bool = False) -> nn.Module:
+def build_discriminator(
+    net: NetConfig, shape: tuple[int, ...], classes: int = 0, *, trust_code: bool = False
+) -> nn.Module:
     """One discriminator, initialised from torch's random state as it stands.
 
     >>> from ganherd.recipe.schema import Net
@@ -43,7 +45,7 @@ def build_discriminator(net: Net, shape: tuple[int, ...], classes: int = 0, *, t
     return _build("discriminator", net, {"shape": tuple(shape), "classes": classes}, trust_code)
 
 
-def _build(role: catalog.Role, net: Net, given: Mapping[str, Any], trust_code: bool) -> nn.Module:
+def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_code: bool) -> nn.Module:
     if catalog.is_foreign(net.name):
         return _build_foreign(role, net.name, given, net.settings, trust_code)
     settings = catalog.check(role, net.name, net.settings)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Prior = Literal["normal", "uniform"]
 
 
-class Net(Section):
+class NetConfig(Section):
     """A net by name with its settings; `package.module:Class` names a user's own."""
 
     name: str
@@ -26,7 +26,7 @@ class Net(Section):
     @classmethod
     def _short(cls, value: Any) -> Any:
         """`mlp` is short for {name: mlp}; settings may stand beside the name."""
-        if isinstance(value, Net):
+        if isinstance(value, NetConfig):
             return value
         if isinstance(value, str):
             value = {"name": value}
@@ -53,24 +53,24 @@ def _plain(value: Any) -> Any:
     )
 
 
-class Breed(Section):
+class BreedConfig(Section):
     """Members that share a generator."""
 
-    generator: Net
+    generator: NetConfig
     members: int = Field(ge=1)
 
 
-class Nets(Section):
-    generator: Net = Field(Net(name="small"), validate_default=True)
-    discriminator: Net = Field(Net(name="small"), validate_default=True)
+class NetsConfig(Section):
+    generator: NetConfig = Field(NetConfig(name="small"), validate_default=True)
+    discriminator: NetConfig = Field(NetConfig(name="small"), validate_default=True)
     # members with different generators, as [{generator: dcgan, members: 2}, {generator: gran, members: 2}]
-    breeds: list[Breed] = []
+    breeds: list[BreedConfig] = []
     latent: int = Field(32, ge=1)  # how many numbers a generator makes one sample from
     # how they are drawn, for all or for each member: N(0, 1), or even in [-1, 1]
     prior: Prior | Annotated[list[Prior], Field(min_length=1)] = "normal"
 
     @property
-    def all(self) -> list[Net]:
+    def all(self) -> list[NetConfig]:
         return [self.generator, self.discriminator, *(breed.generator for breed in self.breeds)]
 
     @model_validator(mode="before")
@@ -79,26 +79,28 @@ class Nets(Section):
         """Where there are breeds, nets.generator is the first one's, and need not be written twice."""
         if isinstance(value, dict) and "generator" not in value:
             match value.get("breeds"):
-                case [{"generator": first}, *_] | [Breed(generator=first), *_]:
+                case [{"generator": first}, *_] | [BreedConfig(generator=first), *_]:
                     return {**value, "generator": first}
         return value
 
     @field_validator("generator", "discriminator")
     @classmethod
-    def _in_catalog(cls, net: Net, info: ValidationInfo) -> Net:
+    def _in_catalog(cls, net: NetConfig, info: ValidationInfo) -> NetConfig:
         role: Role = "generator" if info.field_name == "generator" else "discriminator"
         return known(net, role, f"nets.{role}")
 
     @field_validator("breeds")
     @classmethod
-    def _all_in_catalog(cls, breeds: list[Breed]) -> list[Breed]:
+    def _all_in_catalog(cls, breeds: list[BreedConfig]) -> list[BreedConfig]:
         return [
-            Breed(generator=known(breed.generator, "generator", f"nets.breeds.{i}.generator"), members=breed.members)
+            BreedConfig(
+                generator=known(breed.generator, "generator", f"nets.breeds.{i}.generator"), members=breed.members
+            )
             for i, breed in enumerate(breeds)
         ]
 
     @model_validator(mode="after")
-    def _one_first(self) -> Nets:
+    def _one_first(self) -> NetsConfig:
         if self.breeds and self.generator != self.breeds[0].generator:
             raise refuse(
                 "nets.generator nets.breeds",
@@ -106,7 +108,7 @@ class Nets(Section):
             )
         return self
 
-    def each(self, members: int) -> list[tuple[Net, int]]:
+    def each(self, members: int) -> list[tuple[NetConfig, int]]:
         """The generators of so many members: a net, and how many of them have it."""
         return [(breed.generator, breed.members) for breed in self.breeds] or [(self.generator, members)]
 
@@ -119,7 +121,7 @@ class Nets(Section):
         return len(self.breeds) < 2 and (isinstance(self.prior, str) or len(set(self.prior)) == 1)
 
 
-def known(net: Net, role: Role, key: str) -> Net:
+def known(net: NetConfig, role: Role, key: str) -> NetConfig:
     """The named net exists and takes these settings; those not given are written out."""
     from ganherd.nets import catalog  # here, because building nets needs recipes in turn
 
@@ -142,4 +144,4 @@ def known(net: Net, role: Role, key: str) -> Net:
             full[name] = setting.check(value)
         except ValueError as error:
             raise refuse(f"{key}.settings.{name}", f"{key}.{name} {error}, not {value!r}") from None
-    return Net(name=net.name, settings=full)
+    return NetConfig(name=net.name, settings=full)

@@ -24,13 +24,23 @@ from ganherd.recipe.base import (
     refuse,
     steps_of,
 )
-from ganherd.recipe.net_config import Net, Nets
-from ganherd.recipe.strategy_config import Strategy
+from ganherd.recipe.net_config import NetConfig, NetsConfig
+from ganherd.recipe.strategy_config import StrategyConfig
 
-__all__ = ["ALSO_CALLED", "LOSSES", "Net", "Recipe", "Section", "nearest", "parse_budget", "parse_bytes", "refuse"]
+__all__ = [
+    "ALSO_CALLED",
+    "LOSSES",
+    "NetConfig",
+    "Recipe",
+    "Section",
+    "nearest",
+    "parse_budget",
+    "parse_bytes",
+    "refuse",
+]
 
 
-class Data(Section):
+class DataConfig(Section):
     source: str = "digits"  # digits, mnist, cifar10, cifar100, ring8, grid25, r15, or a path (.npz, idx, a folder)
     partition: Literal["by-class", "all", "diet"] = "by-class"
     diet: float = Field(1.0, gt=0, le=1)  # the fraction of the data that each member sees (partition: diet)
@@ -41,7 +51,7 @@ class Data(Section):
     points: int | None = Field(None, ge=1)  # toys: how many points are drawn (or kept, for r15)
 
     @model_validator(mode="after")
-    def _diet_is_a_partition(self) -> Data:
+    def _diet_is_a_partition(self) -> DataConfig:
         if self.diet < 1 and self.partition != "diet":
             raise refuse(
                 "data.diet data.partition",
@@ -51,7 +61,7 @@ class Data(Section):
         return self
 
 
-class Origin(Section):
+class OriginConfig(Section):
     """A member of a finished run, to start from."""
 
     run: str = Field(alias="from")
@@ -63,20 +73,20 @@ class Origin(Section):
         return {"from": self.run, "member": self.member, "replica": self.replica}
 
 
-class First(Section):
+class FirstPhaseConfig(Section):
     """What is trained before the herd itself, and how much of the budget it gets."""
 
     recipe: str  # a packaged one or a file; data (but its partition), nets' sizes, seeds, engine, precision: the herd's
     share: float = Field(gt=0, lt=1)
 
 
-class Herd(Section):
+class HerdConfig(Section):
     # how many (default: one per class, or 1 where members share the data); or those of finished runs to start from, with
     # their nets, as [{from: RUN, member: 2}, …]
-    members: Annotated[int, Field(ge=1)] | Annotated[list[Origin], Field(min_length=1)] | None = None
+    members: Annotated[int, Field(ge=1)] | Annotated[list[OriginConfig], Field(min_length=1)] | None = None
     start_from: str | None = None  # a finished run: all start from its members of the same number, or from its only one
     # two phases: another recipe is trained first, and all start from it; where start_from names a run, that comes before it
-    first: First | None = None
+    first: FirstPhaseConfig | None = None
     # a finished run, a member for each class: those classes stay as they are, and only what it lacks is trained
     grow_from: str | None = None
     seeds: int = Field(1, ge=1)  # replicas: independent copies stacked, with seeds seed, seed + 1, …
@@ -86,7 +96,7 @@ class Herd(Section):
         return len(self.members) if isinstance(self.members, list) else self.members
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Herd:
+    def _one_origin(self) -> HerdConfig:
         if isinstance(self.members, list) and self.start_from is not None:
             raise refuse(
                 "herd.start_from herd.members",
@@ -105,7 +115,7 @@ class Herd(Section):
         return self
 
 
-class Loss(Section):
+class LossConfig(Section):
     name: LossName | Annotated[list[LossName], Field(min_length=1)] = "wasserstein-gp"  # for all, or for each member
     gp_weight: float = Field(10.0, ge=0)  # wasserstein-gp
     clip: float = Field(0.01, gt=0)  # wasserstein: D's parameters are clipped to ± this
@@ -115,7 +125,7 @@ class Loss(Section):
     class_weight_g: float | None = Field(None, ge=0)  # … for the generator; default: the same
 
 
-class Optim(Section):
+class OptimConfig(Section):
     """Adam's settings, for each member its own."""
 
     lr_g: PerMember = 2e-4
@@ -126,7 +136,7 @@ class Optim(Section):
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm, for each member and net
 
 
-class Stop(Section):
+class StopConfig(Section):
     """When a member has converged: its metric, averaged over some steps, is hardly better than over as many before."""
 
     patience: Steps = 0  # so many; for differs at least ten looks; 0: nobody stops
@@ -136,7 +146,7 @@ class Stop(Section):
     least: float = Field(0.02, ge=0, lt=1)  # the part by which it must be less to go on
 
 
-class Train(Section):
+class TrainConfig(Section):
     budget: Budget = "2000steps"  # 5000steps, 20epochs, 90s, 10m, 2h
     batch: int = Field(64, ge=1)
     n_critic: int = Field(1, ge=1)  # discriminator updates for each generator update, on fresh batches
@@ -155,10 +165,12 @@ class Train(Section):
     # decay of the running average of the generator's weights, which are then the mixture's; less at first, in short runs
     ema: float | None = Field(None, gt=0, lt=1)
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"
-    stop: Stop = Stop()  # members that have converged rest, and the others get the device (strategy independent)
+    stop: StopConfig = (
+        StopConfig()
+    )  # members that have converged rest, and the others get the device (strategy independent)
 
     @model_validator(mode="after")
-    def _noise_decays(self) -> Train:
+    def _noise_decays(self) -> TrainConfig:
         if self.input_noise_decay == "steps" and not self.input_noise_steps:
             raise refuse(
                 "train.input_noise_decay train.input_noise_steps",
@@ -167,7 +179,7 @@ class Train(Section):
         return self
 
     @model_validator(mode="after")
-    def _one_update_shares(self) -> Train:
+    def _one_update_shares(self) -> TrainConfig:
         if self.fakes == "shared" and self.n_critic > 1:
             raise refuse(
                 "train.fakes train.n_critic",
@@ -176,7 +188,7 @@ class Train(Section):
         return self
 
 
-class Engine(Section):
+class EngineConfig(Section):
     name: Literal["auto", "loop", "fused", "graph"] = "auto"
     device: Device = "auto"  # auto, cpu, cuda, cuda:1
     chunk: int | None = Field(None, ge=1)  # members on the device at once; default: measured
@@ -187,7 +199,7 @@ class Engine(Section):
     without_gpu: str = ""  # recipes that are meant for a GPU: what to do where there is none, for people
 
     @model_validator(mode="after")
-    def _graph_needs_a_gpu(self) -> Engine:
+    def _graph_needs_a_gpu(self) -> EngineConfig:
         if self.name == "graph" and self.device == "cpu":
             raise refuse(
                 "engine.name engine.device",
@@ -201,14 +213,14 @@ class Engine(Section):
 Policy = Literal["tell", "rollback", "reseed", "neighbour", "stop"]
 
 
-class Repair(Section):
+class RepairConfig(Section):
     policy: Policy = "rollback"  # for a member that turned NaN or diverged
     diverged: float = Field(1e6, gt=0)  # a loss beyond this counts as diverged
     # repairs of one member before the run stops; one that is ill otherwise is not repaired any more, and goes on
     limit: int = Field(5, ge=0)
 
 
-class Watch(Section):
+class WatchConfig(Section):
     """Cheap scores of every member while it trains, and what follows where they are an alarm."""
 
     # steps between looks; auto: so many that the work of looks, counted from nets and data, is 2 % of the training's; 0: never
@@ -219,7 +231,7 @@ class Watch(Section):
     memorising: Policy = "tell"  # its samples are copies of training images
 
 
-class Run(Section):
+class RunConfig(Section):
     seed: int = Field(0, ge=0)
     record_every: Annotated[int, BeforeValidator(steps_of), Field(ge=1)] = 50
     sample_every: Steps = 500  # 0: never
@@ -231,8 +243,8 @@ class Run(Section):
     keep: int = Field(3, ge=1)  # checkpoints kept, beside the best
     weights: Literal["data", "uniform"] | dict[str, Positive] = "data"  # p(y) of the mixture
     scores: bool = True  # of the mixture, at the end; `ganherd score` measures them later too
-    repair: Repair = Repair()
-    watch: Watch = Watch()
+    repair: RepairConfig = RepairConfig()
+    watch: WatchConfig = WatchConfig()
     tensorboard: bool = False
     wandb: Literal["off", "offline", "online"] = "off"
 
@@ -248,15 +260,15 @@ class Recipe(Section):
     about: str = ""  # one line for people
     # folders of your own modules (`package.module:Name`); default: those of the recipe's folder and the current one that hold them
     code: list[str] = []
-    data: Data = Data()
-    herd: Herd = Herd()
-    nets: Nets = Field(default_factory=Nets)
-    loss: Loss = Loss()
-    optim: Optim = Optim()
-    train: Train = Train()
-    strategy: Strategy = Strategy()
-    engine: Engine = Engine()
-    run: Run = Run()
+    data: DataConfig = DataConfig()
+    herd: HerdConfig = HerdConfig()
+    nets: NetsConfig = Field(default_factory=NetsConfig)
+    loss: LossConfig = LossConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+    strategy: StrategyConfig = StrategyConfig()
+    engine: EngineConfig = EngineConfig()
+    run: RunConfig = RunConfig()
 
     @model_validator(mode="after")
     def _has_neighbours(self) -> Recipe:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ganherd.recipe.base import LossName, Section, parse_budget, refuse
 from ganherd.recipe.mixture_scores import known_score
-from ganherd.recipe.topology_config import Graph, Rewire, TopologyName, refuse_schedule, refuse_topology
+from ganherd.recipe.topology_config import Graph, RewireConfig, TopologyName, refuse_schedule, refuse_topology
 
 _OF_RUN = re.compile(r"\s*(\d*\.?\d+)\s*run\s*")
 
@@ -54,7 +54,7 @@ def _span(value: str) -> str:
 Span = Annotated[str, AfterValidator(_span)]
 
 
-class Gap(Section):
+class GapConfig(Section):
     """Members swap discriminators in random pairs."""
 
     every: Span = "0.5epochs"  # from one swap to the next; 0.5epochs: twice an epoch, as the paper's "0.5"
@@ -81,7 +81,7 @@ class Gap(Section):
         return given
 
     @model_validator(mode="after")
-    def _the_fastest_keeps_step(self) -> Gap:
+    def _the_fastest_keeps_step(self) -> GapConfig:
         if self.pace and max(self.pace) < 1:
             raise refuse(
                 "strategy.gap.pace",
@@ -90,13 +90,13 @@ class Gap(Section):
         return self
 
     @model_validator(mode="after")
-    def _smoothing_is_short(self) -> Gap:
+    def _smoothing_is_short(self) -> GapConfig:
         if self.smoothing.strip().endswith("run"):
             raise refuse("strategy.gap.smoothing", "strategy.gap.smoothing must be steps or epochs, as 0.05epochs")
         return self
 
 
-class Fitness(Section):
+class FitnessConfig(Section):
     """How the individuals of a neighbourhood are compared: every generator against every discriminator."""
 
     samples: int = Field(1000, ge=2)
@@ -104,7 +104,7 @@ class Fitness(Section):
     loss: LossName = "non-saturating"  # judged by the same for all, whatever each of them is trained with
 
 
-class Mutation(Section):
+class MutationConfig(Section):
     """Changes of an individual's settings between its updates."""
 
     # reference: Lipizzaner's Gaussian, which drifts down slowly; lognormal: a factor around 1, which explores
@@ -117,7 +117,7 @@ class Mutation(Section):
     d_loss: LossName | None = None  # of the discriminators, whatever is drawn; none: the game of the drawn loss
 
     @model_validator(mode="after")
-    def _has_losses_to_draw(self) -> Mutation:
+    def _has_losses_to_draw(self) -> MutationConfig:
         key = "strategy.cellular.mutation"
         if not self.losses and self.loss_each != "batch":
             raise refuse(
@@ -134,7 +134,7 @@ def _score(value: str) -> str:
         raise refuse("", f"strategy.cellular.mixing.score: {why}") from why
 
 
-class Mixing(Section):
+class MixingConfig(Section):
     """(1+1)-ES on the weights of each neighbourhood's generators."""
 
     when: Literal["iteration", "end", "off"] = "iteration"
@@ -149,7 +149,7 @@ class Mixing(Section):
     keep: Literal["last", "best"] = "last"
 
     @model_validator(mode="after")
-    def _best_is_known(self) -> Mixing:
+    def _best_is_known(self) -> MixingConfig:
         if self.keep == "best" and self.when != "iteration":
             raise refuse(
                 "strategy.cellular.mixing.keep strategy.cellular.mixing.when",
@@ -165,14 +165,14 @@ def _grid(value: Any) -> Any:
     return value
 
 
-class Cellular(Section):
+class CellularConfig(Section):
     """Cells on a graph coevolve with their neighbours."""
 
     topology: TopologyName = "torus"
     grid: Annotated[list[int], BeforeValidator(_grid)] = [3, 3]  # rows, columns
     neighbours: int = Field(1, ge=1)  # ring: on each side
     graph: Graph = []  # topology graph: the neighbours of each cell
-    rewire: list[Rewire] = []  # neighbourhoods that change while it trains; any topology, a graph too
+    rewire: list[RewireConfig] = []  # neighbourhoods that change while it trains; any topology, a graph too
     rewire_by: str | None = (
         None  # package.module:function of your own: (iteration, cells) -> the neighbours of each cell
     )
@@ -182,9 +182,9 @@ class Cellular(Section):
     selection: bool = True
     tournament: int = Field(2, ge=1)
     replacements: int = Field(1, ge=1)  # at most so many of a cell's individuals give way
-    fitness: Fitness = Fitness()
-    mutation: Mutation = Mutation()
-    mixing: Mixing = Mixing()
+    fitness: FitnessConfig = FitnessConfig()
+    mutation: MutationConfig = MutationConfig()
+    mixing: MixingConfig = MixingConfig()
     # over ranks: sync, all wait for the slowest; async, each takes its neighbours' newest nets and waits only for those that
     # are too far behind: for machines of unlike speed, and no two runs are the same
     exchange: Literal["sync", "async"] = "sync"
@@ -196,7 +196,7 @@ class Cellular(Section):
         return len(self.graph) if self.topology == "graph" else self.grid[0] * self.grid[1]
 
     @model_validator(mode="after")
-    def _fits(self) -> Cellular:
+    def _fits(self) -> CellularConfig:
         key = "strategy.cellular"
         refuse_topology(key, self.topology, self.neighbours, self.graph)
         refuse_schedule(key, self.rewire, self.cells)
@@ -247,7 +247,7 @@ def _layers(value: Any) -> Any:
 Layers = Annotated[list[str], BeforeValidator(_layers)]
 
 
-class Share(Section):
+class ShareConfig(Section):
     """Layers that members have in common: averaged over all of them now and then."""
 
     generator: Layers = []  # names of parameters, or how they begin: `blocks.0` is all of the first block
@@ -255,7 +255,7 @@ class Share(Section):
     every: Span = "1epochs"  # from one averaging to the next
 
     @model_validator(mode="after")
-    def _says_what_and_when(self) -> Share:
+    def _says_what_and_when(self) -> ShareConfig:
         if not self.layers and self.every != "1epochs":
             raise refuse(
                 "strategy.share.every",
@@ -272,13 +272,13 @@ class Share(Section):
         return bool(self.generator or self.discriminator)
 
 
-class Strategy(Section):
+class StrategyConfig(Section):
     """Who meets whom. The settings of the other strategies must be left alone."""
 
     name: Literal["independent", "gap", "cellular"] = "independent"
-    share: Share = Share()  # independent members, but for the layers that are named here
-    gap: Gap = Gap()
-    cellular: Cellular = Cellular()
+    share: ShareConfig = ShareConfig()  # independent members, but for the layers that are named here
+    gap: GapConfig = GapConfig()
+    cellular: CellularConfig = CellularConfig()
 
     @property
     def meets(self) -> bool:
@@ -286,8 +286,8 @@ class Strategy(Section):
         return self.name != "independent" or self.share.layers
 
     @model_validator(mode="after")
-    def _only_its_own(self) -> Strategy:
-        for other, untouched in (("gap", Gap()), ("cellular", Cellular())):
+    def _only_its_own(self) -> StrategyConfig:
+        for other, untouched in (("gap", GapConfig()), ("cellular", CellularConfig())):
             if self.name != other and getattr(self, other) != untouched:
                 raise refuse(
                     f"strategy.{other} strategy.name",
@@ -303,4 +303,4 @@ class Strategy(Section):
         return self
 
 
-__all__ = ["Cellular", "Gap", "Share", "Strategy", "in_steps", "parse_span"]
+__all__ = ["CellularConfig", "GapConfig", "ShareConfig", "StrategyConfig", "in_steps", "parse_span"]

@@ -27,7 +27,7 @@ TopologyName = Literal["torus", "moore", "ring", "isolated", "full", "graph"]  #
 Graph = Annotated[list[list[int]], BeforeValidator(_graph)]
 
 
-class Rewire(Section):
+class RewireConfig(Section):
     """Another neighbourhood from an iteration on."""
 
     at: int = Field(ge=1)  # iteration, counted from 0
@@ -36,7 +36,7 @@ class Rewire(Section):
     graph: Graph = []  # topology graph: the neighbours of each cell
 
     @model_validator(mode="after")
-    def _is_one(self) -> Rewire:
+    def _is_one(self) -> RewireConfig:
         refuse_topology("strategy.cellular.rewire", self.topology, self.neighbours, self.graph)
         return self
 
@@ -66,7 +66,7 @@ def refuse_topology(key: str, topology: str, neighbours: int, graph: list[list[i
             )
 
 
-def refuse_schedule(key: str, changes: list[Rewire], cells: int) -> None:
+def refuse_schedule(key: str, changes: list[RewireConfig], cells: int) -> None:
     """What does not fit together in a schedule: two changes at once, a graph of other cells."""
     seen: set[int] = set()
     for change in changes:

@@ -23,7 +23,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.user_code import importable_from
 
 if TYPE_CHECKING:
-    from ganherd.mixture.mixture_files import Facts
+    from ganherd.mixture.mixture_files import MixtureFacts
 
 INCEPTION = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"  # sha256 of inception-2015-12-05.pt
 KNOWN_SCRIPTS = frozenset({INCEPTION})
@@ -109,7 +109,7 @@ def vouched(recipe: Recipe) -> Iterator[None]:
         yield
 
 
-def covers(recipe: Recipe, facts: Facts) -> bool:
+def covers(recipe: Recipe, facts: MixtureFacts) -> bool:
     """Whether the user's own recipe names every net of a mixture that is not ganherd's."""
     nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
     return {net.name for net in nets if is_foreign(net.name)} <= {net.name for net in recipe.nets.all}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.resources
 
-from ganherd.report.html import Safe, esc
+from ganherd.report.html import SafeHtml, esc
 
 
-def document(title: str, body: Safe) -> str:
+def document(title: str, body: SafeHtml) -> str:
     """A whole HTML text.
 
     >>> document("a < b", Safe("<p>…</p>")).startswith("<!doctype html>")

@@ -12,7 +12,7 @@ import numpy as np
 from ganherd.herd.step.pace import paces
 from ganherd.runs import run_status
 from ganherd.scoring import gallery
-from ganherd.scoring.gallery import Shown
+from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.progress import words
@@ -31,7 +31,7 @@ PER_ROW = 12  # samples of each class in the report
 
 
 @dataclass(frozen=True)
-class Member:
+class MemberStory:
     number: int
     replica: int
     label: str
@@ -46,7 +46,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Story:
+class RunStory:
     """What the page shows, with no trace of where it came from."""
 
     name: str
@@ -55,7 +55,7 @@ class Story:
     metrics: list[dict[str, Any]]
     events: list[dict[str, Any]]
     scores: Mapping[str, Any]
-    members: list[Member]
+    members: list[MemberStory]
     labels: tuple[str, ...] = ()
     data_name: str = ""
     data_notes: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Story:
     mixture_step: int | None = None
     replicas: int = 1
     grid: Neighbourhoods | None = None  # the mixtures of a grid's cells
-    pictures: list[Shown] = field(default_factory=list)
+    pictures: list[GalleryPicture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -80,7 +80,7 @@ def gather(
     trust_code: bool = False,
     draw: bool = False,
     progress: Callable[[str], None] | None = None,
-) -> Story:
+) -> RunStory:
     notes: list[str] = []
     recipe = _attempt(lambda: run.recipe.model_dump(mode="json"), notes, "the recipe") or {}
     info = _attempt(lambda: run.info, notes, "run.json") or {}
@@ -115,7 +115,7 @@ def gather(
     if dataset is not None:
         found |= dict(zip(("real", "real_y"), _some_rows(dataset), strict=True))
         found |= {"data_name": dataset.name, "data_notes": tuple(dataset.notes)}
-    return Story(
+    return RunStory(
         name=folder.resolve().name,
         info=info,
         recipe=recipe,
@@ -201,7 +201,7 @@ def _members(
     events: list[dict[str, Any]],
     mixture: Mixture | None,
     labels: tuple[str, ...],
-) -> list[Member]:
+) -> list[MemberStory]:
     """One line for each member of each replica, by what is known: the last losses, the label, its troubles."""
     loss_g, loss_d = (loss_table(metrics[-1:], key) for key in ("loss_g", "loss_d"))
     seeds = max(1, int((recipe.get("herd") or {}).get("seeds") or 1))
@@ -224,7 +224,7 @@ def _members(
             weights = np.asarray(mixture.weights)
             weight = float(weights[number] if weights.ndim == 1 else weights[replica, number])
         out.append(
-            Member(
+            MemberStory(
                 number=number,
                 replica=replica,
                 label=labels[k] if 0 <= k < len(labels) else "",

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ganherd.recipe.mixture_scores import FIELDS, more_is_better
-from ganherd.recipe.strategy_config import Cellular
-from ganherd.report.gather import Story
-from ganherd.report.html import Safe, count, duration, figure, join, number, percent, table, tag
+from ganherd.recipe.strategy_config import CellularConfig
+from ganherd.report.gather import RunStory
+from ganherd.report.html import SafeHtml, count, duration, figure, join, number, percent, table, tag
 from ganherd.runs import profile, staleness
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.history import lineage, lineage_picture
@@ -30,12 +30,12 @@ _ABOUT = {  # the routines of an iteration, as the paper's Table IV has them
 }
 
 
-def cells(story: Story) -> Safe:
+def cells(story: RunStory) -> SafeHtml:
     """Empty for runs of other strategies."""
     strategy = story.recipe.get("strategy") or {}
     if strategy.get("name") != "cellular":
-        return Safe("")
-    settings = Cellular.model_validate(strategy.get("cellular") or {})
+        return SafeHtml("")
+    settings = CellularConfig.model_validate(strategy.get("cellular") or {})
     parts = [
         _topologies(story, settings),
         _stale(story),
@@ -46,15 +46,15 @@ def cells(story: Story) -> Safe:
     return tag("section", tag("h2", "Cells and their neighbours"), *parts)
 
 
-def _stale(story: Story) -> Safe:
+def _stale(story: RunStory) -> SafeHtml:
     """Where ranks went on apart."""
     if not (found := staleness.staleness(story.events)):
-        return Safe("")
+        return SafeHtml("")
     told = f"Ranks did not wait for each other: {staleness.in_words(found)}. Genes are drawn as if they had."
     return tag("p", told, cls="caption")
 
 
-def _topologies(story: Story, settings: Cellular) -> Safe:
+def _topologies(story: RunStory, settings: CellularConfig) -> SafeHtml:
     """Those of the whole run, in their order; the neighbourhood of the best cell is in colour."""
     found = list(_wirings(story, settings))
     best = story.grid.best[0] if story.grid and len(found) < 2 else None
@@ -71,7 +71,7 @@ def _topologies(story: Story, settings: Cellular) -> Safe:
     return join([tag("div", *shown, cls="pair"), rest])
 
 
-def _wirings(story: Story, settings: Cellular) -> Iterator[tuple[str, Topology]]:
+def _wirings(story: RunStory, settings: CellularConfig) -> Iterator[tuple[str, Topology]]:
     rows, columns = settings.grid
     if settings.rewire_by is None:  # a function of the user's own says it by events alone: a report executes nothing
         yield "", _first_wiring(settings)
@@ -84,12 +84,12 @@ def _wirings(story: Story, settings: Cellular) -> Iterator[tuple[str, Topology]]
             yield told, topology.from_lists(name, event["neighbours"], *shape)
 
 
-def _first_wiring(settings: Cellular) -> Topology:
+def _first_wiring(settings: CellularConfig) -> Topology:
     rows, columns = settings.grid
     return topology.build(settings.topology, rows, columns, settings.neighbours, settings.graph)
 
 
-def _genes(story: Story, settings: Cellular) -> Safe:
+def _genes(story: RunStory, settings: CellularConfig) -> SafeHtml:
     """The grid over time: founders, fitness, and what mutates."""
     n, p = settings.cells, settings.population
     g, d = (lineage.lineage(story.events, kind, n, p) for kind in ("g", "d"))
@@ -121,7 +121,7 @@ def _genes(story: Story, settings: Cellular) -> Safe:
     return join(parts)
 
 
-def _told(story: Story, found: lineage.Lineage, settings: Cellular) -> str:
+def _told(story: RunStory, found: lineage.Lineage, settings: CellularConfig) -> str:
     times = count(len(found.iterations), "iteration")
     first = " Of the first replica." if story.replicas > 1 else ""
     if not settings.selection:
@@ -135,15 +135,15 @@ def _told(story: Story, found: lineage.Lineage, settings: Cellular) -> str:
     )
 
 
-def _at(story: Story, name: str) -> np.ndarray:
+def _at(story: RunStory, name: str) -> np.ndarray:
     """[events] the iterations whose events have that name."""
     return np.array([int(event["iteration"]) for event in story.events if event.get(name)], np.int64)
 
 
-def _neighbourhoods(story: Story) -> Safe:
+def _neighbourhoods(story: RunStory) -> SafeHtml:
     """What the mixtures of all cells are worth, the best first."""
     if story.grid is None:
-        return Safe("")
+        return SafeHtml("")
     grid, worst = story.grid, float("inf")
     own = [one for one in grid.all if one.replica == 0]
     sign = -1 if more_is_better(grid.by) else 1
@@ -175,10 +175,10 @@ def _neighbourhoods(story: Story) -> Safe:
     )
 
 
-def _profile(story: Story) -> Safe:
+def _profile(story: RunStory) -> SafeHtml:
     spent = profile.total(story.metrics)
     if not spent:
-        return Safe("")
+        return SafeHtml("")
     ends, about = _iterations(story), ""
     if ends:
         about = f"Over {ends:,.4g} iterations, up to step {number(story.metrics[-1]['step'])}; on the right the mean of one."
@@ -193,7 +193,7 @@ def _profile(story: Story) -> Safe:
     return join([tag("h3", "Where the time went"), caption, table(head, rows, right=(2, 3, 4))])
 
 
-def _iterations(story: Story) -> float:
+def _iterations(story: RunStory) -> float:
     """How many iterations the records cover, which are written at steps of their own; 0 where none is over."""
     ends = [e for e in story.events if e.get("event") in ("replacement", "evaluation")]
     if not ends:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ganherd.report.gather import Member, Story
-from ganherd.report.html import Safe, join, number, percent, plain, table, tag
+from ganherd.report.gather import MemberStory, RunStory
+from ganherd.report.html import SafeHtml, join, number, percent, plain, table, tag
 from ganherd.report.score_section import per_class
 from ganherd.util.progress import words
 
@@ -29,7 +29,7 @@ _COUNTED = ("checkpoint", *_MEETINGS)  # too many to be told one by one
 _MOST_LINES = 200  # of a table
 
 
-def events(story: Story) -> Safe:
+def events(story: RunStory) -> SafeHtml:
     head = tag("h2", "What happened")
     if not story.events:
         return tag("section", head, tag("p", "Nothing has been recorded yet.", cls="soft"))
@@ -60,11 +60,11 @@ def event_name(event: Mapping[str, Any]) -> str:
     return words(what) + (" over" if kind == "calm" else "")
 
 
-def _pill(kind: str, text: str) -> Safe:
+def _pill(kind: str, text: str) -> SafeHtml:
     return tag("span", text, cls=f"pill {_KINDS.get(kind, '')}")
 
 
-def _event_row(story: Story, event: Mapping[str, Any]) -> list[Any]:
+def _event_row(story: RunStory, event: Mapping[str, Any]) -> list[Any]:
     kind = str(event.get("event", "?"))
     told = {"step", "event", "member", "name", "versions", "profile"} | (
         {"what"} if kind in ("alarm", "calm") else set()
@@ -73,7 +73,7 @@ def _event_row(story: Story, event: Mapping[str, Any]) -> list[Any]:
     return [number(event.get("step")), _pill(kind, event_name(event)), _whose(story, event), details]
 
 
-def _whose(story: Story, event: Mapping[str, Any]) -> str:
+def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
     """The member that an event is about, with its label; nothing where it is about none."""
     member = event.get("member")
     name = str(event.get("name") or "").removeprefix("member ")
@@ -83,7 +83,7 @@ def _whose(story: Story, event: Mapping[str, Any]) -> str:
     return name
 
 
-def _timeline(story: Story) -> Safe:
+def _timeline(story: RunStory) -> SafeHtml:
     """A dot for each event along the steps, those that matter most drawn last, on top; a faint tick where members met."""
     known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
     steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]
@@ -103,7 +103,7 @@ def _timeline(story: Story) -> Safe:
         x = 1 + 98 * event["step"] / end
         dots.append(f'<circle cx="{x:.2f}%" cy="17" r="{5 if rank else 3}" fill="{_COLOURS[rank]}">{title}</circle>')
     kinds = ", ".join(dict.fromkeys(event_name(e) for e in met))
-    return Safe(
+    return SafeHtml(
         '<svg class="timeline" role="img" aria-label="events along the steps">'
         f'<line x1="1%" x2="99%" y1="17" y2="17" stroke="var(--line)" stroke-width="2"/>{"".join(ticks)}{"".join(dots)}'
         f'<text x="1%" y="42">step 0</text><text x="99%" y="42" text-anchor="end">step {number(end)}</text></svg>'
@@ -111,9 +111,9 @@ def _timeline(story: Story) -> Safe:
     )
 
 
-def members(story: Story) -> Safe:
+def members(story: RunStory) -> SafeHtml:
     if not story.members:
-        return Safe("")
+        return SafeHtml("")
     many = max(m.replica for m in story.members) > 0
     known = {m.label for m in story.members}
     accuracy, spread = (
@@ -157,12 +157,12 @@ def members(story: Story) -> Safe:
     return tag("section", tag("h2", "Members"), table(head, rows, right=right), rest)
 
 
-def _loss(member: Member, value: float | None) -> str:
+def _loss(member: MemberStory, value: float | None) -> str:
     """Its last loss; a member that is well and has none was at rest."""
     return "–" if value is not None and math.isnan(value) and not member.troubles else number(value)
 
 
-def _troubles(member: Member) -> Any:
+def _troubles(member: MemberStory) -> Any:
     """How often it was ill, and whether it still is."""
     if not member.troubles:
         return "–"

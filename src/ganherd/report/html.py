@@ -15,43 +15,43 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Safe(str):
+class SafeHtml(str):
     """Text that is HTML already; anything else is escaped before it meets the page."""
 
 
-def esc(value: Any) -> Safe:
+def esc(value: Any) -> SafeHtml:
     """
     >>> esc("<b>"), esc(Safe("<b>"))
     ('&lt;b&gt;', '<b>')
     """
-    return value if isinstance(value, Safe) else Safe(html.escape(without_controls(str(value))))
+    return value if isinstance(value, SafeHtml) else SafeHtml(html.escape(without_controls(str(value))))
 
 
-def tag(name: str, *content: Any, cls: str = "", title: str = "") -> Safe:
+def tag(name: str, *content: Any, cls: str = "", title: str = "") -> SafeHtml:
     """
     >>> tag("p", "1 < 2", cls="note")
     '<p class="note">1 &lt; 2</p>'
     """
     attributes = (f' class="{esc(cls)}"' if cls else "") + (f' title="{esc(title)}"' if title else "")
-    return Safe(f"<{name}{attributes}>{''.join(map(esc, content))}</{name}>")
+    return SafeHtml(f"<{name}{attributes}>{''.join(map(esc, content))}</{name}>")
 
 
-def join(parts: Iterable[Any], between: str = "") -> Safe:
-    return Safe(between.join(esc(part) for part in parts))
+def join(parts: Iterable[Any], between: str = "") -> SafeHtml:
+    return SafeHtml(between.join(esc(part) for part in parts))
 
 
-def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], right: Sequence[int] = (), cls: str = "") -> Safe:
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], right: Sequence[int] = (), cls: str = "") -> SafeHtml:
     """A table whose columns `right` hold numbers; wide ones scroll by themselves, not the page."""
 
-    def line(kind: str, cells: Sequence[Any]) -> Safe:
+    def line(kind: str, cells: Sequence[Any]) -> SafeHtml:
         return tag("tr", join(tag(kind, cell, cls="num" if i in right else "") for i, cell in enumerate(cells)))
 
     body = tag("tbody", join(line("td", row) for row in rows))
     return tag("div", tag("table", tag("thead", line("th", head)), body), cls=f"scroll {cls}".rstrip())
 
 
-def image(png: bytes, about: str) -> Safe:
-    return Safe(f'<img alt="{esc(about)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">')
+def image(png: bytes, about: str) -> SafeHtml:
+    return SafeHtml(f'<img alt="{esc(about)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">')
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -109,9 +109,9 @@ def count(n: int, one: str, many: str = "") -> str:
     return f"{words[n] if n < len(words) else f'{n:,}'} {one if n == 1 else many or one + 's'}"
 
 
-def figure(drawn: Figure, salt: str, cls: str = "") -> Safe:
+def figure(drawn: Figure, salt: str, cls: str = "") -> SafeHtml:
     """A chart in the page's font and colours."""
-    return tag("figure", Safe(pictures.svg(drawn, inline=True, salt=salt)), cls=cls)
+    return tag("figure", SafeHtml(pictures.svg(drawn, inline=True, salt=salt)), cls=cls)
 
 
 def plain(value: Any, inner: bool = False) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from ganherd.report.document import document
-from ganherd.report.gather import Story
+from ganherd.report.gather import RunStory
 from ganherd.report.grid_section import cells
 from ganherd.report.herd_section import events, members
-from ganherd.report.html import Safe, count, duration, join, number, percent, plain, table, tag
+from ganherd.report.html import SafeHtml, count, duration, join, number, percent, plain, table, tag
 from ganherd.report.sample_section import maps, samples
 from ganherd.report.score_section import classes, losses, scores
 from ganherd.report.swap_section import meetings
@@ -21,13 +21,13 @@ from ganherd.report.swap_section import meetings
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
 
 
-def render(story: Story) -> str:
+def render(story: RunStory) -> str:
     sections = (samples, scores, maps, losses, classes, meetings, cells, events, members, _settings)
     body = join([_part(section, story) for section in (_header, *sections)], "\n")
     return document(story.name, body)
 
 
-def _part(section: Callable[[Story], Safe], story: Story) -> Safe:
+def _part(section: Callable[[RunStory], SafeHtml], story: RunStory) -> SafeHtml:
     """A section that odd values in the files cannot take the page down with."""
     try:
         return section(story)
@@ -36,7 +36,7 @@ def _part(section: Callable[[Story], Safe], story: Story) -> Safe:
         return tag("p", f"the part {name!r} could not be made: {type(error).__name__}: {error}", cls="note")
 
 
-def _header(story: Story) -> Safe:
+def _header(story: RunStory) -> SafeHtml:
     state = str(story.info.get("state") or "unknown")
     last = story.metrics[-1] if story.metrics else {}
     engine = story.info.get("engine")
@@ -62,7 +62,7 @@ def _header(story: Story) -> Safe:
     )
 
 
-def summary(story: Story) -> str:
+def summary(story: RunStory) -> str:
     """The run in one sentence."""
     seeds = int(_dig(story.recipe, "herd", "seeds") or 1)
     each = len(story.members) // seeds if story.members else 0
@@ -97,7 +97,7 @@ def summary(story: Story) -> str:
     return text + "."
 
 
-def _drawn_losses(story: Story) -> str:
+def _drawn_losses(story: RunStory) -> str:
     """The losses of a grid whose generators draw theirs, with how much more often than others; nothing for other runs."""
     if _dig(story.recipe, "strategy", "name") != "cellular":
         return ""
@@ -109,7 +109,7 @@ def _drawn_losses(story: Story) -> str:
     return f"{known} {when.get(str(mutation.get('loss_each')), '')}".rstrip() if known else ""
 
 
-def _settings(story: Story) -> Safe:
+def _settings(story: RunStory) -> SafeHtml:
     recipe = yaml.safe_dump(dict(story.recipe), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     info = {k: v for k, v in story.info.items() if k != "versions"}
     versions = story.info.get("versions")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from ganherd.data.keyed import shuffle
-from ganherd.report.gather import PER_ROW, Story
-from ganherd.report.html import Safe, figure, image, join, number, tag
+from ganherd.report.gather import PER_ROW, RunStory
+from ganherd.report.html import SafeHtml, figure, image, join, number, tag
 from ganherd.viz import pictures
 
 
-def samples(story: Story) -> Safe:
+def samples(story: RunStory) -> SafeHtml:
     head = tag("h2", "Samples")
     x, real = story.generated, story.real
     if x is None:
@@ -62,12 +62,12 @@ _TITLES = {
 }
 
 
-def maps(story: Story) -> Safe:
+def maps(story: RunStory) -> SafeHtml:
     """The pictures that lie in the run's folder; the class histogram has its place among the scores of the classes."""
     by_name = {one.name: one for one in story.pictures}
     shown = [by_name[name] for name in _TITLES if name in by_name]
     if not shown:
-        return Safe("")
+        return SafeHtml("")
     cards = [
         tag(
             "div",
@@ -82,12 +82,12 @@ def maps(story: Story) -> Safe:
     return tag("section", tag("h2", "Maps"), tag("p", where, cls="caption"), tag("div", join(cards), cls="maps"))
 
 
-def _are_classes(story: Story) -> bool:
+def _are_classes(story: RunStory) -> bool:
     """Whether the rows of generated images are classes; otherwise members, or nothing."""
     return bool(story.labels) and story.generated_y is not None and bool((story.generated_y >= 0).any())
 
 
-def _real_rows(story: Story, rows: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
+def _real_rows(story: RunStory, rows: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
     """Real images for each row: of the same class where rows are classes, else any, as they come."""
     real, y = story.real, story.real_y
     if real is None or real.ndim != 4:
@@ -101,7 +101,7 @@ def _real_rows(story: Story, rows: list[tuple[str, np.ndarray]]) -> list[np.ndar
     return [real[end - len(images) : end] for end, (_, images) in zip(ends, rows, strict=True)]
 
 
-def _real_alone(story: Story) -> Safe:
+def _real_alone(story: RunStory) -> SafeHtml:
     assert story.real is not None
     if story.real.ndim == 2:
         return figure(pictures.draw_points(np.empty((0, 2)), story.real), "data", "points")
@@ -111,7 +111,7 @@ def _real_alone(story: Story) -> Safe:
     return tag("div", join(cells), cls="compare two")
 
 
-def _strip(images: np.ndarray, about: str, columns: int) -> Safe:
+def _strip(images: np.ndarray, about: str, columns: int) -> SafeHtml:
     """A row of images, as wide as one of so many: the page stretches strips, and all their images must stay alike."""
     settings: Any = {"background": None, "margin": 1, "largest": 128}
     drawn = pictures.draw_grid([images], **settings)

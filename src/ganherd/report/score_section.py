@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ganherd.report.gather import Story
-from ganherd.report.html import Safe, figure, join, number, table, tag
+from ganherd.report.gather import RunStory
+from ganherd.report.html import SafeHtml, figure, join, number, table, tag
 from ganherd.scoring import METRICS
 from ganherd.scoring.score_table import networks_told, remarks, shown, value
 from ganherd.viz import charts
 
 
-def scores(story: Story) -> Safe:
+def scores(story: RunStory) -> SafeHtml:
     head = tag("h2", "Scores")
     names = [
         *(name for name in METRICS if name in story.scores),
@@ -62,13 +62,13 @@ def _best(name: str, best: float, entry: Mapping[str, object]) -> str:
     return value(name, best) if value(name, best).endswith("%") else f"{best:g}"
 
 
-def losses(story: Story) -> Safe:
+def losses(story: RunStory) -> SafeHtml:
     about = "Every member thin, their mean bold; a dashed red line where a member was noticed or repaired."
     panels = [figure(charts.draw_losses(story.metrics, story.events, [key]), key) for key in ("loss_g", "loss_d")]
     return tag("section", tag("h2", "Losses"), tag("p", about, cls="caption"), tag("div", join(panels), cls="pair"))
 
 
-def classes(story: Story) -> Safe:
+def classes(story: RunStory) -> SafeHtml:
     figures = []
     if spread := per_class(story, "diversity"):
         of = str(story.scores["diversity"].get("network", "pixels"))
@@ -83,7 +83,7 @@ def classes(story: Story) -> Safe:
         )
         figures.append(figure(drawn, "classes", _width(seen)))
     if not figures:
-        return Safe("")
+        return SafeHtml("")
     of_classes = any(m.label for m in story.members) or set(spread) & set(story.labels)
     about = "Diversity: 1 is as varied as the data; far below it, a member repeats itself."
     if not of_classes:
@@ -97,7 +97,7 @@ def _width(bars: Mapping[str, object]) -> str:
     return "wide" if len(bars) > charts.FEW else ""
 
 
-def per_class(story: Story, name: str) -> dict[str, float | None]:
+def per_class(story: RunStory, name: str) -> dict[str, float | None]:
     entry = story.scores.get(name)
     found = entry.get("per_class") if isinstance(entry, Mapping) else None
     if not isinstance(found, Mapping):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ganherd.report.gather import Story
-from ganherd.report.html import Safe, count, figure, number, tag
+from ganherd.report.gather import RunStory
+from ganherd.report.html import SafeHtml, count, figure, number, tag
 
 
-def meetings(story: Story) -> Safe:
+def meetings(story: RunStory) -> SafeHtml:
     swaps = [e for e in story.events if e.get("event") == "swap"]
     if not swaps or not story.members:
-        return Safe("")
+        return SafeHtml("")
     from ganherd.strategies.gap.gap import who_met
     from ganherd.viz.meeting_map import draw_who_met
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.ranks import Ranks, together
-from ganherd.herd.state import ROWS, Rows, State, bytes_per_member, named, unnamed
+from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, named, unnamed
 from ganherd.runs.facts import refuse_state
 from ganherd.runs.folder import steps
 from ganherd.runs.records import plain
@@ -54,7 +54,7 @@ def save(
     folder: Path,
     step: int,
     state: State,
-    nets: Mapping[str, Rows],
+    nets: Mapping[str, NamedRows],
     facts: Mapping[str, Any],
     ranks: Ranks | None = None,
 ) -> Path:
@@ -93,7 +93,7 @@ def save(
     return target
 
 
-def _write_members(aside: Path, state: State, nets: Mapping[str, Rows], members: Sequence[int]) -> dict[str, str]:
+def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], members: Sequence[int]) -> dict[str, str]:
     """The files of these members, named after their numbers in the whole herd, with the sha256 of each."""
     files = {}
     most = max(1, min(_BLOCK, _BYTES // bytes_per_member(state)))
@@ -109,7 +109,7 @@ def _write_members(aside: Path, state: State, nets: Mapping[str, Rows], members:
     return files
 
 
-def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = None) -> Checkpoint:
+def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | None = None) -> Checkpoint:
     """Reads and verifies a checkpoint, whole or only some members; raises `Damaged`.
 
     A kind of net that is not among `nets` is left out: who asks for discriminators alone need not know the generators.
@@ -132,7 +132,7 @@ def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = N
             part = unnamed(nets, tensor_file.read(path / name, digest, partial(_check_shapes, nets, name)), names)
         except OSError as error:
             raise Damaged(f"{path.name}/{name} cannot be read: {error.strerror}") from error
-        except tensor_file.Unfit as error:
+        except tensor_file.TensorMismatch as error:
             raise Damaged(f"{path.name}/{name} {error}") from error
         except (KeyError, ValueError, RuntimeError, IndexError, TypeError) as error:
             raise Damaged(f"{path.name}/{name} does not hold this herd ({error})") from error
@@ -143,7 +143,7 @@ def load(path: Path, nets: Mapping[str, Rows], members: Sequence[int] | None = N
     return Checkpoint(path, int(facts["step"]), state, facts)
 
 
-def _check_shapes(nets: Mapping[str, Rows], file: str, tensors: Mapping[str, Tensor]) -> None:
+def _check_shapes(nets: Mapping[str, NamedRows], file: str, tensors: Mapping[str, Tensor]) -> None:
     """Refuse tensors that are not of this file's members, by their declared shapes and types alone."""
     match = _FILE.fullmatch(file)
     assert match is not None  # see `load`
@@ -152,18 +152,18 @@ def _check_shapes(nets: Mapping[str, Rows], file: str, tensors: Mapping[str, Ten
     for name, value in tensors.items():
         of_breed = name.count("/") == 2  # rows of some of the members
         if not value.ndim or (len(value) > rows if of_breed else len(value) != rows):
-            raise tensor_file.Unfit(f"does not hold {rows} members: see {name[:80]}")
+            raise tensor_file.TensorMismatch(f"does not hold {rows} members: see {name[:80]}")
         whole, _, own = name.partition("/")
         kind, _, what = whole.partition(".")
         if what in ROWS and kind in nets:
             shape = nets[kind].shape_of(own)
             if shape is None or tuple(value.shape[1:]) != shape or not value.is_floating_point():
-                raise tensor_file.Unfit(f"does not hold this herd: {name[:80]} has another shape or type")
+                raise tensor_file.TensorMismatch(f"does not hold this herd: {name[:80]} has another shape or type")
             known += value.nbytes
         else:
             others += value.nbytes
     if others > _OTHERS * known + _BYTES:
-        raise tensor_file.Unfit("does not hold this herd: what it remembers of the members has another shape")
+        raise tensor_file.TensorMismatch("does not hold this herd: what it remembers of the members has another shape")
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 def newest(
     folder: Path,
-    nets: Mapping[str, Rows],
+    nets: Mapping[str, NamedRows],
     members: Sequence[int] | None = None,
     not_after: int | None = None,
     records: Mapping[str, Path] | None = None,
@@ -214,7 +214,7 @@ def newest(
 
 
 def newest_of_all(
-    folder: Path, nets: Mapping[str, Rows], ranks: Ranks, records: Mapping[str, Path]
+    folder: Path, nets: Mapping[str, NamedRows], ranks: Ranks, records: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
     """The same for the members of each rank, out of one checkpoint: the newest that no rank finds damaged."""
     members = None if ranks.everyone.size == 1 else ranks.own

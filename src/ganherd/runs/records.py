@@ -28,7 +28,7 @@ PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
 COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
 
 
-class Lines:
+class JsonLinesWriter:
     """An append-only file of JSON lines that can be cut back to where a checkpoint left it."""
 
     def __init__(self, path: Path, keep: int | None = None, sums: bool = False) -> None:

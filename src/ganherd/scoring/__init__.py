@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ganherd.features.material import Annealing, LeftOut, Material, Neighbourhood
+from ganherd.features.material import Annealing, MetricSkipped, ScoredNeighbourhood, ScoringContext
 from ganherd.metrics.groups import of_grid, refuse_impossible
 from ganherd.metrics.registry import METRICS, Metric, known_metrics
 from ganherd.metrics.statistics.seeds import together
 from ganherd.scoring.one_run import score_run
 from ganherd.scoring.score_table import side_by_side, table
-from ganherd.scoring.several_runs import Scored, score_runs
+from ganherd.scoring.several_runs import ScoredRun, score_runs
 from ganherd.scoring.two_sets import score_sets
 from ganherd.util.time_left import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
 __all__ = [
     "METRICS",
     "Annealing",
     "Metric",
-    "Neighbourhood",
-    "Scored",
+    "ScoredNeighbourhood",
+    "ScoredRun",
     "known_metrics",
     "score",
     "score_run",
@@ -46,9 +46,9 @@ def score(
     replica: int = 0,
     progress: Progress | None = None,
     *,
-    reference: Reference | None = None,
+    reference: RealFeatures | None = None,
     per: str | None = None,
-    neighbourhoods: Sequence[Neighbourhood] | None = None,
+    neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
 ) -> dict[str, dict[str, Any]]:
     """Every metric by name: {"value", "samples", "network", "seed", "replica", …}; `skipped`: what was not, and why.
@@ -62,7 +62,9 @@ def score(
     mixture = _on_best_device(mixture)
     if per == "neighbourhood":
         neighbourhoods = neighbourhoods or of_grid(mixture, replica)
-    material = Material(mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing)
+    material = ScoringContext(
+        mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing
+    )
     refuse_impossible(per, material)
     out: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
@@ -72,7 +74,7 @@ def score(
             continue
         try:
             found = METRICS[name].measure(material)
-        except LeftOut as why:
+        except MetricSkipped as why:
             skipped[name] = str(why).rstrip(".")
             continue
         first = {key: found.pop(key) for key in ("value", "samples", "network")}
@@ -91,16 +93,16 @@ def score_seeds(
     seed: int = 0,
     progress: Progress | None = None,
     *,
-    reference: Reference | None = None,
+    reference: RealFeatures | None = None,
     per: str | None = None,
-    neighbourhoods: Sequence[Neighbourhood] | None = None,
+    neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
 ) -> dict[str, dict[str, Any]]:
     """The scores of every replica: with several, the value is their mean, and what each seed has stands beside it."""
     if reference is None:
-        from ganherd.features.real_features import Reference
+        from ganherd.features.real_features import RealFeatures
 
-        reference = Reference(dataset, progress=progress)  # one for all replicas
+        reference = RealFeatures(dataset, progress=progress)  # one for all replicas
     mixture = _on_best_device(mixture)
     settings: Any = {"reference": reference, "per": per, "neighbourhoods": neighbourhoods, "annealing": annealing}
     each = []
@@ -128,7 +130,7 @@ def _on_best_device(mixture: Mixture) -> Mixture:
     return mixture.to(best_device())
 
 
-def _missing(metric: Metric, material: Material) -> str:
+def _missing(metric: Metric, material: ScoringContext) -> str:
     """Why this metric cannot be measured here; empty where it can."""
     if metric.needs_classes and len(material.dataset.labels) < 2:
         known = len(material.dataset.labels)

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from ganherd.features.extract import best_device
-from ganherd.features.material import Drawn
+from ganherd.features.material import DrawnSamples
 from ganherd.features.moments import Moments
 from ganherd.metrics.statistics import intervals
 from ganherd.recipe.mixture_scores import more_is_better
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import FrechetScore, Score, VariationScore, scored_on, summarise
-from ganherd.strategies.mixing.objectives import Seen
+from ganherd.strategies.mixing.objectives import SampledGenerator
 from ganherd.strategies.mixing.reweighted import Oriented
 
 if TYPE_CHECKING:
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
 GROUPS = 10  # the samples of every generator are cut into this many groups for the interval of a difference
@@ -30,37 +30,41 @@ MINIMUM = 5 * GROUPS  # with fewer samples of every generator there is no interv
 
 
 @dataclass(frozen=True)
-class Look:
+class GeneratorSamples:
     """Samples of some generators, as many of each, and what a network sees in them."""
 
-    each: Sequence[Drawn]
+    each: Sequence[DrawnSamples]
     features: Sequence[Tensor]  # [n, d] of each generator
     logits: Sequence[Tensor | None]
 
-    def without(self, group: int) -> Look:
+    def without(self, group: int) -> GeneratorSamples:
         """Return the same without every GROUPS-th sample, counted from `group`."""
         keep = np.arange(len(self.each[0].x)) % GROUPS != group
         rows = torch.from_numpy(np.flatnonzero(keep))
-        return Look(
-            [Drawn(one.x[keep], one.y[keep], one.member[keep]) for one in self.each],
+        return GeneratorSamples(
+            [DrawnSamples(one.x[keep], one.y[keep], one.member[keep]) for one in self.each],
             [x[rows.to(x.device)] for x in self.features],
             [None if x is None else x[rows.to(x.device)] for x in self.logits],
         )
 
 
-def look_at(made: Mixture, reference: Reference, each: Sequence[Drawn], by: str, trust_code: bool) -> Look:
+def look_at(
+    made: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
+) -> GeneratorSamples:
     n, together = len(each[0].x), np.concatenate([one.x for one in each])
     nobody = np.full(len(together), -1, np.int64)
-    fake, real = reference.of(Drawn(together, nobody, nobody)), reference.real
+    fake, real = reference.of(DrawnSamples(together, nobody, nobody)), reference.real
     classes = 0 if real.logits is None else real.logits.shape[1]
     if by in objectives.CLASSES and not classes:
         raise objectives.no_classes(f"--by {by}", reference.network.name)
     objectives.refuse(f"--by {by}", by, reference.dataset, n, made.takes_label, trust_code, classes)
     logits: Sequence[Tensor | None] = [None] * len(each) if fake.logits is None else fake.logits.split(n)
-    return Look(each, fake.x.split(n), logits)
+    return GeneratorSamples(each, fake.x.split(n), logits)
 
 
-def scores_of(made: Mixture, reference: Reference, look: Look, by: str, trust_code: bool) -> dict[str, Score]:
+def scores_of(
+    made: Mixture, reference: RealFeatures, look: GeneratorSamples, by: str, trust_code: bool
+) -> dict[str, Score]:
     """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what is
     searched by."""
     real, where = reference.real, _where(look.features[0].shape[1])
@@ -76,14 +80,19 @@ def scores_of(made: Mixture, reference: Reference, look: Look, by: str, trust_co
     if aim := objectives.find(by, reference, len(look.each[0].x), _where, trust_code):
         asked = [torch.from_numpy(one.y).to(look.features[0].device) if made.takes_label else None for one in look.each]
         seen_by = zip(look.each, look.features, look.logits, asked, strict=True)
-        parts = [aim.of(Seen(torch.from_numpy(one.x), x, told, y)) for one, x, told, y in seen_by]
+        parts = [aim.of(SampledGenerator(torch.from_numpy(one.x), x, told, y)) for one, x, told, y in seen_by]
         stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
         found[by] = Oriented(aim.score(stacked), torch.zeros(len(look.each), dtype=torch.bool), more_is_better(by))
     return found
 
 
 def intervals_of(
-    made: Mixture, reference: Reference, look: Look, by: str, trust_code: bool, both: tuple[Tensor, Tensor]
+    made: Mixture,
+    reference: RealFeatures,
+    look: GeneratorSamples,
+    by: str,
+    trust_code: bool,
+    both: tuple[Tensor, Tensor],
 ) -> dict[str, dict[str, Any] | None]:
     """Return for each score the interval of how much the second mixture has more than the first, over the samples.
 

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 
 from ganherd.features.extract import best_device
-from ganherd.features.material import Drawn, LeftOut
+from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.metrics.statistics.verdict import Verdict, verdict
 from ganherd.recipe.mixture_scores import asked_score, more_is_better
 from ganherd.scoring.ensemble_scores import intervals_of, look_at, scores_of, value_of
 from ganherd.strategies.mixing import objectives, subset_search
 from ganherd.strategies.mixing.mixing import Score
-from ganherd.strategies.mixing.subset_search import Ensemble
+from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress, timed
 
 if TYPE_CHECKING:
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
 FOLDER = "mixture-ensemble"
@@ -36,7 +36,7 @@ _GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as 
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenGenerators:
     """The ensemble of one replica. The search saw one set of samples; `before` and `after` are measured on another."""
 
     seed: int
@@ -66,7 +66,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Found:
+class EnsembleResult:
     """What came of a search, and where it lies."""
 
     folder: Path
@@ -75,7 +75,7 @@ class Found:
     network: str
     samples: int  # of each generator, twice
     generators: int
-    each: tuple[Chosen, ...]  # of every replica
+    each: tuple[ChosenGenerators, ...]  # of every replica
 
     def facts(self) -> dict[str, Any]:
         own = {"mixture": str(self.folder), "by": self.by, "search": self.search, "network": self.network}
@@ -99,7 +99,7 @@ def _told(name: str, before: float, after: float) -> str:
     return f"{name} {before:.{digits}f} → {after:.{digits}f}"
 
 
-def _judged(name: str, one: Chosen) -> str:
+def _judged(name: str, one: ChosenGenerators) -> str:
     ends, digits = one.intervals[name], 5 if name == "kid" else 3
     span = f", difference {ends['low']:+.{digits}f} to {ends['high']:+.{digits}f}" if ends else ""
     return f" ({one.verdict(name)}{span})"
@@ -116,7 +116,7 @@ def find(
     network: str | None = None,
     trust_code: bool = False,
     progress: Progress | None = None,
-) -> Found:
+) -> EnsembleResult:
     """Searches ensembles of at most `size` generators, in each replica its own, and writes the mixture into the run.
 
     `by`: a score of `recipe_scores`, or a function of your own as package.module:function. `neighbourhoods`: those of a grid
@@ -140,7 +140,7 @@ def find(
     reference = reference_for(data, network, samples, None, trust_code, progress, default)
     try:
         name = reference.network.name
-    except LeftOut as why:
+    except MetricSkipped as why:
         raise UserError(f"--network {network}: {why}.") from why
     target = Path(folder.path) / FOLDER
     on_device = made.to(best_device())
@@ -156,13 +156,13 @@ def find(
         whole.save(target)
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from error
-    return Found(target, by, search, name, samples, made.members, each)
+    return EnsembleResult(target, by, search, name, samples, made.members, each)
 
 
 def _of_replica(
     made: Mixture,
     replica: int,
-    reference: Reference,
+    reference: RealFeatures,
     size: int,
     by: str,
     search: Search,
@@ -170,7 +170,7 @@ def _of_replica(
     seed: int,
     trust_code: bool,
     progress: Progress | None,
-) -> Chosen:
+) -> ChosenGenerators:
     sets = [_drawn(made, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
     able = sorted(set(sets[0]) & set(sets[1]))  # a generator that is no number any more is nobody's partner
     if not able:
@@ -191,7 +191,7 @@ def _of_replica(
         )
     old, new = torch.from_numpy(own / own.sum()), found.weights
     picked = [number for number in found.picked if float(new[number]) > 0]
-    return Chosen(
+    return ChosenGenerators(
         made.seeds[replica],
         tuple(able[number] for number in picked),
         tuple(float(new[number]) for number in picked),
@@ -205,7 +205,7 @@ def _of_replica(
 
 def _searched(
     made: Mixture, replica: int, able: list[int], score: Score, search: Search, size: int, seed: int
-) -> Ensemble:
+) -> GeneratorSubset:
     if search == "greedy":
         return subset_search.greedy(score, len(able), size)
     if search == "evolutionary":
@@ -217,14 +217,14 @@ def _searched(
     return subset_search.neighbourhoods(score, len(able), [near for near in known if near], _GENERATIONS, _SIGMA, seed)
 
 
-def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progress | None) -> dict[int, Drawn]:
+def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progress | None) -> dict[int, DrawnSamples]:
     """Samples of every member alone that makes any."""
-    found: dict[int, Drawn] = {}
+    found: dict[int, DrawnSamples] = {}
     for member in timed(range(made.members), progress, "drawing samples of every generator"):
         try:
             drawn = made.alone(member).sample(samples, seed=seed, replica=replica)
         except UserError:  # not finite
             continue
         if np.isfinite(drawn.x).all():
-            found[member] = Drawn(drawn.x, drawn.y, drawn.member)
+            found[member] = DrawnSamples(drawn.x, drawn.y, drawn.member)
     return found

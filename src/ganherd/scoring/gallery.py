@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.data.keyed import shuffle
-from ganherd.features.material import Drawn, LeftOut
+from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
     from ganherd.viz.pictures import Picture
 
@@ -35,7 +35,7 @@ LARGEST = 8 << 20  # bytes of a picture that a report takes in
 
 
 @dataclass(frozen=True)
-class Shown:
+class GalleryPicture:
     """One picture as a page needs it."""
 
     name: str
@@ -47,7 +47,7 @@ def make(
     run: Path,
     mixture: Mixture,
     dataset: Dataset,
-    reference: Reference | None = None,
+    reference: RealFeatures | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     again: bool = False,
@@ -80,7 +80,7 @@ def make(
     return written
 
 
-def read(run: Path, step: int | None) -> list[Shown]:
+def read(run: Path, step: int | None) -> list[GalleryPicture]:
     """The pictures of the mixture of this step, in order; of an older one none. A run may come from a stranger."""
     folder = Path(run) / FOLDER
     about = _about(folder)
@@ -94,7 +94,7 @@ def read(run: Path, step: int | None) -> list[Shown]:
         if name in captions and path.is_file() and path.stat().st_size < LARGEST:
             png = files.read(path, LARGEST)
             if png.startswith(b"\x89PNG\r\n\x1a\n"):
-                found.append(Shown(name, str(captions[name]), png))
+                found.append(GalleryPicture(name, str(captions[name]), png))
     return found
 
 
@@ -107,7 +107,7 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def _drawn(
-    mixture: Mixture, dataset: Dataset, reference: Reference | None, seed: int, tell: Progress
+    mixture: Mixture, dataset: Dataset, reference: RealFeatures | None, seed: int, tell: Progress
 ) -> Iterator[tuple[str, str, Picture]]:
     """Name, caption and picture of all that fit; what cannot be drawn is told, and the others come."""
     ways: list[Callable[[], Iterator[tuple[str, str, Picture]]]]
@@ -117,7 +117,7 @@ def _drawn(
         n = min(MAPPED, len(dataset.x))
         tell(f"pictures: drawing {n:,} samples")
         sample = mixture.sample(n, seed=seed)
-        drawn = Drawn(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member))
+        drawn = DrawnSamples(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member))
         ways = [
             lambda: _maps(drawn, dataset, reference, seed, tell),
             lambda: _neighbours(drawn, dataset, seed, tell),
@@ -125,19 +125,19 @@ def _drawn(
     for way in ways:
         try:
             yield from way()
-        except (UserError, LeftOut) as why:
+        except (UserError, MetricSkipped) as why:
             tell(f"pictures: one is left out, {why}")
 
 
 def _maps(
-    drawn: Drawn, dataset: Dataset, reference: Reference | None, seed: int, tell: Progress
+    drawn: DrawnSamples, dataset: Dataset, reference: RealFeatures | None, seed: int, tell: Progress
 ) -> Iterator[tuple[str, str, Picture]]:
     """t-SNE of data and samples in the features of the network, and the classes seen in the samples."""
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
     from ganherd.scoring import maps
 
     if reference is None or not _quick(reference):
-        reference = Reference(dataset, progress=tell)
+        reference = RealFeatures(dataset, progress=tell)
     network, labels = reference.network, dataset.labels
     fake, real = reference.of(drawn, "samples for the map"), reference.real
     rows = np.sort(shuffle(len(real), "rows of a map", seed)[: len(fake)])
@@ -167,13 +167,13 @@ def _maps(
         yield "classes", caption, maps.draw_histograms({"generated": shares}, labels, expected, "classes seen")
 
 
-def _quick(reference: Reference) -> bool:
+def _quick(reference: RealFeatures) -> bool:
     """Whether its network is here, and no heavy one on a CPU: that takes minutes, for a picture."""
     import torch
 
     try:
         return not reference.network.heavy or torch.cuda.is_available()
-    except LeftOut:
+    except MetricSkipped:
         return False
 
 
@@ -195,7 +195,7 @@ def _coverage(mixture: Mixture, dataset: Dataset, seed: int, tell: Progress) -> 
     yield "coverage", caption, maps.draw_coverage(groups, modes)
 
 
-def _neighbours(drawn: Drawn, dataset: Dataset, seed: int, tell: Progress) -> Iterator[tuple[str, str, Picture]]:
+def _neighbours(drawn: DrawnSamples, dataset: Dataset, seed: int, tell: Progress) -> Iterator[tuple[str, str, Picture]]:
     from ganherd.metrics.memorisation import draw_neighbours, nearest
 
     if len(dataset.x) < 2:

@@ -15,13 +15,13 @@ import numpy as np
 
 from ganherd.data import dataset
 from ganherd.features.extract import best_device
-from ganherd.features.material import LeftOut, Material
+from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.gam import gam, gam_table
 from ganherd.mixture import mixture as mixtures
 from ganherd.runs.folder import RunFolder
 from ganherd.scoring.gam_judges import Judges, load_judges
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Clock, Progress
+from ganherd.util.time_left import Progress, TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -144,13 +144,13 @@ def contest(
         raise UserError(f"the generators of {names[0]} {why}: name another run to judge them.")
     fakes = []  # the samples of each generator, drawn once
     tell(f"drawing {samples:,} samples of each of {len(seats):,} generators")
-    clock = Clock(progress, "generators", len(seats))
+    clock = TimeLeft(progress, "generators", len(seats))
     for number, (run, replica, member) in enumerate(seats):
         clock.at(number)
         fakes.append(made[run].alone(member).sample(samples, seed=seed, replica=replica))
     errors, real_errors, thresholds = np.full((len(seats), len(seats)), np.nan), np.zeros(len(seats)), []
     tell(f"{len(seats):,} judges look at them")
-    clock = Clock(progress, "judges", len(seats))
+    clock = TimeLeft(progress, "judges", len(seats))
     for j, (run, replica, member) in enumerate(seats):
         clock.at(j)
         row = replica * made[run].members + member
@@ -183,9 +183,11 @@ def contest(
     return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, mode, tuple(notes))
 
 
-def alone(material: Material) -> dict[str, Any]:
+def alone(material: ScoringContext) -> dict[str, Any]:
     """What there is to say of one mixture: nothing."""
-    raise LeftOut("it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`")
+    raise MetricSkipped(
+        "it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`"
+    )
 
 
 def _kin(runs: Sequence[str | Path], names: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd.features.material import Annealing, LeftOut
+from ganherd.features.material import Annealing, MetricSkipped
 from ganherd.util import files, text
 from ganherd.util.time_left import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
 
 
 def score_run(
@@ -113,20 +113,20 @@ def reference_for(
     trust_code: bool,
     progress: Progress | None,
     default: str | None = None,
-) -> Reference:
+) -> RealFeatures:
     """Return the real data with the network that was asked for, otherwise the default, otherwise the best that is here.
 
     If it was not asked for, it is reported, and so is a better one that is here.
     """
     from ganherd.features import networks
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
 
     best = networks.choose(data)
     wanted = network or ("inception" if head else default or best)
-    reference = Reference(data, wanted, samples, Path(head) if head else None, trust_code, progress)
+    reference = RealFeatures(data, wanted, samples, Path(head) if head else None, trust_code, progress)
     try:
         name = reference.network.name
-    except LeftOut:
+    except MetricSkipped:
         return reference  # those scores are left out with the reason, and the others come
     if progress and not network:
         other = f"--network {best} is here, too" if best != wanted and not head else "--network chooses another"

@@ -17,7 +17,7 @@ from ganherd.util.time_left import Progress
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRun:
     """The scores of each run (or of one set), by its path as it was given; print it for people."""
 
     runs: Mapping[str, dict[str, dict[str, Any]]]
@@ -61,7 +61,7 @@ def score_runs(
     trust_code: bool = False,
     progress: Progress | None = None,
     **settings: Any,
-) -> Scored:
+) -> ScoredRun:
     """What `score_run` measures of each, and GAM or GAM-II of all together where that is asked for.
 
     The member of each run that GAM-II finds best is marked in its mixture.
@@ -79,7 +79,7 @@ def score_runs(
             own = None if contests and others == ["ais"] else samples  # which are the contest's, and not AIS's images
             found[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
     if not contests:
-        return Scored(found, per=settings.get("per"))
+        return ScoredRun(found, per=settings.get("per"))
     if "gam" in contests and len(runs) < 2:
         raise UserError("GAM is a battle between runs: name at least two.")
     from ganherd.metrics.gam import gam
@@ -94,8 +94,8 @@ def score_runs(
         if "gam2" in entries:
             _mark(run, entries["gam2"])
     if "gam2" not in contests:
-        return Scored(found, per=settings.get("per"))
-    return Scored(found, contest=f"GAM-II\n{held}", contested=held.summary(), per=settings.get("per"))
+        return ScoredRun(found, per=settings.get("per"))
+    return ScoredRun(found, contest=f"GAM-II\n{held}", contested=held.summary(), per=settings.get("per"))
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
 
     winner = None
     if entry["best_member"] is not None:
-        winner = mixture_files.Winner(
+        winner = mixture_files.NeighbourhoodWinner(
             member=entry["best_member"], replica=entry["best_replica"], value=entry["best_value"]
         )
     with suppress(OSError):  # a run on a read-only disk can be scored too

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.data.keyed import shuffle
-from ganherd.features.material import Drawn
+from ganherd.features.material import DrawnSamples
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress
 
@@ -51,12 +51,12 @@ class GivenSet:
         counts = np.array([(self.y == k).sum() for k in self.label_of], np.float64)
         return counts / counts.sum()
 
-    def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> Drawn:
+    def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> DrawnSamples:
         """n of its rows, or all it has where those are fewer: never a row twice."""
         rows = np.arange(len(self.x)) if label is None else np.flatnonzero(self.y == label)
         if n < len(rows):
             rows = rows[np.sort(shuffle(len(rows), "rows of a set", seed)[:n])]
-        return Drawn(self.x[rows], self.y[rows], np.full(len(rows), -1, np.int64))
+        return DrawnSamples(self.x[rows], self.y[rows], np.full(len(rows), -1, np.int64))
 
 
 def score_sets(
@@ -124,12 +124,12 @@ def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
 def _rows(source: str) -> Dataset:
     """A set with the rows that are scored in x; a folder or an .npz without a split of its own is taken whole."""
     from ganherd.data.dataset import load
-    from ganherd.recipe.schema import Data
+    from ganherd.recipe.schema import DataConfig
 
     name, _, split = source.rpartition(":")
     if split not in ("train", "test") or not name:
         name, split = source, "train"
-    own = load(Data(source=name, holdout=0.0))
+    own = load(DataConfig(source=name, holdout=0.0))
     if split == "train":
         return own
     if len(own.x_test) == 0:

@@ -22,7 +22,7 @@ class _Noted:
     words: Mapping[str, Sequence[str]]
 
 
-class Untold:
+class EventBuffer:
     """All ranks note the same events in the same order, each with the numbers of its own members.
 
     >>> from ganherd.comm.backends.local import Local

@@ -21,7 +21,7 @@ from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import ROWS, Blueprint, finite
 from ganherd.recipe.base import nearest
-from ganherd.recipe.strategy_config import Share as Settings
+from ganherd.recipe.strategy_config import ShareConfig as Settings
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.errors import UserError
 
@@ -29,7 +29,7 @@ _MOST_NAMES = 12  # in a sentence
 
 
 @dataclass(frozen=True)
-class Part:
+class SharedLayers:
     """Layers of one kind of net, and the slots of a replica that have them in common."""
 
     kind: str  # g, d
@@ -60,7 +60,7 @@ def columns(net: Blueprint, layers: Sequence[str]) -> tuple[slice, ...]:
     return tuple(found)
 
 
-def shared_parts(settings: Settings, breeds: Breeds, d: Blueprint, members: int) -> list[Part]:
+def shared_parts(settings: Settings, breeds: Breeds, d: Blueprint, members: int) -> list[SharedLayers]:
     """What the recipe's members share; a UserError where it names a layer that no net has."""
     kinds = {"generator": [breed.g for breed in breeds.all], "discriminator": [d]}
     for role, nets in kinds.items():
@@ -69,8 +69,10 @@ def shared_parts(settings: Settings, breeds: Breeds, d: Blueprint, members: int)
                 raise UserError(_unknown(role, nets, layer))
     if settings.layers and members < 2:
         raise UserError("strategy.share averages layers over members, and this herd has one: leave it out.")
-    parts = [Part("g", columns(breed.g, settings.generator), breed.slots) for breed in breeds.all]
-    return [part for part in (*parts, Part("d", columns(d, settings.discriminator), range(members))) if part.columns]
+    parts = [SharedLayers("g", columns(breed.g, settings.generator), breed.slots) for breed in breeds.all]
+    return [
+        part for part in (*parts, SharedLayers("d", columns(d, settings.discriminator), range(members))) if part.columns
+    ]
 
 
 def _unknown(role: str, nets: Sequence[Blueprint], layer: str) -> str:
@@ -114,7 +116,7 @@ class Share(Strategy):
             facts["unwell"] = unwell
         yield "share", facts
 
-    def _average(self, part: Part, well: np.ndarray) -> None:
+    def _average(self, part: SharedLayers, well: np.ndarray) -> None:
         """The same sum in the same order on every rank that has a member of the group, so ranks do not matter."""
         replicas = range(0, self.placement.size, self.members)
         groups = [[first + slot for slot in part.slots if well[first + slot]] for first in replicas]

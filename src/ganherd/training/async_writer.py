@@ -10,7 +10,7 @@ import torch
 from ganherd.herd.state import State
 
 
-class Behind:
+class AsyncCheckpointWriter:
     """One checkpoint at a time: the next waits for it, and so does whoever reads one."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Behind:
         self._held: State = {}
 
     @classmethod
-    def of(cls, device: torch.device, alone: bool) -> Behind | None:
+    def of(cls, device: torch.device, alone: bool) -> AsyncCheckpointWriter | None:
         """For a herd on a GPU in one process. Ranks write together, at a step that all are at; a CPU has other work."""
         return cls() if device.type == "cuda" and alone else None
 

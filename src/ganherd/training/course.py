@@ -13,10 +13,10 @@ from ganherd.training.budget import Budget
 from ganherd.training.conclude import Run, conclude, conclude_part
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
-from ganherd.training.ranks.recovery import Rescue
+from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.ready import beating
 from ganherd.training.recording import trackers
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
 from ganherd.training.setup.disk import advice_on
 from ganherd.training.setup.identity import versions
@@ -27,8 +27,8 @@ from ganherd.util.progress import Progress, duration
 
 
 def train_on(
-    rescue: Rescue,
-    assembly: Assembly,
+    rescue: Recovery,
+    assembly: PreparedHerd,
     plan: Plan,
     folder: RunFolder,
     budget: Budget,
@@ -84,7 +84,7 @@ def train_on(
             _leave(folder, "interrupted")
             raise Interrupted(f"{error} Nothing is lost; {again}") from None
         except RankLost as error:
-            if ranks.job.goes_on:  # those that are left meet again in `Rescue.through`
+            if ranks.job.goes_on:  # those that are left meet again in `Recovery.through`
                 rescue.trainer, rescue.signals.name = trainer, rescue.asked or stop.name
                 raise
             raise rescue.ended(error, "; the last checkpoint is whole") from error

@@ -20,17 +20,17 @@ from ganherd.herd.state import State, bases, buffers_of
 from ganherd.mixture.generators import Generators
 from ganherd.mixture.mixture import Mixture, recalibrated
 from ganherd.mixture.mixture_files import Neighbourhoods
-from ganherd.recipe.schema import Net, Recipe
+from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.runs.folder import RunFolder, write_aside
 from ganherd.runs.records import plain
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.progress import Progress
 from ganherd.viz import pictures
 
 
 def make_mixture(
-    assembly: Assembly, step: int, neighbourhoods: Neighbourhoods | None = None, exported: State | None = None
+    assembly: PreparedHerd, step: int, neighbourhoods: Neighbourhoods | None = None, exported: State | None = None
 ) -> Mixture:
     """The mixture of all members; `exported`: their generators, as `exports` has them; none: those of this process.
 
@@ -67,7 +67,7 @@ def make_mixture(
     return replace(made, weights=each if len(each) > 1 else each[0])
 
 
-def exports(assembly: Assembly, instead: State | None = None) -> State:
+def exports(assembly: PreparedHerd, instead: State | None = None) -> State:
     """Of this rank's generators the weights that are exported (the running average where there is one), and all buffers, batch
     norm re-estimated; rows as in the herd's state. `instead`: other parameters and buffers than those of now."""
     herd = assembly.herd
@@ -98,7 +98,7 @@ def exports(assembly: Assembly, instead: State | None = None) -> State:
     return out
 
 
-def _generators(exported: State, breed: Breed, net: Net, rows: Sequence[int]) -> Generators:
+def _generators(exported: State, breed: Breed, net: NetConfig, rows: Sequence[int]) -> Generators:
     """Those of one breed, which are these rows of what was exported."""
     own = {name: value[list(rows)] for name, value in breed.view(exported).items()}
     views = {name: value.clone() for name, value in breed.g.views(own["g.params"]).items()}
@@ -106,7 +106,7 @@ def _generators(exported: State, breed: Breed, net: Net, rows: Sequence[int]) ->
     return Generators(net, len(breed.slots), module, views, buffers_of(own, "g"))
 
 
-def label_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:
+def label_weights(recipe: Recipe, assembly: PreparedHerd) -> np.ndarray:
     """[classes] p(y): the data's frequencies, uniform, or as given."""
     labels, given = assembly.dataset.labels, recipe.run.weights
     if not labels:
@@ -126,7 +126,7 @@ def label_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:
     return np.asarray(weights / weights.sum())
 
 
-def member_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:
+def member_weights(recipe: Recipe, assembly: PreparedHerd) -> np.ndarray:
     """[members] p(y) of the class that each stands for, shared among those that stand for the same; else equal."""
     label = assembly.label[: assembly.members]
     if (label < 0).any():
@@ -135,7 +135,7 @@ def member_weights(recipe: Recipe, assembly: Assembly) -> np.ndarray:
     return np.asarray(weights / weights.sum())
 
 
-def write_scores(folder: RunFolder, mixture: Mixture, assembly: Assembly, progress: Progress) -> dict[str, Any]:
+def write_scores(folder: RunFolder, mixture: Mixture, assembly: PreparedHerd, progress: Progress) -> dict[str, Any]:
     """scores.json, where it is wanted; a mixture that cannot be scored, as with a member left NaN by policy, still ends its run."""
     if not assembly.recipe.run.scores:
         folder.scores_path.unlink(missing_ok=True)  # those of an earlier step
@@ -149,7 +149,7 @@ def write_scores(folder: RunFolder, mixture: Mixture, assembly: Assembly, progre
     return found
 
 
-def write_picture(folder: RunFolder, mixture: Mixture, assembly: Assembly) -> None:
+def write_picture(folder: RunFolder, mixture: Mixture, assembly: PreparedHerd) -> None:
     """samples/final.png: what the mixture makes, a row for each label; a label whose member is broken has none."""
     stands = np.arange(len(mixture.labels)) if mixture.takes_label else np.unique(mixture.label_of)
     if mixture.is_image and (stands >= 0).all():

@@ -13,25 +13,25 @@ from typing import Any
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.herd.engine.engines import Engine, Plan, make_engine, never
-from ganherd.herd.engine.subset import Part
+from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.records import Lines, line_of
+from ganherd.runs.records import JsonLinesWriter, line_of
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.training import snapshot
-from ganherd.training.async_writer import Behind
+from ganherd.training.async_writer import AsyncCheckpointWriter
 from ganherd.training.budget import Budget
 from ganherd.training.health import look_interval, response
 from ganherd.training.health.alarms import OF_ALL, Alarms
-from ganherd.training.health.convergence import Rest
-from ganherd.training.health.monitor import Watch, recall
+from ganherd.training.health.convergence import Convergence
+from ganherd.training.health.monitor import Monitor, recall
 from ganherd.training.ranks import rank_sync
-from ganherd.training.ranks.recovery import Rescue
-from ganherd.training.ranks.solo_recovery import Mark
+from ganherd.training.ranks.recovery import Recovery
+from ganherd.training.ranks.solo_recovery import ArrivalMark
 from ganherd.training.recording.preview import Preview
 from ganherd.training.recording.tally import Tally
 from ganherd.training.recording.validation import Validation
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import never_meet
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted
@@ -43,7 +43,7 @@ class Trainer:
 
     def __init__(
         self,
-        assembly: Assembly,
+        assembly: PreparedHerd,
         plan: Plan,
         folder: RunFolder,
         budget: Budget,
@@ -61,17 +61,17 @@ class Trainer:
         self.settings, self.also_record = rank_sync.waiting(assembly.recipe.run, self.strategy.apart), also_record
         self.blueprints = self.herd.nets
         self.plan = plan
-        self.engine: Engine | Part | response.Idle = make_engine(self.herd, plan)
+        self.engine: Engine | SubsetEngine | response.Idle = make_engine(self.herd, plan)
         self.preview = Preview(assembly)
         self.validation = Validation(assembly, self.settings.validation) if self.settings.validation else None
         remembered = resumed.state if resumed else None
         recall(self.strategy.state, remembered)
         if resumed:
             self.strategy.resume(resumed.step)
-        self.watch = Watch(assembly, remembered)
+        self.watch = Monitor(assembly, remembered)
         known = {k: self.ranks.gather(v) for k, v in (remembered or {}).items() if k in OF_ALL or k.startswith("rest.")}
         self.alarms = Alarms(self.ranks.size, known)  # of all members, on every rank; so is who rests
-        self.rest = Rest(assembly.recipe.train.stop, self.ranks.size, known, assembly.kept or None)
+        self.rest = Convergence(assembly.recipe.train.stop, self.ranks.size, known, assembly.kept or None)
         self.rest.wake(resumed.step if resumed else 0)
         assembly.kept = self.rest.kept
         if awake := self.rest.awake:
@@ -79,7 +79,7 @@ class Trainer:
         self.cadence = rank_sync.waiting_looks(look_interval.planned(assembly, paced), self.strategy.apart)
         facts = resumed.facts if resumed else {}
         self.step = resumed.step if resumed else 0
-        self.together = rank_sync.Together(assembly, self.strategy, self.step)
+        self.together = rank_sync.RankSync(assembly, self.strategy, self.step)
         self.tally = Tally(assembly, self.rest, facts)
         self.last_good: int | None = facts.get("last_good")  # the last checkpoint that was due: what is rolled back to
         self.best: tuple[float, int] | None = tuple(facts["best"]) if facts.get("best") else None  # type: ignore[assignment]
@@ -89,13 +89,13 @@ class Trainer:
         paths = {"metrics": folder.metrics_path, "events": folder.events_path} if self.writes else {}
         ends = facts.get("bytes", {})
         self.lines = {
-            name: Lines(path, ends.get(name, None if resumed else 0), sums=name == "metrics")
+            name: JsonLinesWriter(path, ends.get(name, None if resumed else 0), sums=name == "metrics")
             for name, path in paths.items()
         }
         self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
-        self.behind = Behind.of(self.herd.device, self.ranks.is_alone)
-        self.rescue: Rescue | None = None  # where a lost rank can be outlived
-        self.mark: Mark | None = None  # … and members go back alone: the arrival at this step
+        self.behind = AsyncCheckpointWriter.of(self.herd.device, self.ranks.is_alone)
+        self.rescue: Recovery | None = None  # where a lost rank can be outlived
+        self.mark: ArrivalMark | None = None  # … and members go back alone: the arrival at this step
         self.arrived: bool = facts.get("arrived", False)  # what is due at this step is still to be done
         self.heart: Heartbeat | None = None  # where there are several
         self.began = time.monotonic()
@@ -143,7 +143,7 @@ class Trainer:
     def stop_here(self, stop: StopRequest, start: int, took: float) -> None:
         """All that is due at a step; it was trained from `start` on, and the engine `took` so many seconds."""
         if self.goes_alone:
-            self.mark = Mark.of(self)
+            self.mark = ArrivalMark.of(self)
             if self.due(self.kept_every) or start == self.step:  # members that have new homes have new copies, too
                 self.keep()
         if self.is_over() and self.step < self.last:

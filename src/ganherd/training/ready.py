@@ -16,14 +16,14 @@ from ganherd.comm.liveness.machine import machine
 from ganherd.comm.ranks import Ranks, cores, together
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Plan, place
-from ganherd.recipe.schema import Engine, Recipe
+from ganherd.recipe.schema import EngineConfig, Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.training import finish
 from ganherd.training.ranks import spares
-from ganherd.training.ranks.recovery import Rescue, announced
+from ganherd.training.ranks.recovery import Recovery, announced
 from ganherd.training.setup import build_strategy
-from ganherd.training.setup.assemble import Assembly, put_together
-from ganherd.training.setup.member_data import Cut, cut
+from ganherd.training.setup.assemble import PreparedHerd, put_together
+from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import UserError
 
@@ -36,10 +36,10 @@ def ready(
     job: Communicator,
     trust_code: bool,
     begins: bool,
-    accept: Callable[[Cut], None] = lambda made: None,
+    accept: Callable[[MemberData], None] = lambda made: None,
     part: range | None = None,
     before: Any = None,
-) -> tuple[Ranks, Assembly | None]:
+) -> tuple[Ranks, PreparedHerd | None]:
     """The rank and its herd; none for a spare. `accept`: refuses data that the run was not started with. `part`: the only
     members of the recipe's that are trained here. `before`: what run.json says about the ranks of a run that goes on.
 
@@ -48,12 +48,12 @@ def ready(
     """
     from ganherd.training.ranks import balance
 
-    def accepted() -> Cut:
+    def accepted() -> MemberData:
         made = cut(recipe, begins)
         accept(made)
         return made if part is None else made.only(part)
 
-    def assembled() -> Assembly | None:
+    def assembled() -> PreparedHerd | None:
         if not ranks.own:
             return None
         made_of = put_together(made, ranks, trust_code, begins)
@@ -77,7 +77,7 @@ def ready(
     return ranks, assembly
 
 
-def planned(assembly: Assembly, settings: Engine, say: Callable[[str], None]) -> Plan:
+def planned(assembly: PreparedHerd, settings: EngineConfig, say: Callable[[str], None]) -> Plan:
     """The plan that the first rank finds to be the fastest for its members; all go by it."""
     ranks = assembly.ranks
     if ranks.everyone.size == 1:
@@ -87,7 +87,7 @@ def planned(assembly: Assembly, settings: Engine, say: Callable[[str], None]) ->
     return Plan(**ranks.decided(vars(plan) if plan else {}))
 
 
-def settled(assembly: Assembly, plan: Plan) -> Plan:
+def settled(assembly: PreparedHerd, plan: Plan) -> Plan:
     """What the rank makes of the plan, on its own device and with its own members."""
     ranks, herd = assembly.ranks, assembly.herd
     if ranks.everyone.size == 1:
@@ -98,7 +98,7 @@ def settled(assembly: Assembly, plan: Plan) -> Plan:
     return replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
 
 
-def settle_in(assembly: Assembly, plan: Plan) -> Plan:
+def settle_in(assembly: PreparedHerd, plan: Plan) -> Plan:
     """Threads and state as the rank's plan has them, which is answered."""
     plan = settled(assembly, plan)
     torch.set_num_threads(plan.threads)
@@ -106,7 +106,7 @@ def settle_in(assembly: Assembly, plan: Plan) -> Plan:
     return plan
 
 
-def shared(ranks: Ranks, folder: RunFolder, rescue: Rescue) -> RunFolder:
+def shared(ranks: Ranks, folder: RunFolder, rescue: Recovery) -> RunFolder:
     """The first rank's folder, as every rank sees it; spares hear of it too."""
     if ranks.is_alone:
         return folder
@@ -133,11 +133,11 @@ def beating(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbe
             trainer.event(event, **facts)
             trainer.progress.say(silence.in_words(event, facts))
 
-        heart.listener = silence.Silence(path / "ranks", ranks.job.rank, ranks.job.size, tell).look
+        heart.listener = silence.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.size, tell).look
     return heart
 
 
-def stand_by(ranks: Ranks, rescue: Rescue) -> Path:
+def stand_by(ranks: Ranks, rescue: Recovery) -> Path:
     """A spare waits until the others have come to an end, and says so; the path of the run."""
     path = rescue.found(ranks.job.broadcast(None))
     with StopRequest(), spares.passing_on(path), beating(ranks, path):

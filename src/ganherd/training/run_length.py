@@ -10,11 +10,11 @@ from ganherd.runs import checkpoint
 from ganherd.training import finish
 from ganherd.training.budget import Budget, plan_budget
 from ganherd.training.health.convergence import is_retrained
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
 
-def measure(assembly: Assembly, plan: Plan, whole: bool = False) -> tuple[float, float]:
+def measure(assembly: PreparedHerd, plan: Plan, whole: bool = False) -> tuple[float, float]:
     """(steps per second, seconds that the checkpoint and the mixture will take; 0 where these are not counted).
 
     All ranks measure at the same time, as they will train; the slowest one counts.
@@ -28,7 +28,7 @@ def measure(assembly: Assembly, plan: Plan, whole: bool = False) -> tuple[float,
     return min(steps for steps, _ in found), max(last for _, last in found)
 
 
-def extended(assembly: Assembly, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None) -> Budget:
+def extended(assembly: PreparedHerd, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None) -> Budget:
     budget = plan_budget(wanted.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, plan))
     step, seconds = (resumed.step, float(resumed.facts["seconds"])) if resumed else (0, 0.0)
     if resumed and is_retrained(resumed.state, step):

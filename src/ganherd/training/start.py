@@ -22,13 +22,13 @@ from ganherd.training.conclude import Run
 from ganherd.training.course import train_on
 from ganherd.training.health import look_interval
 from ganherd.training.ranks.catch_up import bring_back
-from ganherd.training.ranks.recovery import Rescue
+from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.ranks.restarts import reached
 from ganherd.training.ready import planned, ready, settle_in, shared, stand_by
 from ganherd.training.recording import trackers
 from ganherd.training.run_length import extended, measure
 from ganherd.training.setup import net_guard
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import never_due, plan_meetings
 from ganherd.training.setup.disk import advice_on, check_disk, disk_need
 from ganherd.training.setup.identity import (
@@ -74,7 +74,7 @@ def begin(
         if part is not None or (job is not None and job.latest.size > 1):
             phases.refuse(recipe)
         return _two_phases(recipe, path, name, quiet, trust_code, whole)
-    rescue = Rescue((job or Local()).latest)
+    rescue = Recovery((job or Local()).latest)
     with importable_from(recipe.code):
         return rescue.through(
             lambda: _begin(rescue, recipe, path, name, quiet, trust_code, whole, part),
@@ -109,7 +109,7 @@ def _two_phases(recipe: Recipe, path: str | Path | None, name: str, quiet: bool,
 
 
 def _begin(
-    rescue: Rescue,
+    rescue: Recovery,
     recipe: Recipe,
     path: str | Path | None,
     name: str,
@@ -158,7 +158,7 @@ def _begin(
         return train_on(rescue, assembly, own, folder, budget, quiet, meetings, None, paced)
 
 
-def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack, rescue: Rescue) -> RunFolder:
+def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack, rescue: Recovery) -> RunFolder:
     """A new run folder, locked, with its recipe and its facts."""
     folder = RunFolder.create(path)
     held.enter_context(rescue.lock(folder))
@@ -182,7 +182,7 @@ def resume(
 
     `job`: the ranks that all call this; they need not be as many as before.
     """
-    rescue = Rescue((job or Local()).latest)
+    rescue = Recovery((job or Local()).latest)
     rescue.path = Path(path)
 
     def go_on(where: Path) -> Run:
@@ -192,7 +192,7 @@ def resume(
 
 
 @refused_if_too_large(is_resumed=True)
-def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, trust_code: bool) -> Run:
+def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool, trust_code: bool) -> Run:
     """The same, with copies in memory where ranks were lost."""
     job = rescue.job
     say = _teller(quiet or job.rank > 0)
@@ -271,7 +271,7 @@ def _resume(rescue: Rescue, path: Path, overrides: Sequence[str], quiet: bool, t
         return train_on(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
 
 
-def _disk_notes(assembly: Assembly, steps: int, folder: Path) -> list[str]:
+def _disk_notes(assembly: PreparedHerd, steps: int, folder: Path) -> list[str]:
     """Check the disk on the rank that writes the records; raises `UserError` if the run cannot fit."""
     return check_disk(disk_need(assembly, steps), folder) if assembly.ranks.is_first else []
 

@@ -16,7 +16,7 @@ from ganherd.util import files
 Tensors = dict[str, Tensor]
 
 
-class Unfit(ValueError):
+class TensorMismatch(ValueError):
     """A file that is not what was written; the message says how."""
 
 
@@ -39,17 +39,17 @@ def read(path: Path, sha256: str, check: Callable[[Tensors], None]) -> Tensors:
             kinds = {name: _DTYPES.get(one.get_dtype()) for name, one in slices.items()}
             shapes = {name: one.get_shape() for name, one in slices.items()}
     except (SafetensorError, ValueError, RuntimeError, OverflowError) as error:
-        raise Unfit(f"is not a safetensors file: {error}") from None
+        raise TensorMismatch(f"is not a safetensors file: {error}") from None
     if strange := next((name for name, kind in kinds.items() if kind is None), None):
-        raise Unfit(f"has a type that ganherd does not write: that of {strange[:80]}")
+        raise TensorMismatch(f"has a type that ganherd does not write: that of {strange[:80]}")
     check({name: torch.empty(shapes[name], dtype=kinds[name], device="meta") for name in kinds})
     content = files.read(path)
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise Unfit("is not what was written: its sha256 differs")
+        raise TensorMismatch("is not what was written: its sha256 differs")
     try:
         return safetensors.torch.load(content)
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise Unfit(f"is not a safetensors file: {error}") from None
+        raise TensorMismatch(f"is not a safetensors file: {error}") from None
 
 
 _DTYPES = {

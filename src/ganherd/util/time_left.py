@@ -11,7 +11,7 @@ Progress = Callable[[str], None]
 SECONDS_BETWEEN_LINES = 5.0
 
 
-class Clock:
+class TimeLeft:
     """Told what is done, it tells a person, at most every few seconds.
 
     >>> told = []
@@ -39,7 +39,7 @@ class Clock:
 
 def timed(items: Sequence[T], progress: Progress | None, what: str) -> Iterator[T]:
     """The items, one after the other, with the time left where they take long."""
-    clock = Clock(progress, what, len(items))
+    clock = TimeLeft(progress, what, len(items))
     for done, item in enumerate(items):
         clock.at(done)
         yield item

@@ -14,7 +14,7 @@ import pytest
 
 from ganherd.data.dataset import load
 from ganherd.data.readers.pickles import read_pickle
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 
 RNG = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def test_every_form_of_cifar_is_the_same_data(tmp_path: Path, kind: str, packed:
         path.mkdir()
         for name, content in files.items():
             (path / name).write_bytes(content)
-    data = load(Data(source=str(path)))
+    data = load(DataConfig(source=str(path)))
     assert np.array_equal(data.x, CIFAR[:10]) and np.array_equal(data.x_test, CIFAR[10:])
     assert np.array_equal(data.y, FINE[:10]) and np.array_equal(data.y_test, FINE[10:])
     assert data.labels == tuple(f"name{k}" for k in range(10))
@@ -74,14 +74,14 @@ def test_truncated_and_empty_cifar_are_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     (tmp_path / "data_batch_3.bin").write_bytes(b"x" * 3000)
     with pytest.raises(UserError, match=r"data_batch_3\.bin has 3,000 bytes"):
-        load(Data(source=str(tmp_path)))
+        load(DataConfig(source=str(tmp_path)))
     (tmp_path / "other.tar.gz").write_bytes(b"no archive")
     with pytest.raises(UserError, match="cannot be read as CIFAR data"):
-        load(Data(source=str(tmp_path / "other.tar.gz")))
+        load(DataConfig(source=str(tmp_path / "other.tar.gz")))
     with tarfile.open(tmp_path / "other.tar.gz", "w:gz"):
         pass
     with pytest.raises(UserError, match="holds no CIFAR data"):
-        load(Data(source=str(tmp_path / "other.tar.gz")))
+        load(DataConfig(source=str(tmp_path / "other.tar.gz")))
 
 
 # --- pickles ---------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
                 (folder / other).write_bytes(content)
             (folder / name).write_bytes(pickle.dumps({b"data": Bomb(mark)}, protocol))
             with pytest.raises(UserError, match=r"nothing of it was run: it names .*system"):
-                load(Data(source=str(folder)))
+                load(DataConfig(source=str(folder)))
     assert not mark.exists()
 
 

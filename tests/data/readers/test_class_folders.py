@@ -12,7 +12,7 @@ from PIL import Image
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.readers.class_folders import decode
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 
 
@@ -24,7 +24,7 @@ def save(path: Path, value: int = 100, size: tuple[int, int] = (6, 6), mode: str
 
 
 def folder(path: Path, **settings: Any) -> Dataset:
-    return load(Data(source=str(path), **{"holdout": 0, **settings}))
+    return load(DataConfig(source=str(path), **{"holdout": 0, **settings}))
 
 
 def refused(path: Path, **settings: Any) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ganherd.data.dataset import Dataset, load
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 
 RNG = np.random.default_rng(0)
@@ -23,7 +23,7 @@ LABELS = np.arange(20) % 4
 
 def npz(path: Path, **arrays: Any) -> Dataset:
     np.savez(path / "data.npz", **arrays)
-    return load(Data(source=str(path / "data.npz"), holdout=0))
+    return load(DataConfig(source=str(path / "data.npz"), holdout=0))
 
 
 def refused(path: Path, **arrays: Any) -> str:
@@ -140,12 +140,12 @@ def test_settings_that_do_not_fit_the_data_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", x=np.zeros((5, 2)))
     for source, setting in (("i.npz", {"points": 3}), ("p.npz", {"size": 8}), ("p.npz", {"points": 50})):
         with pytest.raises(UserError, match=f"data.{next(iter(setting))}"):
-            load(Data(source=str(tmp_path / source), **setting))
+            load(DataConfig(source=str(tmp_path / source), **setting))
 
 
 def test_arrays_can_be_resized(tmp_path: Path) -> None:
     np.savez(tmp_path / "i.npz", x=np.full((4, 20, 10), 77, np.uint8))
-    data = load(Data(source=str(tmp_path / "i.npz"), size=5))
+    data = load(DataConfig(source=str(tmp_path / "i.npz"), size=5))
     assert data.shape == (1, 5, 5) and (data.x == 77).all() and any("resized" in note for note in data.notes)
 
 
@@ -164,7 +164,7 @@ def test_pickled_arrays_in_an_npz_are_refused_and_run_nothing(tmp_path: Path) ->
     assert "plain arrays" in refused(tmp_path, x=np.array([Bomb(mark)], dtype=object))
     (tmp_path / "data.npz").write_bytes(pickle.dumps(Bomb(mark)))
     with pytest.raises(UserError, match="plain arrays"):
-        load(Data(source=str(tmp_path / "data.npz")))
+        load(DataConfig(source=str(tmp_path / "data.npz")))
     assert not mark.exists()
 
 
@@ -172,7 +172,7 @@ def test_pickled_arrays_in_an_npz_are_refused_and_run_nothing(tmp_path: Path) ->
 def test_broken_npz_files_are_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "data.npz").write_bytes(content)
     with pytest.raises(UserError, match=r"data\.npz cannot be read"):
-        load(Data(source=str(tmp_path / "data.npz")))
+        load(DataConfig(source=str(tmp_path / "data.npz")))
 
 
 def test_truncated_npz_is_one_sentence(tmp_path: Path) -> None:
@@ -180,14 +180,14 @@ def test_truncated_npz_is_one_sentence(tmp_path: Path) -> None:
     whole = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "data.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="cannot be read"):
-        load(Data(source=str(tmp_path / "data.npz")))
+        load(DataConfig(source=str(tmp_path / "data.npz")))
 
 
 def test_a_single_array_is_no_npz(tmp_path: Path) -> None:
     with (tmp_path / "data.npz").open("wb") as file:
         np.save(file, IMAGES)
     with pytest.raises(UserError, match="one array without a name"):
-        load(Data(source=str(tmp_path / "data.npz")))
+        load(DataConfig(source=str(tmp_path / "data.npz")))
 
 
 # --- sources that are not there -------------------------------------------------------------------------------------
@@ -197,14 +197,14 @@ def test_missing_sources_say_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path))
     for name in ("mnist", "cifar10", "cifar100"):
         with pytest.raises(UserError, match=f"ganherd data get {name}.*{tmp_path}"):
-            load(Data(source=name))
+            load(DataConfig(source=name))
     with pytest.raises(UserError, match="did you mean digits"):
-        load(Data(source="digit"))
+        load(DataConfig(source="digit"))
     with pytest.raises(UserError, match="neither a known name nor a file"):
-        load(Data(source=str(tmp_path / "nothing.npz")))
+        load(DataConfig(source=str(tmp_path / "nothing.npz")))
     (tmp_path / "data.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match="no data that ganherd reads"):
-        load(Data(source=str(tmp_path / "data.parquet")))
+        load(DataConfig(source=str(tmp_path / "data.parquet")))
 
 
 # --- idx ------------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def write_mnist(folder: Path, *, zipped: bool = False, dot: bool = False) -> tup
 @pytest.mark.parametrize(("zipped", "dot"), [(False, False), (True, False), (False, True)])
 def test_four_idx_files_are_a_training_set_and_a_test_set(tmp_path: Path, zipped: bool, dot: bool) -> None:
     x, y = write_mnist(tmp_path, zipped=zipped, dot=dot)
-    data = load(Data(source=str(tmp_path)))
+    data = load(DataConfig(source=str(tmp_path)))
     assert np.array_equal(data.x[:, 0], x[:15]) and np.array_equal(data.x_test[:, 0], x[15:])
     assert np.array_equal(data.y, y[:15]) and np.array_equal(data.y_test, y[15:]) and data.labels == tuple("0123")
 
@@ -239,15 +239,15 @@ def test_four_idx_files_are_a_training_set_and_a_test_set(tmp_path: Path, zipped
 def test_mnist_by_name_is_found_as_npz_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path))
     x, y = write_mnist(tmp_path / "mnist", zipped=True)
-    from_folder = load(Data(source="mnist"))
+    from_folder = load(DataConfig(source="mnist"))
     np.savez(tmp_path / "mnist.npz", x_train=x[:15, None], y_train=y[:15], x_test=x[15:, None], y_test=y[15:])
-    from_npz = load(Data(source="mnist"))
+    from_npz = load(DataConfig(source="mnist"))
     assert from_folder.digest == from_npz.digest and from_npz.name == "mnist"
 
 
 def test_one_idx_file_brings_its_labels(tmp_path: Path) -> None:
     x, _ = write_mnist(tmp_path)
-    data = load(Data(source=str(tmp_path / "train-images-idx3-ubyte"), holdout=0))
+    data = load(DataConfig(source=str(tmp_path / "train-images-idx3-ubyte"), holdout=0))
     assert np.array_equal(data.x[:, 0], x[:15]) and data.labels == tuple("0123")
 
 
@@ -266,13 +266,13 @@ def test_broken_idx_files_are_named(tmp_path: Path) -> None:
     ):
         file.write_bytes(broken)
         with pytest.raises(UserError, match="train-images-idx3-ubyte cannot be read as an idx file"):
-            load(Data(source=str(tmp_path)))
+            load(DataConfig(source=str(tmp_path)))
     file.write_bytes(idx(IMAGES[:14, 0]))
     with pytest.raises(UserError, match="14 rows but 15 labels"):
-        load(Data(source=str(tmp_path)))
+        load(DataConfig(source=str(tmp_path)))
     (tmp_path / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(UserError, match="lacks the file train-labels"):
-        load(Data(source=str(tmp_path)))
+        load(DataConfig(source=str(tmp_path)))
 
 
 def test_broken_gzip_is_named(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_broken_gzip_is_named(tmp_path: Path) -> None:
     for broken in (b"not gzip", file.read_bytes()[:-20]):
         file.write_bytes(broken)
         with pytest.raises(UserError, match="cannot be read as an idx file"):
-            load(Data(source=str(tmp_path)))
+            load(DataConfig(source=str(tmp_path)))
 
 
 # --- points in text -------------------------------------------------------------------------------------------------
@@ -290,10 +290,10 @@ def test_broken_gzip_is_named(tmp_path: Path) -> None:
 def test_text_points_with_and_without_labels(tmp_path: Path) -> None:
     file = tmp_path / "p.txt"
     file.write_text("# x y label\n1.5 2 1\r\n3\t4\t2\n\n5, 6, 2\n")
-    data = load(Data(source=str(file), holdout=0))
+    data = load(DataConfig(source=str(file), holdout=0))
     assert data.x.tolist() == [[1.5, 2], [3, 4], [5, 6]] and data.labels == ("1", "2") and data.y.tolist() == [0, 1, 1]
     file.write_text("1 2\n3 4\n")
-    assert load(Data(source=str(file), holdout=0)).labels == ()
+    assert load(DataConfig(source=str(file), holdout=0)).labels == ()
 
 
 @pytest.mark.parametrize(
@@ -303,4 +303,4 @@ def test_text_points_with_and_without_labels(tmp_path: Path) -> None:
 def test_bad_text_points_are_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "p.txt").write_text(text)
     with pytest.raises(UserError, match=words):
-        load(Data(source=str(tmp_path / "p.txt")))
+        load(DataConfig(source=str(tmp_path / "p.txt")))

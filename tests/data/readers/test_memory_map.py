@@ -15,7 +15,7 @@ import torch
 from ganherd.data.dataset import Dataset, load
 from ganherd.herd.stream_feed import make_feed
 from ganherd.recipe import recipe_file
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import UserError
 
@@ -55,15 +55,15 @@ def same(data: Dataset) -> bool:
 @pytest.mark.parametrize("written", [as_npz, as_idx])
 def test_plain_files_are_mapped_and_never_written_to(home: Path, written: Callable[[Path], None]) -> None:
     written(home)
-    data = load(Data(source="mnist"))
+    data = load(DataConfig(source="mnist"))
     assert same(data) and is_mapped(data.x) and is_mapped(data.x_test)
     data.x[:] = 0  # of this process alone
-    assert same(load(Data(source="mnist")))
+    assert same(load(DataConfig(source="mnist")))
 
 
 def test_a_feed_and_a_herd_read_the_same_pages(home: Path) -> None:
     as_npz(home)
-    data = load(Data(source="mnist"))
+    data = load(DataConfig(source="mnist"))
     index, count = np.arange(30)[None], np.array([30])
     feed = make_feed(data.x, data.y, index, count, 5, 127.5, 127.5, torch.float32, torch.device("cpu"))
     assert feed.x.data_ptr() == data.x.ctypes.data
@@ -86,15 +86,15 @@ def test_a_feed_and_a_herd_read_the_same_pages(home: Path) -> None:
 )
 def test_what_does_not_lie_as_it_is_used_is_read(home: Path, parts: dict[str, Any]) -> None:
     np.savez(home / "mnist.npz", **parts)
-    assert same(load(Data(source="mnist")))
+    assert same(load(DataConfig(source="mnist")))
     np.savez_compressed(home / "mnist.npz", **parts)
-    data = load(Data(source="mnist"))
+    data = load(DataConfig(source="mnist"))
     assert same(data) and not is_mapped(data.x)
 
 
 def test_a_file_of_the_users_own_may_be_written_anew_while_it_is_used(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", **PARTS)
-    data = load(Data(source=str(tmp_path / "own.npz")))
+    data = load(DataConfig(source=str(tmp_path / "own.npz")))
     np.savez(tmp_path / "own.npz", x=np.zeros((2, 28, 28), np.uint8))
     assert same(data) and not is_mapped(data.x)
 
@@ -113,18 +113,18 @@ def test_damage_is_one_sentence(home: Path, written: Callable[[Path], None]) -> 
         with pytest.raises(
             UserError, match="cannot be read as.*; remove it, and `ganherd data get mnist` fetches it anew"
         ):
-            load(Data(source="mnist"))
+            load(DataConfig(source="mnist"))
 
 
 @pytest.mark.parametrize("content", [b"", b"hello" * 100])
 def test_a_file_of_another_kind_is_not_taken_for_a_pickle(home: Path, content: bytes) -> None:
     (home / "mnist.npz").write_bytes(content)
     with pytest.raises(UserError, match=r"it is none that numpy.savez wrote; remove it"):
-        load(Data(source="mnist"))
+        load(DataConfig(source="mnist"))
 
 
 @pytest.mark.parametrize("key", ["x_train", "x_test", "y_train"])
 def test_objects_are_refused_by_name(home: Path, key: str) -> None:
     np.savez(home / "mnist.npz", **{**PARTS, key: PARTS[key].astype(object)})
     with pytest.raises(UserError, match=f"{key} holds Python objects, which are never loaded; save it as numbers"):
-        load(Data(source="mnist"))
+        load(DataConfig(source="mnist"))

@@ -20,7 +20,7 @@ from ganherd.data.dataset import load
 from ganherd.data.readers.class_folders import decode
 from ganherd.data.shards import worker
 from ganherd.data.shards.prepare import prepare
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 
 
 def save(path: Path, image: Image.Image, **options: Any) -> Path:
@@ -36,8 +36,8 @@ def test_prepared_rows_are_those_of_the_folder(tmp_path: Path) -> None:
     tree(tmp_path / "tree")
     prepare(tmp_path / "tree", tmp_path / "out", 6, jobs=2)
     for holdout in (0.0, 0.3):
-        plain = load(Data(source=str(tmp_path / "tree"), size=6, holdout=holdout))
-        ours = load(Data(source=str(tmp_path / "out"), holdout=holdout))
+        plain = load(DataConfig(source=str(tmp_path / "tree"), size=6, holdout=holdout))
+        ours = load(DataConfig(source=str(tmp_path / "out"), holdout=holdout))
         assert ours.labels == plain.labels and ours.shape == plain.shape == (3, 6, 6)
         for mine, theirs in ((ours.x, plain.x), (ours.y, plain.y), (ours.x_test, plain.x_test)):
             assert np.array_equal(np.asarray(mine), theirs)
@@ -77,15 +77,15 @@ def test_train_and_test_stay_apart(tmp_path: Path) -> None:
     tree(tmp_path / "tree" / "train", {"a": 5, "b": 4})
     tree(tmp_path / "tree" / "val", {"a": 2, "b": 3})
     prepare(tmp_path / "tree", tmp_path / "out", 6, jobs=1)
-    data = load(Data(source=str(tmp_path / "out")))
+    data = load(DataConfig(source=str(tmp_path / "out")))
     assert np.bincount(data.y).tolist() == [5, 4] and np.bincount(data.y_test).tolist() == [2, 3]
-    assert np.array_equal(data.x_test[:], load(Data(source=str(tmp_path / "tree"), size=6)).x_test)
+    assert np.array_equal(data.x_test[:], load(DataConfig(source=str(tmp_path / "tree"), size=6)).x_test)
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
     tree(tmp_path, {"flat": 7})
     prepare(tmp_path / "flat", tmp_path / "out", 6, jobs=1)
-    data = load(Data(source=str(tmp_path / "out"), holdout=0))
+    data = load(DataConfig(source=str(tmp_path / "out"), holdout=0))
     assert data.labels == () and len(data.x) == 7 and (data.y == -1).all()
 
 
@@ -138,7 +138,9 @@ def test_every_kind_of_file_is_handled_or_named(tmp_path: Path) -> None:
     }
     assert "truncated" in why["odd/bad-cut.png"] and why["odd/bad-text.jpg"] == "no known image format"
     assert "floats" in why["odd/bad-float.tif"] and why["odd/bad-pipe.png"] == "it is no file"
-    x = np.asarray(load(Data(source=str(root / "out"), holdout=0)).x)[: index.shards[index.labels.index("odd")].count]
+    x = np.asarray(load(DataConfig(source=str(root / "out"), holdout=0)).x)[
+        : index.shards[index.labels.index("odd")].count
+    ]
     first = [tuple(image[:, 0, 0].tolist()) for image in x]
     expected = [
         (100,) * 3,
@@ -199,7 +201,7 @@ def test_a_class_of_which_nothing_can_be_read_is_no_end(tmp_path: Path) -> None:
     (tmp_path / "tree" / "b" / "x.png").write_text("no image")
     index = prepare(tmp_path / "tree", tmp_path / "out", 4, jobs=1)
     assert [shard.count for shard in index.shards] == [3, 0] and "b/x.png" in facts(index)
-    assert len(load(Data(source=str(tmp_path / "out"), holdout=0)).x[:]) == 3
+    assert len(load(DataConfig(source=str(tmp_path / "out"), holdout=0)).x[:]) == 3
     (tmp_path / "bad" / "b").mkdir(parents=True)
     (tmp_path / "bad" / "b" / "x.png").write_text("no image")
     assert "no image that can be read" in refused(lambda: prepare(tmp_path / "bad", tmp_path / "none", 4, jobs=1))

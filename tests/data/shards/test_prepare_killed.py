@@ -20,7 +20,7 @@ from ganherd.data.readers.class_folders import decode
 from ganherd.data.shards import prepare as preparing
 from ganherd.data.shards import worker
 from ganherd.data.shards.prepare import prepare
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import Interrupted
 
 
@@ -118,7 +118,7 @@ def test_kill_9_loses_nothing_that_was_done_and_leaves_no_worker(
         assert len(workers) == 2
         process.send_signal(signal.SIGKILL)
     done = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "parts").glob("*.npz")}
-    assert len(done) >= 4 and "run the same" in refused(lambda: load(Data(source=str(tmp_path / "out"))))
+    assert len(done) >= 4 and "run the same" in refused(lambda: load(DataConfig(source=str(tmp_path / "out"))))
     while any(_alive(pid) for pid in workers):
         time.sleep(0.01)
     read: list[str] = []

@@ -16,8 +16,8 @@ from trees import COUNTS, prepared, refused
 from ganherd.data.dataset import load
 from ganherd.data.inspect import describe
 from ganherd.data.shards import shards
-from ganherd.data.shards.shards import Rows, load_shards, verify
-from ganherd.recipe.schema import Data
+from ganherd.data.shards.shards import ShardRows, load_shards, verify
+from ganherd.recipe.schema import DataConfig
 
 
 @pytest.fixture
@@ -51,13 +51,13 @@ def test_rows_answer_as_an_array_does(out: Path) -> None:
         assert np.array_equal(rows[key], x[key]), key
     assert np.array_equal(np.asarray(rows), x) and np.array_equal(rows.reshape(len(x), -1), x.reshape(len(x), -1))
     some = rows.pick(mask)
-    assert isinstance(some, Rows) and np.array_equal(some[2:5], x[mask][2:5])
+    assert isinstance(some, ShardRows) and np.array_equal(some[2:5], x[mask][2:5])
     with pytest.raises(IndexError):
         rows[len(x)]
 
 
 def test_only_shards_of_wanted_rows_are_opened(out: Path) -> None:
-    data = load(Data(source=str(out), holdout=0.25))
+    data = load(DataConfig(source=str(out), holdout=0.25))
     files = data.x.files  # type: ignore[attr-defined]
     assert data.digest and data.shape == (3, 6, 6) and files.opened == [] and files.bytes_read == 0
     own = np.flatnonzero(data.y == 1)
@@ -130,7 +130,7 @@ def test_few_files_are_open_at_a_time(out: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_digest_is_of_the_content_and_needs_no_reading(out: Path, tmp_path: Path) -> None:
     def digest(path: Path, holdout: float = 0.2) -> str:
-        return load(Data(source=str(path), holdout=holdout)).digest
+        return load(DataConfig(source=str(path), holdout=holdout)).digest
 
     other = prepared(tmp_path / "other")
     assert digest(out) == digest(other) != digest(out, holdout=0.4)
@@ -138,16 +138,16 @@ def test_the_digest_is_of_the_content_and_needs_no_reading(out: Path, tmp_path: 
 
 
 def test_a_prepared_folder_can_be_inspected(out: Path) -> None:
-    plain = describe(load(Data(source=str(out.parent / "tree"), size=6)))
-    ours = describe(load(Data(source=str(out))))
+    plain = describe(load(DataConfig(source=str(out.parent / "tree"), size=6)))
+    ours = describe(load(DataConfig(source=str(out))))
     for key in ("classes", "train", "held_out", "range", "mean", "std", "shape"):
         assert ours[key] == plain[key], key
 
 
 def test_settings_that_do_not_fit_are_refused(out: Path) -> None:
-    assert "prepared at 6 pixels" in refused(lambda: load(Data(source=str(out), size=8)))
-    assert "data.points" in refused(lambda: load(Data(source=str(out), points=8)))
-    assert load(Data(source=str(out), size=6)).shape == (3, 6, 6)
+    assert "prepared at 6 pixels" in refused(lambda: load(DataConfig(source=str(out), size=8)))
+    assert "data.points" in refused(lambda: load(DataConfig(source=str(out), points=8)))
+    assert load(DataConfig(source=str(out), size=6)).shape == (3, 6, 6)
 
 
 def test_damage_is_named(out: Path) -> None:
@@ -157,9 +157,9 @@ def test_damage_is_named(out: Path) -> None:
     path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     assert "00001.npy is damaged" in refused(lambda: verify(out))
     path.write_bytes(good[:-1])
-    assert "should have" in refused(lambda: load(Data(source=str(out))).x[:])
+    assert "should have" in refused(lambda: load(DataConfig(source=str(out))).x[:])
     path.unlink()
-    assert "cannot be read" in refused(lambda: load(Data(source=str(out))).x[:])
+    assert "cannot be read" in refused(lambda: load(DataConfig(source=str(out))).x[:])
     assert "cannot be read" in refused(lambda: verify(out))
 
 
@@ -178,4 +178,4 @@ def test_damage_is_named(out: Path) -> None:
 def test_an_index_that_says_what_it_should_not_is_refused(out: Path, change: dict[str, Any] | None) -> None:
     path = out / "index.json"
     path.write_text("{" if change is None else json.dumps(json.loads(path.read_text()) | change))
-    assert "index.json is no index" in refused(lambda: load(Data(source=str(out))))
+    assert "index.json is no index" in refused(lambda: load(DataConfig(source=str(out))))

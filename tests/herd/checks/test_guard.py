@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import compare
-from ganherd.herd.checks.trial import SMALL, Task
+from ganherd.herd.checks.trial import SMALL, ComparisonTask
 from ganherd.herd.lowering.network import member_call
-from ganherd.herd.state import Blueprint, Habits, new_state
+from ganherd.herd.state import Blueprint, ModuleTraits, new_state
 from ganherd.util.errors import UserError
 
 SHAPE, LATENT, CLASSES = (1, 4, 4), 3, 3
@@ -48,8 +48,8 @@ def net(
     return type("Own", (Net,), {"unusual": unusual, "middle": middle})
 
 
-def task(make: Callable[[], nn.Module], role: str = "discriminator", **more: bool) -> Task:
-    return Task(role, "own", make, SHAPE, LATENT, CLASSES, **more)
+def task(make: Callable[[], nn.Module], role: str = "discriminator", **more: bool) -> ComparisonTask:
+    return ComparisonTask(role, "own", make, SHAPE, LATENT, CLASSES, **more)
 
 
 class Reversed(torch.autograd.Function):
@@ -229,7 +229,7 @@ class Classifier(Net):
         task(Classifier, penalty=True),
     ],
 )
-def test_a_sound_net_passes_with_every_engine(sound: Task) -> None:
+def test_a_sound_net_passes_with_every_engine(sound: ComparisonTask) -> None:
     report = guard.check(sound)
     assert set(report.results) == {"loop", "fused"}
     for result in report.results.values():
@@ -265,7 +265,9 @@ def test_a_net_that_compares_groups_of_samples_passes(group: int) -> None:
     def deviation(self: Net, h: Tensor) -> Tensor:
         return h + h.reshape(group, -1, 6).std(0).repeat(group, 1)
 
-    report = guard.check(Task("discriminator", "own", net(middle=deviation), SHAPE, LATENT, CLASSES, batch=32))
+    report = guard.check(
+        ComparisonTask("discriminator", "own", net(middle=deviation), SHAPE, LATENT, CLASSES, batch=32)
+    )
     assert not any(result.why for result in report.results.values())
     assert f"batch {4 if group <= 4 else 32}" in report.extent
 
@@ -347,7 +349,7 @@ def test_attributes_that_a_forward_pass_sets_are_put_back_if_it_fails() -> None:
         raise ValueError("no")
 
     blueprint = Blueprint(net(middle=fails)())
-    blueprint.adopt(Habits((("", "seen"),), ""))
+    blueprint.adopt(ModuleTraits((("", "seen"),), ""))
     params = {name: value.detach() for name, value in blueprint.module.named_parameters()}
     with pytest.raises(ValueError, match="no"):
         member_call(blueprint, params, {}, torch.tensor(0), torch.zeros(2, *SHAPE))

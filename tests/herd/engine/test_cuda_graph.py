@@ -13,7 +13,7 @@ from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.recipe import recipe_file
-from ganherd.recipe.schema import Net
+from ganherd.recipe.schema import NetConfig
 from ganherd.training.setup.assemble import assemble
 
 pytestmark = pytest.mark.gpu
@@ -112,7 +112,7 @@ def test_a_module_by_kernels_is_the_module(name, role, dtype, tolerance):
     zero decides, as in residual nets, gradients are as near to them as those of PyTorch in the same precision."""
     torch.manual_seed(0)
     quiet = {"dropout": 0.0} if (name, role) == ("wcgan", "discriminator") else {}
-    shape, net = (3, 32, 32), Net(name=name, settings=quiet)
+    shape, net = (3, 32, 32), NetConfig(name=name, settings=quiet)
     build = build_generator if role == "generator" else build_discriminator
     modules = [build(net, shape, *([20] if role == "generator" else [])).cuda() for _ in range(3)]
     blueprint = Blueprint(modules[0])

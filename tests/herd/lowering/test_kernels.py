@@ -17,7 +17,7 @@ from ganherd.herd import rng
 from ganherd.herd.lowering import ops, ops_triton
 from ganherd.herd.lowering.kernels import norm
 from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_, clip_triton_
-from ganherd.herd.lowering.kernels.conv import How
+from ganherd.herd.lowering.kernels.conv import ConvSpec
 from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.norm import MemberNorm
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
@@ -76,7 +76,7 @@ def test_convolution_equals_its_twin(name):
     ours_b = bias.clone().requires_grad_()
     size = tuple(theirs.shape[-2:])
     turn = Turn(k, in_first=transposed)
-    how = How(size, turn, stride, pad, transposed, False)
+    how = ConvSpec(size, turn, stride, pad, transposed, False)
     ours, stats = MemberConv.apply(ours_x, ours_w, ours_b, how, normed)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     close(ours, nhwc(theirs), tolerance)

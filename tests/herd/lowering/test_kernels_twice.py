@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from ganherd.herd import rng
-from ganherd.herd.lowering.kernels.conv import How
+from ganherd.herd.lowering.kernels.conv import ConvSpec
 from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.taps import Turn
 from ganherd.herd.lowering.lower import lower
@@ -57,7 +57,7 @@ def test_the_gradient_of_a_gradient_of_a_convolution_equals_its_twin(name):
         return torch.stack([run(*one, stride=stride, padding=pad) for one in zip(x, weight, bias, strict=True)])
 
     def ours(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        how = How(
+        how = ConvSpec(
             tuple(theirs(x, weight, bias).shape[-2:]), Turn(k, in_first=transposed), stride, pad, transposed, False
         )
         out, _ = MemberConv.apply(x.permute(0, 1, 3, 4, 2).contiguous(), weight, bias, how)

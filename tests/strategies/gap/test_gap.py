@@ -12,7 +12,7 @@ from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Placement
 from ganherd.herd import rng
 from ganherd.recipe import recipe_file
-from ganherd.recipe.strategy_config import Gap as Settings
+from ganherd.recipe.strategy_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, pairs, travelling, who_met
 from ganherd.strategies.gap.paced import PacedGap
 from ganherd.training.setup.build_strategy import never_due

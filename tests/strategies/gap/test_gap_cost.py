@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ganherd.herd.state import finite
 from ganherd.strategies.gap.gap import Gap, travelling
 from ganherd.training.health import response
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
 from promises.test_gap import herd
 
@@ -33,7 +33,7 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def made(folder: Path, **gap: Any) -> tuple[Assembly, Gap]:
+def made(folder: Path, **gap: Any) -> tuple[PreparedHerd, Gap]:
     """Members that swap at every step, and have swapped once."""
     assembly = herd(folder, **gap)
     strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
@@ -42,7 +42,7 @@ def made(folder: Path, **gap: Any) -> tuple[Assembly, Gap]:
     return assembly, strategy
 
 
-def look(assembly: Assembly, strategy: Gap, step: int) -> None:
+def look(assembly: PreparedHerd, strategy: Gap, step: int) -> None:
     strategy.looked(step, finite(assembly.herd.state).cpu().numpy())
 
 

@@ -17,7 +17,7 @@ from ganherd.metrics.gam.gam import Player, met_matrix
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.scoring.several_runs import score_runs
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import make_strategy
 from ganherd.util.errors import UserError
 
@@ -105,7 +105,7 @@ def test_fine_tuning_without_its_runs_says_what_trains_them(tmp_path: Path, monk
         ganherd.train("mnist-gap-f4", quiet=True)
 
 
-def swapped(assembly: Assembly, meetings: int) -> list[tuple[int, int]]:
+def swapped(assembly: PreparedHerd, meetings: int) -> list[tuple[int, int]]:
     """Trains a step or two before each swap and checks that two discriminators changed places; all pairs."""
     herd = assembly.herd
     engine, strategy = Engine(herd, Plan("fused", 4, 1, "cpu")), make_strategy(assembly, {"every": 2, "warmup": 0})

@@ -18,7 +18,7 @@ import ganherd
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.mixture import mixture
 from ganherd.recipe import recipe_file
-from ganherd.report.gather import Member, Story
+from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.swap_section import meetings
 from ganherd.scoring.several_runs import score_runs
 from ganherd.training.setup.assemble import assemble
@@ -141,13 +141,13 @@ def test_gam2_judges_a_gap_run_by_discriminators_that_it_did_not_meet(runs: list
 
 
 def test_the_page_draws_who_met_whom_of_the_first_replica() -> None:
-    members = [Member(i % 2, i // 2, "", None, None, None, 0) for i in range(4)]
+    members = [MemberStory(i % 2, i // 2, "", None, None, None, 0) for i in range(4)]
     swap = {"step": 10, "event": "swap", "number": 1, "what": "discriminators", "pairs": [[0, 1], [2, 3]]}
-    story = Story("a", {}, {}, [{"step": 40}], [swap], {}, members)
+    story = RunStory("a", {}, {}, [{"step": 40}], [swap], {}, members)
     page = meetings(story)
     assert "One swap of discriminators, from step 10 to 10" in page and "of the first replica" in page
     assert page.count(">25<") == page.count(">75<") == 2  # percent
-    assert meetings(Story("a", {}, {}, [{"step": 40}], [], {}, members)) == ""
+    assert meetings(RunStory("a", {}, {}, [{"step": 40}], [], {}, members)) == ""
 
 
 # -- the bench ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganherd.features.extract import Features
+from ganherd.features.extract import ExtractedFeatures
 from ganherd.features.moments import Moments, moments
 from ganherd.metrics import frechet, inception_score, prdc
 from ganherd.metrics import modes as known_modes
@@ -24,7 +24,7 @@ from ganherd.scoring import METRICS
 from ganherd.strategies.cellular.requirements import refuse_impossible
 from ganherd.strategies.mixing import objectives, subset_search
 from ganherd.strategies.mixing.mixing import evolve, uniform
-from ganherd.strategies.mixing.objectives import Aim, Seen
+from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
 from ganherd.strategies.mixing.reweighted import CapturedScore, Oriented
 from ganherd.util.errors import UserError
 from promises.test_cellular import ITERATIONS, SPAN, made, settings, train
@@ -44,11 +44,11 @@ def far(features: np.ndarray, weights: np.ndarray, real: np.ndarray) -> float:
 class Stage:
     """As much of a reference as an aim looks at: data of three labelled clusters in the plane."""
 
-    real: Features
+    real: ExtractedFeatures
     dataset: Any
-    each: list[Seen]
+    each: list[SampledGenerator]
 
-    def real_of(self, classes: tuple[int, ...]) -> Features:
+    def real_of(self, classes: tuple[int, ...]) -> ExtractedFeatures:
         return self.real.rows(np.isin(self.real.y, classes))
 
 
@@ -67,13 +67,15 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         shown = np.where(np.arange(N) % (g + 2) == 0, asked, g)
         points = (centres[shown] + rng.normal(size=(N, FEATURES)) * (0.5 + 1.5 * g)).astype(np.float32)
         logits = torch.from_numpy(-((points[:, None] - centres) ** 2).sum(2)).float()
-        each.append(Seen(torch.from_numpy(points), torch.from_numpy(points), logits, torch.from_numpy(asked)))
+        each.append(
+            SampledGenerator(torch.from_numpy(points), torch.from_numpy(points), logits, torch.from_numpy(asked))
+        )
     data = type("Data", (), {"name": "clusters", "is_image": False, "labels": ("a", "b", "c"), "x": x, "y": y})()
     data.x_test, data.y_test, data.shape = x[:0], y[:0], (2,)
-    return Stage(Features(torch.from_numpy(x), None, y, nobody), data, each)
+    return Stage(ExtractedFeatures(torch.from_numpy(x), None, y, nobody), data, each)
 
 
-def aim_of(name: str, stage: Stage) -> Aim:
+def aim_of(name: str, stage: Stage) -> Objective:
     found = objectives.find(name, stage, N, lambda features: torch.device("cpu"))  # type: ignore[arg-type]
     assert found is not None
     return found
@@ -122,7 +124,9 @@ def by_hand(name: str, stage: Stage, weights: np.ndarray) -> float:
             out.append(frechet.distance(Moments(torch.from_numpy(share @ own), cov), moments(stage.real_of((k,)).x)))
         return float(torch.stack(out).mean())
     some = (
-        prdc.equally_many(Features(torch.zeros(N, 2), None, asked[:N], asked[:N]), stage.real, 0)[1].x.double().numpy()
+        prdc.equally_many(ExtractedFeatures(torch.zeros(N, 2), None, asked[:N], asked[:N]), stage.real, 0)[1]
+        .x.double()
+        .numpy()
     )
     radius = np.sort(np.linalg.norm(some[:, None] - some, axis=2), 1)[:, prdc.NEIGHBOURS]
     inside = np.linalg.norm(some[:, None] - pooled, axis=2) < radius[:, None]  # [reals, fakes]
@@ -151,7 +155,9 @@ def test_any_weights_have_the_score_of_the_weighted_samples(stage: Stage, name: 
 
 def test_one_generator_alone_has_the_score_that_is_measured_of_its_samples(stage: Stage) -> None:
     """By the functions of `ganherd score`."""
-    _, real = prdc.equally_many(Features(torch.zeros(N, 2), None, stage.real.y[:N], stage.real.y[:N]), stage.real, 0)
+    _, real = prdc.equally_many(
+        ExtractedFeatures(torch.zeros(N, 2), None, stage.real.y[:N], stage.real.y[:N]), stage.real, 0
+    )
     modes = known_modes.modes_of(stage.dataset)
     for g, seen in enumerate(stage.each):
         assert seen.logits is not None
@@ -212,7 +218,7 @@ def test_the_es_comes_to_the_best_of_all_weights(stage: Stage, name: str) -> Non
 def test_a_broken_generator_is_no_part_of_any_mixture(stage: Stage, name: str) -> None:
     aim, sick = aim_of(name, stage), stage.each[1]
     nothing = torch.full_like(sick.features, torch.nan)
-    each = [stage.each[0], Seen(nothing, nothing, sick.logits, sick.y), stage.each[2]]
+    each = [stage.each[0], SampledGenerator(nothing, nothing, sick.logits, sick.y), stage.each[2]]
     parts = [aim.of(seen) for seen in each]
     stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
     score = Oriented(aim.score(stacked), torch.tensor([False, True, False]), more_is_better(name))

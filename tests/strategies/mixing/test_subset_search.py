@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ganherd.features.moments import moments
 from ganherd.strategies.mixing.mixing import FrechetScore, VariationScore, summarise
-from ganherd.strategies.mixing.subset_search import Ensemble, evolutionary, greedy, neighbourhoods
+from ganherd.strategies.mixing.subset_search import GeneratorSubset, evolutionary, greedy, neighbourhoods
 from ganherd.util.errors import UserError
 
 GENERATORS = 10
@@ -31,7 +31,7 @@ def pair() -> FrechetScore:
     return FrechetScore(summarise(x), moments(torch.cat([x[2, :150], x[7]])))
 
 
-def check(found: Ensemble, score: FrechetScore | VariationScore) -> None:
+def check(found: GeneratorSubset, score: FrechetScore | VariationScore) -> None:
     assert found.weights.shape == (GENERATORS,) and float(found.weights.sum()) == pytest.approx(1, abs=1e-12)
     assert (found.weights >= 0).all() and set(found.weights.nonzero().flatten().tolist()) <= set(found.picked)
     whole = score(found.weights[None], torch.arange(GENERATORS)[None])

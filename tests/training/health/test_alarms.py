@@ -19,7 +19,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
 from ganherd.training.health import response
 from ganherd.training.health.alarms import ALARMS, LIMITS, Alarms
-from ganherd.training.health.monitor import SCORES, Watch, _called, below
+from ganherd.training.health.monitor import SCORES, Monitor, _called, below
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import RunFailed, UserError
 from ganherd.util.progress import Progress
@@ -277,7 +277,7 @@ def test_a_look_leaves_the_state_and_the_dice_alone_and_sees_the_same_twice(tmp_
     assembly = assemble(recipe_file.load(little.recipe(tmp_path, net=net)))
     before = {name: value.clone() for name, value in assembly.herd.state.items()}
     dice = torch.get_rng_state()
-    watches = [Watch(assembly), Watch(assembly)]
+    watches = [Monitor(assembly), Monitor(assembly)]
     for watch in watches:
         watch.look(4)
     assert all(torch.equal(assembly.herd.state[name], value) for name, value in before.items())
@@ -288,7 +288,7 @@ def test_a_look_leaves_the_state_and_the_dice_alone_and_sees_the_same_twice(tmp_
 
 def test_a_member_that_is_not_finite_spoils_no_other_member_scores(tmp_path: Path) -> None:
     assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
-    watch = Watch(assembly)
+    watch = Monitor(assembly)
     watch.look(1)
     whole = watch.scores()
     assembly.herd.state["g.params"][1] = float("nan")
@@ -303,10 +303,10 @@ def test_a_member_that_is_not_finite_spoils_no_other_member_scores(tmp_path: Pat
 def test_a_look_at_a_member_is_the_same_in_any_company(tmp_path: Path, net: str) -> None:
     """To 1e-11, though its weights are float32: which members are computed together depends on the ranks."""
     assembly = assemble(recipe_file.load(little.recipe(tmp_path, net=net)))
-    together = Watch(assembly)
+    together = Monitor(assembly)
     together.look(1)
     for member in range(3):
-        alone = Watch(assembly.only([member], members_of(assembly.herd.state, [member])))
+        alone = Monitor(assembly.only([member], members_of(assembly.herd.state, [member])))
         alone.look(1)
         for name, value in alone.state.items():
             assert torch.allclose(value[0], together.state[name][member], 1e-11, 1e-11), name
@@ -323,7 +323,7 @@ def test_a_net_that_only_runs_in_its_own_precision_is_looked_at_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
-    wide, own = Watch(assembly), Watch(assembly)
+    wide, own = Monitor(assembly), Monitor(assembly)
     wide.look(1)
 
     def refusing(net: Any, batched: Any, mapped: bool) -> torch.Tensor:
@@ -341,7 +341,7 @@ def test_memory_that_runs_out_never_changes_how_members_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
-    expected, watch = Watch(assembly), Watch(assembly)
+    expected, watch = Monitor(assembly), Monitor(assembly)
     expected.look(0)
 
     def out(*_: Any) -> None:

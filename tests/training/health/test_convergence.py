@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from ganherd.herd.engine.engines import Plan
-from ganherd.herd.engine.subset import Part
+from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.herd.feed import Feed
 from ganherd.herd.step.step import Step
 from ganherd.herd.stream_feed import StreamFeed
 from ganherd.mixture import mixture
 from ganherd.recipe import recipe_file
-from ganherd.recipe.schema import Stop
+from ganherd.recipe.schema import StopConfig
 from ganherd.training import loop
-from ganherd.training.health.convergence import Rest
+from ganherd.training.health.convergence import Convergence
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import UserError
 
@@ -36,15 +36,15 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Member 1 has a metric that stands still, that of the others falls."""
-    note = Rest.note
+    note = Convergence.note
 
-    def made_up(self: Rest, metric: str, values: torch.Tensor) -> None:
+    def made_up(self: Convergence, metric: str, values: torch.Tensor) -> None:
         if self.settings is not None and metric == self.settings.metric:
             seen = float(self.state["rest.before"].clamp(max=100.0)[0])
             values = torch.tensor([seen / 2, 1.0, seen / 2], dtype=torch.float64)
         note(self, metric, values)
 
-    monkeypatch.setattr(Rest, "note", made_up)
+    monkeypatch.setattr(Convergence, "note", made_up)
 
 
 def recipe(folder: Path, **train: Any) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def test_a_resume_is_exact_with_members_at_rest(tmp_path: Path, early: None, mon
 
 
 def test_a_run_ends_when_all_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note = Rest.note
-    monkeypatch.setattr(Rest, "note", lambda self, metric, values: note(self, metric, torch.ones_like(values)))
+    note = Convergence.note
+    monkeypatch.setattr(Convergence, "note", lambda self, metric, values: note(self, metric, torch.ones_like(values)))
     little.train(tmp_path / "run", recipe(tmp_path, stop={"patience": 6, "metric": "gap"}))
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (info["state"], info["step"]) == ("finished", 12)
@@ -157,14 +157,14 @@ def test_a_part_of_nobody_does_nothing(tmp_path: Path, engine: str) -> None:
     """As on a rank where all rest, while others train elsewhere."""
     herd = assemble(recipe_file.load(recipe(tmp_path))).herd
     before = {name: value.clone() for name, value in herd.state.items()}
-    part = Part(herd, Plan(engine, 3, 1, "cpu"), [])
+    part = SubsetEngine(herd, Plan(engine, 3, 1, "cpu"), [])
     assert part.advance(3, 9, herd.no_sums()) == 9
     part.close()
     assert all(torch.equal(value, before[name]) for name, value in herd.state.items())
 
 
 def test_windows_are_compared_one_by_one() -> None:
-    rest = Rest(Stop(patience=10, metric="gap", least=0.1), 3)
+    rest = Convergence(StopConfig(patience=10, metric="gap", least=0.1), 3)
     well = torch.tensor([True, True, False])
     for step, values in ((5, [4.0, 4.0, 1.0]), (10, [2.0, 2.0, 1.0]), (15, [2.9, 2.0, 1.0]), (20, [2.9, 2.0, 1.0])):
         rest.note("gap", torch.tensor(values))

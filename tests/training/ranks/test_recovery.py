@@ -12,7 +12,7 @@ import pytest
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import RankLost, Survivors
 from ganherd.training.conclude import Run
-from ganherd.training.ranks.recovery import Rescue
+from ganherd.training.ranks.recovery import Recovery
 from ganherd.util.errors import Interrupted
 
 
@@ -48,12 +48,12 @@ def handlers_are_as_before() -> Iterator[None]:
 def test_ranks_that_look_for_each_other_stop(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(Interrupted, match="stopped by SIGUSR1, and a rank was lost; the last checkpoint is whole"):
-        Rescue(Two(asked=True)).through(lost, lambda path: Run(path, {}), tmp_path)
+        Recovery(Two(asked=True)).through(lost, lambda path: Run(path, {}), tmp_path)
 
 
 def test_ranks_that_get_ready_again_know_of_it_when_the_loop_begins(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    rescue, asked = Rescue(Two(asked=False)), []
+    rescue, asked = Recovery(Two(asked=False)), []
 
     def resume(path: Path) -> Run:
         asked.append(rescue.asked)

@@ -18,7 +18,7 @@ from ganherd.herd.state import buffers_of
 from ganherd.recipe import recipe_file
 from ganherd.runs.records import COSTS
 from ganherd.training.recording.validation import Validation
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
 
 NETS = {
@@ -32,7 +32,7 @@ NETS = {
 
 
 @pytest.fixture
-def trained(tmp_path: Path) -> Assembly:
+def trained(tmp_path: Path) -> PreparedHerd:
     """Three members of two breeds after some steps, in float64; the discriminators have batch norm."""
     data = small_data(tmp_path / "data.npz")
     recipe = small_recipe(
@@ -43,7 +43,7 @@ def trained(tmp_path: Path) -> Assembly:
     return assembly
 
 
-def plainly(assembly: Assembly, member: int, kind: str, x: Tensor) -> Tensor:
+def plainly(assembly: PreparedHerd, member: int, kind: str, x: Tensor) -> Tensor:
     """One member's net as a plain module in training mode."""
     herd = assembly.herd
     breed = herd.breed_of(member)
@@ -54,7 +54,7 @@ def plainly(assembly: Assembly, member: int, kind: str, x: Tensor) -> Tensor:
         return torch.func.functional_call(net.module.train(), {**rows, **buffers}, (x,))
 
 
-def test_costs_are_those_of_plain_modules_on_the_same_images(trained: Assembly) -> None:
+def test_costs_are_those_of_plain_modules_on_the_same_images(trained: PreparedHerd) -> None:
     found = Validation(trained, 10)
     before = {name: value.clone() for name, value in trained.herd.state.items()}
     costs = found.look()

@@ -17,7 +17,7 @@ from small import small_data, small_recipe
 import ganherd
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
 
 SMALL = {"name": "small", "width": 6, "batch_norm": True}
@@ -68,13 +68,13 @@ def hybrid(runs: dict[str, Path], **sections: Any) -> dict[str, Any]:
     return recipe(runs["data"], None, herd=herd, **sections)
 
 
-def last(run: Path) -> tuple[Assembly, dict[str, torch.Tensor]]:
+def last(run: Path) -> tuple[PreparedHerd, dict[str, torch.Tensor]]:
     """A finished run's herd, and its state at the end."""
     assembly = assemble(recipe_file.load(run / "recipe.yaml"), begins=False)
     return assembly, checkpoint.newest(run / "checkpoints", assembly.herd.nets)[0].state
 
 
-def nets_of(assembly: Assembly, state: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
+def nets_of(assembly: PreparedHerd, state: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
     view = assembly.herd.breed_of(row).view(state)
     return {name: value[row] for name, value in view.items() if "adam" not in name and not name.startswith("set.")}
 

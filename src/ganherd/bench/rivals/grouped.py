@@ -16,7 +16,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ganherd.bench.rivals.plain import Work, update
+from ganherd.bench.rivals.plain import RivalWork, update
 from ganherd.nets.common.spectral import Spectral, divide
 
 Tensors = dict[str, Tensor]
@@ -129,7 +129,7 @@ class GroupedNet:
 class GroupedHerd:
     """All members in one step: gradients of the sum of their losses, one Adam over the stacked parameters."""
 
-    def __init__(self, work: Work, members: int) -> None:
+    def __init__(self, work: RivalWork, members: int) -> None:
         self._work, self._members = work, members
         optim = work.recipe.optim
         self.g, self.d = (

@@ -14,11 +14,11 @@ from ganherd.bench.cases import Case
 from ganherd.herd.engine.device import DTYPES
 from ganherd.losses import LOSSES, Loss, gradient_penalty
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.recipe.schema import Net, Recipe
+from ganherd.recipe.schema import NetConfig, Recipe
 
 
 @dataclass(frozen=True)
-class Work:
+class RivalWork:
     """What every way does alike: the nets, the data on the device, and the rules of a step."""
 
     make_g: Callable[[], nn.Module]
@@ -28,8 +28,8 @@ class Work:
     device: torch.device
 
     @classmethod
-    def of(cls, case: Case, recipe: Recipe, data: Tensor, device: torch.device) -> Work:
-        net = Net(name=case.net)
+    def of(cls, case: Case, recipe: Recipe, data: Tensor, device: torch.device) -> RivalWork:
+        net = NetConfig(name=case.net)
 
         def make_g() -> nn.Module:
             return build_generator(net, case.shape, case.latent)
@@ -90,10 +90,10 @@ def update(optimiser: torch.optim.Optimizer, params: list[Tensor], loss: Tensor,
             torch._foreach_clamp_max_(params, clip)
 
 
-class Pair:
+class PlainGanPair:
     """One GAN. A step is an update of the discriminator and one of the generator, each with fakes of its own."""
 
-    def __init__(self, work: Work, channels_last: bool = False, compiled: bool = False) -> None:
+    def __init__(self, work: RivalWork, channels_last: bool = False, compiled: bool = False) -> None:
         self._work = work
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         optim = work.recipe.optim

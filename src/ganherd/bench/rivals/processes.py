@@ -9,10 +9,10 @@ import sys
 
 import torch
 
-from ganherd.bench.rivals.ways import Measured
+from ganherd.bench.rivals.ways import MeasuredWay
 
 
-def processes(name: str, members: int, seconds: float, device: str, precision: str) -> Measured:
+def processes(name: str, members: int, seconds: float, device: str, precision: str) -> MeasuredWay:
     """Starts all of them, waits until each is warm, gives the word, and adds up their rates."""
     command = [sys.executable, "-m", "ganherd.bench.rivals.single_gan", name, str(seconds), device, precision]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # several processes on a machine set one thread each
@@ -38,7 +38,7 @@ def processes(name: str, members: int, seconds: float, device: str, precision: s
             one.communicate()
     rate, peak, reserved = (sum(one[key] for one in found) for key in ("rate", "peak", "reserved"))
     note = f"{taken / 2**30:.1f} GiB of the device with {members} CUDA contexts" if taken else ""
-    return Measured(rate, int(peak), int(reserved), "processes", 1, note)
+    return MeasuredWay(rate, int(peak), int(reserved), "processes", 1, note)
 
 
 def _answer(one: subprocess.Popen[str]) -> dict[str, float]:

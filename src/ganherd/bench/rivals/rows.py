@@ -12,9 +12,9 @@ import torch
 from ganherd.bench.cases import Case, known, recipe_of
 from ganherd.bench.random_images import as_file, images
 from ganherd.bench.rivals import ways
-from ganherd.bench.rivals.plain import Work
+from ganherd.bench.rivals.plain import RivalWork
 from ganherd.bench.rivals.processes import processes
-from ganherd.bench.rivals.ways import Measured
+from ganherd.bench.rivals.ways import MeasuredWay
 from ganherd.herd.engine.device import device_of, set_precision
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import UserError
@@ -45,7 +45,7 @@ def main(name: str, members: str, way: str, seconds: str, device: str, precision
         print(json.dumps(row), flush=True)
 
 
-def measure(name: str, members: int, way: str, seconds: float, device: str, precision: str) -> Measured:
+def measure(name: str, members: int, way: str, seconds: float, device: str, precision: str) -> MeasuredWay:
     """One way with so many members."""
     case = known(name)
     recipe = recipe_of(case, members, "random", device, precision)
@@ -55,12 +55,12 @@ def measure(name: str, members: int, way: str, seconds: float, device: str, prec
     if way in PLAIN:
         where = device_of(recipe)
         torch.backends.cudnn.benchmark = True  # as anyone does whose shapes stay the same
-        work = Work.of(case, recipe, torch.from_numpy(images(case)), where)
+        work = RivalWork.of(case, recipe, torch.from_numpy(images(case)), where)
         return _best(lambda part: PLAIN[way](work, members, part), where, seconds)
     return _engine(case, members, way, seconds, device, precision)
 
 
-def _engine(case: Case, members: int, way: str, seconds: float, device: str, precision: str) -> Measured:
+def _engine(case: Case, members: int, way: str, seconds: float, device: str, precision: str) -> MeasuredWay:
     with as_file(case) as path:
         assembly = assemble(recipe_of(case, members, path, device, precision))
     if way == "ours":
@@ -69,7 +69,7 @@ def _engine(case: Case, members: int, way: str, seconds: float, device: str, pre
     return _best(lambda part: ways.engine(assembly, way, torch.get_num_threads(), part), where, seconds)
 
 
-def _best(run: Any, device: torch.device, seconds: float) -> Measured:
+def _best(run: Any, device: torch.device, seconds: float) -> MeasuredWay:
     """On a CPU with one thread and with all, whichever is faster."""
     counts = sorted({1, torch.get_num_threads()}) if device.type == "cpu" else [torch.get_num_threads()]
     found = []

@@ -11,7 +11,7 @@ import torch
 from ganherd.bench.cases import known, recipe_of
 from ganherd.bench.peak_memory import peaks, synchronize
 from ganherd.bench.random_images import images
-from ganherd.bench.rivals.plain import Pair, Work
+from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
 from ganherd.herd.engine.device import device_of, set_precision
 
 
@@ -21,7 +21,7 @@ def main(name: str, seconds: str, asked_device: str, precision: str) -> None:
     device = device_of(recipe)
     set_precision(recipe)
     torch.backends.cudnn.benchmark = True
-    pair = Pair(Work.of(case, recipe, torch.from_numpy(images(case)), device))
+    pair = PlainGanPair(RivalWork.of(case, recipe, torch.from_numpy(images(case)), device))
     for _ in range(3):
         pair.step()
     synchronize(device)

@@ -12,10 +12,10 @@ from torch import nn
 
 from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
 from ganherd.bench.rivals.grouped import GroupedHerd
-from ganherd.bench.rivals.plain import Pair, Work
+from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Plan, rate
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
 _STREAMS = 16  # more of them do not run at once
@@ -23,7 +23,7 @@ _CAPTURED = 32  # member-steps in a graph, at least: next to them a replay costs
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredWay:
     """What a way reached; `engine` and `threads` say how, `note` what a reader should know."""
 
     rate: float
@@ -67,9 +67,9 @@ def captured(steps: Callable[[], None], device: torch.device) -> Callable[[], No
     return graph.replay
 
 
-def eager(work: Work, members: int, seconds: float) -> Measured:
+def eager(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
     """Plain modules, one member after another."""
-    pairs = [Pair(work) for _ in range(members)]
+    pairs = [PlainGanPair(work) for _ in range(members)]
 
     def step() -> None:
         for pair in pairs:
@@ -78,7 +78,7 @@ def eager(work: Work, members: int, seconds: float) -> Measured:
     return _measured("eager", lambda: timed(step, members, seconds, work.device), work)
 
 
-def streams(work: Work, members: int, seconds: float, compiled: bool = False) -> Measured:
+def streams(work: RivalWork, members: int, seconds: float, compiled: bool = False) -> MeasuredWay:
     """Plain modules, each on a stream, all in one CUDA graph; in the layout that is faster here."""
     _needs_gpu(work, "streams")
     convolves = any(isinstance(child, nn.Conv2d) for child in work.make_d().modules())
@@ -97,13 +97,13 @@ def streams(work: Work, members: int, seconds: float, compiled: bool = False) ->
     return max(found, key=lambda one: one.rate)
 
 
-def compiled(work: Work, members: int, seconds: float) -> Measured:
+def compiled(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
     """The same with modules through torch.compile."""
     return streams(work, members, seconds, compiled=True)
 
 
-def _streamed(work: Work, members: int, seconds: float, channels_last: bool, compiled: bool) -> float:
-    pairs = [Pair(work, channels_last, compiled) for _ in range(members)]
+def _streamed(work: RivalWork, members: int, seconds: float, channels_last: bool, compiled: bool) -> float:
+    pairs = [PlainGanPair(work, channels_last, compiled) for _ in range(members)]
     sides = [torch.cuda.Stream(work.device) for _ in range(min(members, _STREAMS))]
     times = max(1, _CAPTURED // members)
 
@@ -121,7 +121,7 @@ def _streamed(work: Work, members: int, seconds: float, channels_last: bool, com
     return timed(captured(steps, work.device), times * members, seconds, work.device)
 
 
-def grouped(work: Work, members: int, seconds: float) -> Measured:
+def grouped(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
     """Members folded into channels, grouped convolutions (batched products for an MLP), in a CUDA graph."""
 
     def run() -> float:
@@ -137,7 +137,7 @@ def grouped(work: Work, members: int, seconds: float) -> Measured:
     return _measured("grouped", run, work)
 
 
-def ours(assembly: Assembly, seconds: float, say: Callable[[str], None]) -> Measured:
+def ours(assembly: PreparedHerd, seconds: float, say: Callable[[str], None]) -> MeasuredWay:
     """The herd as `ganherd train` would run it: the engine that its measurement chooses."""
     herd = assembly.herd
     found = _engine(assembly, autotune.choose(herd, assembly.recipe.engine, say), seconds)
@@ -145,7 +145,7 @@ def ours(assembly: Assembly, seconds: float, say: Callable[[str], None]) -> Meas
     return replace(found, note=f"the nets cannot be fused ({why})") if why else found
 
 
-def engine(assembly: Assembly, name: str, threads: int, seconds: float) -> Measured:
+def engine(assembly: PreparedHerd, name: str, threads: int, seconds: float) -> MeasuredWay:
     """The herd by one of its engines: loop, fused or graph."""
     herd = assembly.herd
     if name == "graph" and herd.device.type != "cuda":
@@ -153,20 +153,20 @@ def engine(assembly: Assembly, name: str, threads: int, seconds: float) -> Measu
     return _engine(assembly, Plan(name, herd.size, threads, str(herd.device)), seconds)
 
 
-def _engine(assembly: Assembly, plan: Plan, seconds: float) -> Measured:
+def _engine(assembly: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:
     herd = assembly.herd
     reset_peaks(herd.device)
     speed = rate(herd, plan, seconds)
     note = plan.describe(herd.size) if plan.name != "loop" and plan.chunk < herd.size else ""
-    return Measured(speed, *peaks(herd.device), plan.name, plan.threads, note)
+    return MeasuredWay(speed, *peaks(herd.device), plan.name, plan.threads, note)
 
 
-def _measured(name: str, run: Callable[[], float], work: Work, note: str = "") -> Measured:
+def _measured(name: str, run: Callable[[], float], work: RivalWork, note: str = "") -> MeasuredWay:
     reset_peaks(work.device)
     speed = run()
-    return Measured(speed, *peaks(work.device), name, torch.get_num_threads(), note)
+    return MeasuredWay(speed, *peaks(work.device), name, torch.get_num_threads(), note)
 
 
-def _needs_gpu(work: Work, name: str) -> None:
+def _needs_gpu(work: RivalWork, name: str) -> None:
     if work.device.type != "cuda":
         raise UserError(f"{name} needs a GPU: there are no CUDA graphs here.")

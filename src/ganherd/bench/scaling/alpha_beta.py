@@ -19,7 +19,7 @@ PAPER = {4: 39.81, 9: 73.24, 16: 126.68}
 
 
 @dataclass(frozen=True)
-class Line:
+class MessageCost:
     """Seconds of a message: α + β · bytes."""
 
     alpha: float
@@ -29,7 +29,7 @@ class Line:
         return self.alpha * messages + self.beta * bytes_
 
 
-def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> Line:
+def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> MessageCost:
     """Least squares of the relative error, so that small messages count as much as large ones; neither is below 0.
 
     >>> line = fit([0, 1000, 2000], [0.001, 0.002, 0.003])
@@ -43,11 +43,11 @@ def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> Line:
         alpha, beta = 0.0, float((x / t).sum() / ((x / t) ** 2).sum())
     if beta < 0:
         alpha, beta = float((1 / t).sum() / (1 / t**2).sum()), 0.0
-    return Line(float(alpha), float(beta))
+    return MessageCost(float(alpha), float(beta))
 
 
 @dataclass(frozen=True)
-class Work:
+class RankWork:
     """What one rank does from one exchange to the next."""
 
     members: int  # of a rank
@@ -56,7 +56,7 @@ class Work:
     cell_bytes: int  # of a cell, as its neighbours fetch it: its nets, and what is known of their samples
 
 
-def exchange(strategy: str, ranks: int, work: Work, line: Line) -> tuple[float, float]:
+def exchange(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> tuple[float, float]:
     """(messages, bytes) that a rank receives for each exchange, besides the small numbers that all share.
 
     >>> exchange("cellular, all-gather", 16, Work(1, 1.0, 10, 100), Line(0, 0))[1]
@@ -98,7 +98,7 @@ def _square(number: int) -> tuple[int, int]:
     return rows, number // rows
 
 
-def predict(strategy: str, ranks: int, work: Work, line: Line) -> dict[str, Any]:
+def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> dict[str, Any]:
     """Seconds of one round (steps and exchange), and the efficiency: the share of it that is steps."""
     messages, bytes_ = exchange(strategy, ranks, work, line)
     shared = math.ceil(math.log2(ranks)) * line.alpha if ranks > 1 and strategy != "independent" else 0.0

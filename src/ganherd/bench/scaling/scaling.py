@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScalingRequest:
     """What is to be measured."""
 
     case: str = "mlp"
@@ -36,7 +36,7 @@ class Asked:
             raise UserError(f"--device {self.device}: choose cpu or cuda.")
 
 
-def measure(asked: Asked, say: Callable[[str], None]) -> dict[str, Any] | None:
+def measure(asked: ScalingRequest, say: Callable[[str], None]) -> dict[str, Any] | None:
     """Rows and messages; within a job of ranks None on all but the first, else ranks are started on this machine."""
     from ganherd.comm.backends.detect import connect, detect
 
@@ -46,7 +46,7 @@ def measure(asked: Asked, say: Callable[[str], None]) -> dict[str, Any] | None:
 
         comm = connect(name)
         ranks = tuple(sorted({n for n in asked.ranks if n < comm.size} | {comm.size}))
-        found = scaling_rank.measure(comm, scaling_rank.Asked(**{**asdict(asked), "ranks": ranks}))
+        found = scaling_rank.measure(comm, scaling_rank.RankRequest(**{**asdict(asked), "ranks": ranks}))
         comm.close()
         return found and _with_efficiency(found, asked)
     most = max(asked.ranks)
@@ -73,7 +73,7 @@ def _reason(said: str) -> str:
     return next((line for line in lines if "Error: " in line), lines[-1] if lines else "no word was said")
 
 
-def _with_efficiency(found: dict[str, Any], asked: Asked) -> dict[str, Any]:
+def _with_efficiency(found: dict[str, Any], asked: ScalingRequest) -> dict[str, Any]:
     """Against one rank, for as many cores as there are: more ranks than cores share them."""
     one = {(row["kind"], row["strategy"]): row["seconds"] for row in found["rows"] if row["ranks"] == 1}
     for row in found["rows"]:
@@ -98,7 +98,7 @@ def model(found: dict[str, Any], every: int | None = None) -> dict[str, Any]:
     sizes = {row["strategy"]: row["member_bytes"] for row in weak}
     steps = found["asked"]["steps"]
     compute = next(row["compute_seconds"] for row in weak if row["ranks"] == first) * (every or steps) / steps
-    work = ab.Work(found["asked"]["members"], compute, sizes["gap"], sizes["cellular"])
+    work = ab.RankWork(found["asked"]["members"], compute, sizes["gap"], sizes["cellular"])
     rows = [ab.predict(name, ranks, work, line) for name in ab.STRATEGIES for ranks in (1, 2, 4, *ab.RANKS)]
     facts = {"alpha": line.alpha, "beta": line.beta, "every": every or steps, "compute_seconds": compute}
     return {**facts, "rows": rows, "paper": ab.paper()}

@@ -38,7 +38,7 @@ _FEATURES = 64  # of the small classifier that looks at mixtures
 
 
 @dataclass(frozen=True)
-class Asked:
+class RankRequest:
     """What every rank is told."""
 
     case: str
@@ -49,7 +49,7 @@ class Asked:
     device: str
 
 
-def measure(comm: Communicator, asked: Asked) -> dict[str, Any] | None:
+def measure(comm: Communicator, asked: RankRequest) -> dict[str, Any] | None:
     """Rows of weak and strong scaling and of messages; None on the ranks besides the first. Called by all ranks."""
     facts = [json.loads(each) for each in comm.collect(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())]
     cores = sum({name: count for name, count in facts}.values())
@@ -71,7 +71,7 @@ def measure(comm: Communicator, asked: Asked) -> dict[str, Any] | None:
     return {"rows": rows, "messages": messages, "engine": comm.name, "hosts": len(set(comm.hosts)), "cores": cores}
 
 
-def _round(comm: Communicator, members: int, asked: Asked) -> list[Row]:
+def _round(comm: Communicator, members: int, asked: RankRequest) -> list[Row]:
     """Steps and exchanges of so many members on these ranks; what the slowest rank took counts."""
     grid = _square(members)
     order, blocks = place(members, comm.size), place(members, comm.size, grid=grid)
@@ -165,7 +165,7 @@ def _messages(comm: Communicator) -> list[Row]:
     return rows
 
 
-def _herd(members: int, asked: Asked) -> Herd:
+def _herd(members: int, asked: RankRequest) -> Herd:
     case = known(asked.case)
     with as_file(case) as path:
         recipe = recipe_of(case, members, path, asked.device, "float32")
@@ -187,7 +187,7 @@ def main(words: Sequence[str]) -> None:
     """`words`: what is asked, as JSON, and where the first rank writes its answer."""
     facts = json.loads(words[0])
     comm = connect(detect(os.environ))
-    found = measure(comm, Asked(**{**facts, "ranks": tuple(facts["ranks"])}))
+    found = measure(comm, RankRequest(**{**facts, "ranks": tuple(facts["ranks"])}))
     if found is not None:
         Path(words[1]).write_text(json.dumps(found), encoding="utf-8")
     comm.close()

@@ -49,7 +49,7 @@ def bench_fusion(
     from ganherd.bench import throughput
 
     members = _numbers(sizes)
-    asked = throughput.Asked(_names(net), _names(ways), members, seconds, device, precision)
+    asked = throughput.ThroughputRequest(_names(net), _names(ways), members, seconds, device, precision)
     asked.check()
     from ganherd.bench.throughput_text import table
 
@@ -88,7 +88,7 @@ def bench_exchange(
     """Time and bytes of a swap of GAP, and its share of an epoch at 0.5 and at 2 swaps an epoch."""
     from ganherd.bench import exchange
 
-    asked = exchange.Asked(_names(net), _numbers(sizes), seconds, device, precision, images)
+    asked = exchange.ExchangeRequest(_names(net), _numbers(sizes), seconds, device, precision, images)
     rows = exchange.measure(asked, (lambda text: None) if quiet else say)
     if output is not None:
         exchange.save(rows, output)
@@ -124,11 +124,14 @@ def bench_cellular(
         if output is not None:
             raise UserError("-o keeps the plot of --grid-sizes: give it too, or redirect the output.")
         rows = cellular_cost.measure(
-            cellular_cost.Asked(iterations=iterations, batches=batches, network=network, precision=precision), tell
+            cellular_cost.CellularCostRequest(
+                iterations=iterations, batches=batches, network=network, precision=precision
+            ),
+            tell,
         )
         print(json.dumps({"rows": rows}) if as_json else cellular_cost.table(rows))
         return
-    asked = cellular_cost.Asked(
+    asked = cellular_cost.CellularCostRequest(
         iterations=iterations, batches=batches, network=network, device=device, precision=precision
     )
     keep = (lambda so_far: None) if output is None else partial(cellular_cost.save, path=output)
@@ -166,7 +169,7 @@ def bench_scaling(
         beside = unrelated_runs.measure(alone, steps, (lambda text: None) if quiet else say)
         print(json.dumps(beside) if as_json else unrelated_runs.table(beside))
         return
-    asked = scaling.Asked(net, members, scaling.ranks_of(ranks), steps, rounds, device)
+    asked = scaling.ScalingRequest(net, members, scaling.ranks_of(ranks), steps, rounds, device)
     found = scaling.measure(asked, (lambda text: None) if quiet else say)
     if found is None:  # another rank of the job has the answer
         return

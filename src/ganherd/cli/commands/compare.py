@@ -53,7 +53,9 @@ def compare(
     from ganherd.compare import compare_recipes
 
     names = metrics.split(",") if metrics else None
-    asked = compare_recipes.Asked.of(named, budget, seeds, list(sets or []), names, samples, network, trust_code)
+    asked = compare_recipes.ComparisonRequest.of(
+        named, budget, seeds, list(sets or []), names, samples, network, trust_code
+    )
     folder = output or compare_recipes.default_folder(list(asked.recipes))
     facts = compare_recipes.compare(asked, folder, quiet, tell)
     from ganherd.compare import comparison_page
@@ -79,7 +81,7 @@ def _downstream(
 ) -> None:
     from ganherd.compare import downstream, downstream_text
 
-    asked = downstream.Asked(per_class, seeds, generated or downstream.GENERATED)
+    asked = downstream.DownstreamRequest(per_class, seeds, generated or downstream.GENERATED)
     found = downstream.measure([Path(run) for run in runs], asked, output, trust_code, tell)
     if as_json:
         print_json({"downstream": found})

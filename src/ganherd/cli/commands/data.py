@@ -66,10 +66,10 @@ def data_inspect(
     from ganherd.data import inspect as looking
     from ganherd.data.dataset import load
     from ganherd.data.shards import shards
-    from ganherd.recipe.schema import Data
+    from ganherd.recipe.schema import DataConfig
 
-    dataset = load(Data(source=source, size=size, bad_images="skip"))
-    if isinstance(dataset.x, shards.Rows):
+    dataset = load(DataConfig(source=source, size=size, bad_images="skip"))
+    if isinstance(dataset.x, shards.ShardRows):
         shards.verify(Path(source).expanduser())
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
     looking.contact_sheet(dataset, path)
@@ -80,7 +80,7 @@ def data_inspect(
 
         read = [f"data.size={size}"] if size else []
         read += ["data.bad_images=skip"] if dataset.skipped else []
-        advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.Rows))
+        advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.ShardRows))
     if as_json:
         show(json.dumps(facts | ({"recommend": advice} if advice else {})))
         return

@@ -71,7 +71,7 @@ def score(
     if (real is None) != (fake is None) or (real is None) != bool(runs):
         raise UserError("name runs to score, or give both --real and --fake.")
     if real and fake:
-        scored = scoring.Scored(
+        scored = scoring.ScoredRun(
             {fake: scoring.score_sets(real, fake, names, samples, seed, trust_code, **settings)}, real
         )
     else:

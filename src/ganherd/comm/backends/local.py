@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.communicator import Communicator, Placement
-from ganherd.comm.pending import Fetch, Work
+from ganherd.comm.pending import Fetch, PendingWork
 from ganherd.comm.row_messages import index
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Local(Communicator):
         incoming: Mapping[int, Tensor],
         device: torch.device,
         apart: bool = False,
-    ) -> Work:
+    ) -> PendingWork:
         raise AssertionError("there is nobody to send to")
 
     def _share(self, own: bytes, counts: Sequence[int]) -> bytes:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ganherd.comm.communicator import Communicator, RankLost, Survivors
 from ganherd.comm.launch_command import ULFM
-from ganherd.comm.pending import Work
+from ganherd.comm.pending import PendingWork
 from ganherd.util.errors import UserError
 from ganherd.util.standard_streams import flush_all
 
@@ -177,7 +177,7 @@ class Mpi(Communicator):
         incoming: Mapping[int, Tensor],
         device: torch.device,
         apart: bool = False,
-    ) -> Work:
+    ) -> PendingWork:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # MPI does not know of streams: what it sends must be there
         begun, tag = self._requests([]), _APART if apart else _MESSAGE

@@ -47,7 +47,7 @@ def meet(store: Any, rank: int, size: int, patience: float) -> str:
         time.sleep(min(0.2, 0.005 + waited / 20))
 
 
-class Watch:
+class LivenessRing:
     """Says in the store that this rank is alive, and listens to the one before it: a ring, so that nobody has much to do.
 
     A process that dies closes its connections, which the others notice at once. A host that loses its network or its power

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ganherd.comm.backends.rendezvous import Watch, lost_after, meet
+from ganherd.comm.backends.rendezvous import LivenessRing, lost_after, meet
 from ganherd.comm.backends.startup import start_timeout
 from ganherd.comm.communicator import Communicator, RankLost
-from ganherd.comm.pending import Work
+from ganherd.comm.pending import PendingWork
 from ganherd.util.errors import UserError
 from ganherd.util.standard_streams import flush_all
 
@@ -34,7 +34,7 @@ class Torch(Communicator):
 
     def __init__(self, group: Any = None, gpus: Any = None) -> None:
         """`group`: a process group that talks over gloo; none: all ranks of the job, as the environment describes it."""
-        joined: tuple[Any, Watch | None, Any] = _join(os.environ) if group is None else (group, None, None)
+        joined: tuple[Any, LivenessRing | None, Any] = _join(os.environ) if group is None else (group, None, None)
         self._group, self._watch, self._store = joined
         self._everyone = dist.get_process_group_ranks(self._group)  # by their number in the whole job
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
@@ -89,7 +89,7 @@ class Torch(Communicator):
         incoming: Mapping[int, Tensor],
         device: torch.device,
         apart: bool = False,
-    ) -> Work:
+    ) -> PendingWork:
         if device.type == "cpu":
             return self._pass_on(outgoing, incoming, self._group, _APART if apart else 0)
         with torch.cuda.device(device):
@@ -171,7 +171,7 @@ class _Works:
             self._error = error
 
 
-def _join(environ: Mapping[str, str]) -> tuple[Any, Watch | None, Any]:
+def _join(environ: Mapping[str, str]) -> tuple[Any, LivenessRing | None, Any]:
     """A group of all ranks over gloo, who notices where one of them falls silent, and the store of this attempt."""
     if not dist.is_available():
         raise UserError(
@@ -205,4 +205,4 @@ def _join(environ: Mapping[str, str]) -> tuple[Any, Watch | None, Any]:
     except (dist.DistError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"rank {rank} of {size} did not find the others at {host}:{port} ({reason}).") from error
-    return dist.group.WORLD, Watch(store, name, rank, size, after) if after and size > 1 else None, own
+    return dist.group.WORLD, LivenessRing(store, name, rank, size, after) if after and size > 1 else None, own

@@ -14,7 +14,7 @@ _AT_ONCE = 64  # files that are read with each beat; of more ranks each is looke
 Tell = Callable[[str, dict[str, Any]], None]  # the event, `late` or `back`, and its facts
 
 
-class Silence:
+class MissingRanks:
     """By the rule of `ganherd status`; what an earlier job on the same run has left is nobody's sign of life."""
 
     def __init__(self, folder: Path, rank: int, size: int, tell: Tell) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.data.arrays import Array, Raw
+from ganherd.data.arrays import Array, RawData
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted, few
 
@@ -31,18 +31,18 @@ TURNS = {  # what undoes each orientation that a camera notes
 }  # fmt: skip
 
 
-def read_folder(root: Path, settings: schema.Data) -> Raw:
+def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
     """Folders `train` and `test` (or `val`) inside are taken as the source's own split."""
     names = {entry.name.lower(): entry for entry in _entries(root) if entry.is_dir()}
     others = [names[k] for k in ("test", "val", "valid", "validation") if k in names]
     reader = _Reader(root, settings)
     if "train" not in names or not others or set(names) - SPLITS:
         x, y, labels = reader.read(root, None)
-        return Raw(reader.stack(x), y, labels=labels or None, notes=reader.notes(), skipped=len(reader.bad))
+        return RawData(reader.stack(x), y, labels=labels or None, notes=reader.notes(), skipped=len(reader.bad))
     x, y, labels = reader.read(names["train"], None)
     x_test, y_test, _ = reader.read(others[0], labels)
     note = f"trained on {names['train'].name}/, held out {others[0].name}/"
-    raw = Raw(reader.stack(x), y, reader.stack(x_test), y_test, labels or None)
+    raw = RawData(reader.stack(x), y, reader.stack(x_test), y_test, labels or None)
     return replace(raw, notes=(note, *reader.notes()), skipped=len(reader.bad))
 
 
@@ -144,7 +144,7 @@ class _Reader:
     """Reads the images of one root; all must have one size, and skipped files are counted."""
 
     root: Path
-    settings: schema.Data
+    settings: schema.DataConfig
     first: tuple[Path, tuple[int, ...]] | None = None
     colour: bool = False
     grey: int = 0

@@ -17,7 +17,7 @@ from typing import IO, cast
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from ganherd.data.arrays import Array, Raw
+from ganherd.data.arrays import Array, RawData
 from ganherd.data.readers.memory_map import map_bytes, map_member
 from ganherd.data.readers.pickles import read_pickle
 from ganherd.util.errors import UserError
@@ -31,7 +31,7 @@ _BROKEN = (
 )  # fmt: skip
 
 
-class Unreadable(UserError):
+class UnreadableFile(UserError):
     """A file that is there, and is not what it should be."""
 
 
@@ -43,14 +43,14 @@ def reading(path: Path, what: str) -> Iterator[None]:
     except UserError:
         raise
     except _BROKEN as error:
-        kind = UserError if isinstance(error, OSError) and error.errno else Unreadable  # the system refused it
+        kind = UserError if isinstance(error, OSError) and error.errno else UnreadableFile  # the system refused it
         raise kind(f"{path} cannot be read as {what}: {str(error).rstrip('.')}.") from None
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------
 
 
-def read_npz(path: Path, mapped: bool = False) -> Raw:
+def read_npz(path: Path, mapped: bool = False) -> RawData:
     """Read arrays x, y or x_train, y_train, x_test, y_test; `labels` holds class names. Or images, labels.
 
     `mapped`: images that lie there as bytes are not copied. The file must then stay as it is.
@@ -80,15 +80,15 @@ def read_npz(path: Path, mapped: bool = False) -> Raw:
         if ignored := sorted(keys - set(got) - {"member"}):
             notes.append(f"arrays not used: {', '.join(ignored)}")
         labels = _names(got["labels"], path) if "labels" in got and y != "labels" else None
-        return Raw(got[x], got.get(y), got.get("x_test"), got.get("y_test"), labels, tuple(notes))
+        return RawData(got[x], got.get(y), got.get("x_test"), got.get("y_test"), labels, tuple(notes))
 
 
-def read_npy(path: Path) -> Raw:
+def read_npy(path: Path) -> RawData:
     """Read one array of images or points, without labels."""
     with reading(path, "an .npy file of numbers"), path.open("rb") as handle:
         if not handle.peek(6).startswith(b"\x93NUMPY"):  # else numpy would take it for a pickle
             raise ValueError("it is none that numpy.save wrote")
-        return Raw(np.load(handle, allow_pickle=False))
+        return RawData(np.load(handle, allow_pickle=False))
 
 
 def _plain(file: NpzFile, key: str) -> Array:
@@ -123,7 +123,7 @@ def is_idx_complete(folder: Path) -> bool:
     return all(_idx_files(folder, words, kind) for words in SPLITS for kind, _ in KINDS)
 
 
-def read_idx(folder: Path, mapped: bool = False) -> Raw:
+def read_idx(folder: Path, mapped: bool = False) -> RawData:
     """A folder with the four idx files, gzipped or not. `mapped`: images of files that are not are not copied."""
     found = []
     for words in SPLITS:
@@ -135,13 +135,13 @@ def read_idx(folder: Path, mapped: bool = False) -> Raw:
                 raise UserError(f"{folder} has {words[0]} {kind} twice: {files[0].name}, {files[1].name}; keep one.")
             found.append(read_idx_file(files[0], rank, mapped and kind == "images"))
     x, y, x_test, y_test = found
-    return Raw(x, y, x_test, y_test)
+    return RawData(x, y, x_test, y_test)
 
 
-def read_idx_images(path: Path) -> Raw:
+def read_idx_images(path: Path) -> RawData:
     """One idx file of images, with the labels that lie beside it, if any."""
     twin = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
-    return Raw(read_idx_file(path, 3), read_idx_file(twin, 1) if twin != path and twin.is_file() else None)
+    return RawData(read_idx_file(path, 3), read_idx_file(twin, 1) if twin != path and twin.is_file() else None)
 
 
 def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
@@ -198,7 +198,7 @@ def is_cifar(folder: Path) -> bool:
     return has("data_batch_1.bin") or has("train.bin") or has("data_batch_1") or has("train", "meta")
 
 
-def read_cifar(path: Path) -> Raw:
+def read_cifar(path: Path) -> RawData:
     """CIFAR-10 or CIFAR-100 (fine labels) from its folder or its .tar.gz, which is never unpacked."""
     files = _cifar_files(path)
     pickled = not any(name.endswith(".bin") for name in files)
@@ -219,7 +219,7 @@ def read_cifar(path: Path) -> Raw:
     parts = [part(name) for name in train]
     x, y = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
     x_test, y_test = part(test) if test in files else (None, None)
-    return Raw(x, y, x_test, y_test, _cifar_names(files, path), tuple(notes))
+    return RawData(x, y, x_test, y_test, _cifar_names(files, path), tuple(notes))
 
 
 def _cifar_files(path: Path) -> dict[str, bytes]:
@@ -273,7 +273,7 @@ def _cifar_names(files: dict[str, bytes], path: Path) -> tuple[str, ...] | None:
 # --- points in text -------------------------------------------------------------------------------------------------
 
 
-def read_points(path: Path) -> Raw:
+def read_points(path: Path) -> RawData:
     """Lines `x y` or `x y label`, apart by blanks or commas; what follows a # is not read."""
     rows: list[list[float]] = []
     with reading(path, "text"):
@@ -291,4 +291,4 @@ def read_points(path: Path) -> Raw:
     if not rows:
         raise UserError(f"{path} holds no points.")
     table = np.array(rows)
-    return Raw(table[:, :2], table[:, 2] if table.shape[1] == 3 else None)
+    return RawData(table[:, :2], table[:, 2] if table.shape[1] == 3 else None)

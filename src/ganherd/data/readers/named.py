@@ -24,7 +24,7 @@ CIFAR100 = tuple(_HUNDRED.split())
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedSource:
     """A source that a recipe may name; `places` are looked for under the data folder, in this order."""
 
     about: str
@@ -34,17 +34,17 @@ class Named:
 
 
 NAMED = {
-    "digits": Named("1,797 handwritten digits, 8 × 8 grey, ten classes; comes with scikit-learn"),
-    "ring8": Named("2-D points: a ring of 8 Gaussians, radius 1, std 0.01; drawn when needed"),
-    "grid25": Named("2-D points: a 5 × 5 grid of Gaussians, two apart, std 0.05; drawn when needed"),
-    "r15": Named("2-D points: 600 in 15 clusters (Veenman et al. 2002); comes with ganherd"),
-    "mnist": Named("70,000 handwritten digits, 28 × 28 grey, ten classes", ("mnist.npz", "mnist")),
-    "stacked-mnist": Named(
+    "digits": NamedSource("1,797 handwritten digits, 8 × 8 grey, ten classes; comes with scikit-learn"),
+    "ring8": NamedSource("2-D points: a ring of 8 Gaussians, radius 1, std 0.01; drawn when needed"),
+    "grid25": NamedSource("2-D points: a 5 × 5 grid of Gaussians, two apart, std 0.05; drawn when needed"),
+    "r15": NamedSource("2-D points: 600 in 15 clusters (Veenman et al. 2002); comes with ganherd"),
+    "mnist": NamedSource("70,000 handwritten digits, 28 × 28 grey, ten classes", ("mnist.npz", "mnist")),
+    "stacked-mnist": NamedSource(
         "128,000 stacks of three MNIST digits, 28 × 28 RGB, a thousand modes, no labels",
         ("mnist.npz", "mnist"),
         made_of="mnist",
     ),
-    "cifar10": Named(
+    "cifar10": NamedSource(
         "60,000 photographs, 32 × 32 RGB, ten classes",
         (
             "cifar10.npz",
@@ -55,7 +55,7 @@ NAMED = {
         ),
         CIFAR10,
     ),
-    "cifar100": Named(
+    "cifar100": NamedSource(
         "60,000 photographs, 32 × 32 RGB, a hundred classes",
         ("cifar100.npz", "cifar-100-binary", "cifar-100-binary.tar.gz", "cifar-100-python", "cifar-100-python.tar.gz"),
         CIFAR100,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ganherd.data.arrays import Array, Raw, Tidy
+from ganherd.data.arrays import Array, RawData, TidyData
 from ganherd.data.keyed import raw
 from ganherd.util.errors import UserError
 
@@ -13,7 +13,7 @@ HELD_OUT = 10_000
 STACKED = {"stacked-mnist": "mnist"}  # of which digits each is made
 
 
-def stack(digits: Tidy) -> Raw:
+def stack(digits: TidyData) -> RawData:
     """Stacks of training digits to train on, and of held-out digits to hold out; VEEGAN's own setting mixes the two.
 
     They carry no label: a thousand classes are there to be found, not to be asked for.
@@ -21,9 +21,9 @@ def stack(digits: Tidy) -> Raw:
     note = "stacks to train on are made of the training digits alone, and the held-out ones of held-out digits"
     x, _ = stack_digits(digits.x, digits.y, TRAIN)
     if digits.x_test is None or digits.y_test is None:
-        return Raw(x, notes=(*digits.notes, note))
+        return RawData(x, notes=(*digits.notes, note))
     x_test, _ = stack_digits(digits.x_test, digits.y_test, HELD_OUT, seed=1)
-    return Raw(x, x_test=x_test, notes=(*digits.notes, note))
+    return RawData(x, x_test=x_test, notes=(*digits.notes, note))
 
 
 def stack_digits(x: Array, y: Array, count: int = TRAIN, seed: int = 0) -> tuple[Array, Array]:

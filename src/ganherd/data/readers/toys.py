@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ganherd.data.arrays import Array, Raw
+from ganherd.data.arrays import Array, RawData
 from ganherd.data.keyed import normal, shuffle
 
 
@@ -32,7 +32,7 @@ def grid25() -> Toy:
 TOYS = {"ring8": ring8, "grid25": grid25}
 
 
-def draw(name: str, points: int | None, holdout: float) -> Raw:
+def draw(name: str, points: int | None, holdout: float) -> RawData:
     """`points` to train on and a fresh set of `holdout` times as many; labels are the modes, in equal numbers.
 
     >>> draw("ring8", 16, 0.5).x.shape, draw("ring8", 16, 0.5).x_test.shape
@@ -42,7 +42,7 @@ def draw(name: str, points: int | None, holdout: float) -> Raw:
     n = points or toy.points
     n_test = min(n, max(1, round(holdout * n))) if holdout else 0
     (x, y), (x_test, y_test) = _points(toy, n, f"{name} train"), _points(toy, n_test, f"{name} test")
-    return Raw(x, y, x_test, y_test, tuple(str(k) for k in range(len(toy.means))))
+    return RawData(x, y, x_test, y_test, tuple(str(k) for k in range(len(toy.means))))
 
 
 def _points(toy: Toy, n: int, purpose: str) -> tuple[Array, Array]:

@@ -25,14 +25,14 @@ from typing import Literal, TextIO
 import numpy as np
 
 from ganherd.data.shards import worker as unit_work
-from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, Settings, Shard, Skipped, read_index
+from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, Shard, ShardSettings, Skipped, read_index
 from ganherd.data.shards.tree import Tree, list_tree
-from ganherd.data.shards.worker import Piece, Source
+from ganherd.data.shards.worker import ClassFiles, Piece
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.host import cores
 
 Progress = Callable[[int, int], None]  # how many files are done, of how many
-Task = tuple[Source, int]  # the unit of a class; -1: its shard
+Task = tuple[ClassFiles, int]  # the unit of a class; -1: its shard
 
 
 def prepare(
@@ -49,7 +49,7 @@ def prepare(
         raise UserError("--seed places random crops, and the crop is centre; leave it out, or take --crop random.")
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}.")
-    settings = Settings(
+    settings = ShardSettings(
         source=_text(str(folder.resolve())), size=size, crop=crop, seed=(seed or 0) if crop == "random" else None
     )
     _refuse_others(out, settings)
@@ -82,7 +82,7 @@ class _Work:
     """What is still to do, and the processes that do it."""
 
     def __init__(
-        self, folder: Path, out: Path, settings: Settings, sources: list[Source], jobs: int, progress: Progress
+        self, folder: Path, out: Path, settings: ShardSettings, sources: list[ClassFiles], jobs: int, progress: Progress
     ) -> None:
         self.folder, self.out, self.settings, self.sources, self.jobs = folder, out, settings, sources, jobs
         self.total, self.done = sum(len(source.files) for source in sources), 0
@@ -141,7 +141,7 @@ class _Work:
                     self._finished(*task)
         return broken
 
-    def _finished(self, source: Source, unit: int) -> None:
+    def _finished(self, source: ClassFiles, unit: int) -> None:
         if unit < 0:
             return
         self.done += len(source.files_of(unit))
@@ -232,7 +232,7 @@ def end_with_parent() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def _carefully(folder: Path, settings: Settings, source: Source, files: tuple[str, ...]) -> Piece:
+def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files: tuple[str, ...]) -> Piece:
     """Halves the files until the one that kills its reader is alone; that one is skipped."""
     try:
         with _pool(1) as pool:
@@ -249,7 +249,7 @@ def _carefully(folder: Path, settings: Settings, source: Source, files: tuple[st
 # --- what is there already ------------------------------------------------------------------------------------------
 
 
-def _refuse_others(out: Path, settings: Settings) -> None:
+def _refuse_others(out: Path, settings: ShardSettings) -> None:
     """A folder is prepared with one kind of settings; what is not ours is not written to."""
     if not out.exists():
         return
@@ -260,7 +260,7 @@ def _refuse_others(out: Path, settings: Settings) -> None:
         before = read_index(out).settings
     elif begun.is_file():
         try:
-            before = Settings.model_validate_json(begun.read_bytes())
+            before = ShardSettings.model_validate_json(begun.read_bytes())
         except ValueError:
             raise UserError(f"{begun} cannot be read; remove {out} and begin anew.") from None
     elif any(path.name != PARTS for path in out.iterdir()):
@@ -273,16 +273,16 @@ def _refuse_others(out: Path, settings: Settings) -> None:
             raise UserError(f"{out} was begun with {words} {then}, not {now}; give the same, or choose another -o.")
 
 
-def _sources(tree: Tree, settings: Settings) -> list[Source]:
+def _sources(tree: Tree, settings: ShardSettings) -> list[ClassFiles]:
     sources = []
     for number, group in enumerate(tree.groups):
         names = "\0".join((settings.model_dump_json(), group.folder, *group.files)).encode("utf-8", "surrogateescape")
         listing = hashlib.sha256(names).hexdigest()[:32]
-        sources.append(Source(number, group.label, group.split, group.folder, group.files, listing))
+        sources.append(ClassFiles(number, group.label, group.split, group.folder, group.files, listing))
     return sources
 
 
-def _prepared_before(out: Path, sources: list[Source]) -> Index:
+def _prepared_before(out: Path, sources: list[ClassFiles]) -> Index:
     """The index that is there, if it is of the files that are there."""
     index = read_index(out)
     if [shard.listing for shard in index.shards] != [source.listing for source in sources]:

@@ -38,7 +38,7 @@ class _Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Settings(_Facts):
+class ShardSettings(_Facts):
     """What images were made with; one prepared folder has one of each."""
 
     source: str  # the folder that they were read from
@@ -67,7 +67,7 @@ class Index(_Facts):
     """What `index.json` says."""
 
     format: Literal["ganherd-shards-1"] = "ganherd-shards-1"
-    settings: Settings
+    settings: ShardSettings
     channels: Literal[1, 3]
     labels: tuple[str, ...]
     shards: tuple[Shard, ...]
@@ -191,7 +191,7 @@ class ShardFiles:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ShardRows:
     """Rows of shards as one array uint8 [n, C, H, W] that reads what is indexed, when it is indexed.
 
     It takes the place of a numpy array where rows are asked for by number, slice or mask; `numpy.asarray` reads it whole.
@@ -232,9 +232,9 @@ class Rows:
         """Copies rows [n] to `out` [n, C, H, W]."""
         self.files.read(self.rows[rows], out)
 
-    def pick(self, key: Array) -> Rows:
+    def pick(self, key: Array) -> ShardRows:
         """Some of the rows, by number or mask; nothing is read."""
-        return Rows(self.files, self.rows[key])
+        return ShardRows(self.files, self.rows[key])
 
     @cached_property
     def digest(self) -> str:
@@ -246,7 +246,7 @@ class Rows:
         return total.hexdigest()
 
 
-def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Index, Rows, Ints]:
+def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Index, ShardRows, Ints]:
     """(index, x [n, C, H, W], y [n]) of a prepared folder, of all classes or of some; no shard is opened yet."""
     index = read_index(folder)
     return index, *rows_of(folder, index, "train", classes)
@@ -254,7 +254,7 @@ def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Ind
 
 def rows_of(
     folder: Path, index: Index, split: Literal["train", "test"], classes: Sequence[int] | None = None
-) -> tuple[Rows, Ints]:
+) -> tuple[ShardRows, Ints]:
     """(x [n, C, H, W], y [n]) of one split."""
     known = {shard.label for shard in index.shards}
     wanted = known if classes is None else set(classes)
@@ -264,7 +264,7 @@ def rows_of(
     for shard in chosen:
         _check_size(folder, index, shard)
     y = np.repeat(np.array([shard.label for shard in chosen], np.int64), [shard.count for shard in chosen])
-    return Rows(ShardFiles(folder, index, chosen), np.arange(len(y), dtype=np.int64)), y
+    return ShardRows(ShardFiles(folder, index, chosen), np.arange(len(y), dtype=np.int64)), y
 
 
 def _check_size(folder: Path, index: Index, shard: Shard) -> None:

@@ -15,7 +15,7 @@ Split = Literal["train", "test"]
 
 
 @dataclass(frozen=True)
-class Group:
+class FileGroup:
     """The files of one class and split, in order."""
 
     label: int  # index into the labels; -1: the tree has no classes
@@ -27,7 +27,7 @@ class Group:
 @dataclass(frozen=True)
 class Tree:
     labels: tuple[str, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[FileGroup, ...]
     beside: tuple[str, ...]  # files that lie beside class folders, and belong to none
 
 
@@ -49,7 +49,7 @@ def list_tree(root: Path, leave_out: Path | None = None) -> Tree:
 
 def _split(
     root: Path, folder: str, split: Split, known: tuple[str, ...] | None, seen: set[tuple[int, int]]
-) -> tuple[tuple[str, ...], list[Group], list[str]]:
+) -> tuple[tuple[str, ...], list[FileGroup], list[str]]:
     here = root / folder
     entries = _entries(here)
     seen = {*seen, _identity(here)}
@@ -66,14 +66,14 @@ def _split(
     if not names:
         if not files:
             raise UserError(f"{here} holds no images.")
-        return (), [Group(-1, split, folder, files)], []
+        return (), [FileGroup(-1, split, folder, files)], []
     groups = []
     for name, label in zip(names, labels, strict=True):
         path = os.path.join(folder, name)
         found = tuple(_walk(str(root / path), {*seen, _identity(root / path)}))
         if not found:
             raise UserError(f"the class folder {root / path} is empty; add images or remove the folder.")
-        groups.append(Group((known or labels).index(label), split, path, found))
+        groups.append(FileGroup((known or labels).index(label), split, path, found))
     return known or labels, groups, [os.path.join(folder, name) for name in files]
 
 

@@ -20,14 +20,14 @@ import numpy as np
 from ganherd.data.arrays import Array
 from ganherd.data.keyed import raw
 from ganherd.data.readers.class_folders import CENTRE, decode
-from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, Settings, header
+from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, header
 from ganherd.data.shards.tree import Split
 
 UNIT = 256  # files of a unit: what a killed process loses, at most, for each of its workers
 
 
 @dataclass(frozen=True)
-class Source:
+class ClassFiles:
     """The files of one class and split, in order, and where they are to go."""
 
     number: int  # of the shard
@@ -64,7 +64,7 @@ class Piece:
         self.converted += other.converted
 
 
-def read_piece(root: Path, settings: Settings, folder: str, files: tuple[str, ...]) -> Piece:
+def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[str, ...]) -> Piece:
     """Decodes the files; what cannot be read is skipped and named."""
     x = np.empty((len(files), 3, settings.size, settings.size), np.uint8)
     piece = Piece(x[:0])
@@ -99,7 +99,7 @@ def joined(pieces: list[Piece]) -> Piece:
     return total
 
 
-def _place(settings: Settings, name: str) -> tuple[float, float]:
+def _place(settings: ShardSettings, name: str) -> tuple[float, float]:
     """Where the square is cut: it belongs to the seed and the name, whoever reads the file and when."""
     if settings.crop == "centre":
         return CENTRE
@@ -110,13 +110,13 @@ def _place(settings: Settings, name: str) -> tuple[float, float]:
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def part_path(out: Path, source: Source, unit: int) -> Path:
+def part_path(out: Path, source: ClassFiles, unit: int) -> Path:
     """A part bears the names of its files in its own: another listing, and it is not found."""
     names = hashlib.sha256("\0".join((source.listing, *source.files_of(unit))).encode("utf-8", "surrogateescape"))
     return out / PARTS / f"{source.number:05d}-{unit:05d}-{names.hexdigest()[:16]}.npz"
 
 
-def make_part(out: Path, root: Path, settings: Settings, source: Source, unit: int) -> None:
+def make_part(out: Path, root: Path, settings: ShardSettings, source: ClassFiles, unit: int) -> None:
     """The work of one unit."""
     write_part(part_path(out, source, unit), read_piece(root, settings, source.folder, source.files_of(unit)))
 
@@ -143,7 +143,7 @@ def read_part(path: Path) -> Piece | None:
 # --- shards ---------------------------------------------------------------------------------------------------------
 
 
-def make_shard(out: Path, root: Path, settings: Settings, source: Source) -> None:
+def make_shard(out: Path, root: Path, settings: ShardSettings, source: ClassFiles) -> None:
     """Joins the parts of a class, writes down what it holds, and removes them. Twice through, one part at a time."""
 
     def pieces() -> Iterator[Piece]:
@@ -166,7 +166,7 @@ def make_shard(out: Path, root: Path, settings: Settings, source: Source) -> Non
         path.unlink(missing_ok=True)
 
 
-def make_colour(out: Path, source: Source, record: dict[str, Any]) -> None:
+def make_colour(out: Path, source: ClassFiles, record: dict[str, Any]) -> None:
     """A shard of grey images once more with three channels, because other classes have colour."""
     path, sides = out / shard_file(source), tuple(record["sides"])
     shape = (record["count"], 3, *sides)
@@ -176,15 +176,15 @@ def make_colour(out: Path, source: Source, record: dict[str, Any]) -> None:
     _write_shard(out, source, shape, (found[i : i + UNIT] for i in range(0, len(found), UNIT)), facts)
 
 
-def shard_file(source: Source) -> str:
+def shard_file(source: ClassFiles) -> str:
     return f"{SHARDS}/{source.number:05d}.npy"
 
 
-def record_path(out: Path, source: Source) -> Path:
+def record_path(out: Path, source: ClassFiles) -> Path:
     return out / PARTS / f"{source.number:05d}.json"
 
 
-def read_record(out: Path, source: Source) -> dict[str, Any] | None:
+def read_record(out: Path, source: ClassFiles) -> dict[str, Any] | None:
     """What is known of a shard that is there; None where it is still to be made, or was made of other files."""
     try:
         record: dict[str, Any] = json.loads(record_path(out, source).read_bytes())
@@ -205,7 +205,7 @@ def _bytes(record: dict[str, Any], channels: int) -> int:
 
 
 def _write_shard(
-    out: Path, source: Source, shape: tuple[int, ...], blocks: Iterator[Array], facts: dict[str, Any]
+    out: Path, source: ClassFiles, shape: tuple[int, ...], blocks: Iterator[Array], facts: dict[str, Any]
 ) -> None:
     """The record is written after the shard: where it is, the shard is."""
     digest = hashlib.sha256(head := header(shape))

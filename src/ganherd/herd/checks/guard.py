@@ -25,12 +25,12 @@ from ganherd.herd.breeds import Breeds
 from ganherd.herd.checks.agreement import FAILS, Agreement, compare
 from ganherd.herd.checks.flops import operations
 from ganherd.herd.checks.module_copies import in_short
-from ganherd.herd.checks.plain_pytorch import PlainGan, Settings, Snapshot
+from ganherd.herd.checks.plain_pytorch import AdamSettings, PlainGan, Snapshot
 from ganherd.herd.checks.trial import (
     SEATS,
     SMALL,
+    ComparisonTask,
     Extent,
-    Task,
     batch_sizes,
     feed_of,
     rules_of,
@@ -50,7 +50,7 @@ History = list[list[Snapshot]]  # by member: at the start, and after each step
 
 
 @dataclass(frozen=True)
-class Report:
+class GuardReport:
     """What the guard found out about one net."""
 
     extent: str
@@ -62,7 +62,7 @@ class _PlainFailure(Exception):
     """Plain PyTorch itself cannot train the net."""
 
 
-def check(task: Task, extent: Extent | None = None) -> Report:
+def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
     """Train the net plainly and with each engine, and compare.
 
     Args:
@@ -89,7 +89,7 @@ def check(task: Task, extent: Extent | None = None) -> Report:
         ) from error
 
 
-def _work(task: Task) -> float:
+def _work(task: ComparisonTask) -> float:
     """Return the floating-point operations of the net on one sample; 0 if it does not run."""
     try:
         return operations(task.make, task.input, batch_sizes(task.batch))
@@ -97,17 +97,17 @@ def _work(task: Task) -> float:
         return 0.0
 
 
-def _check(task: Task, extent: Extent) -> Report:
+def _check(task: ComparisonTask, extent: Extent) -> GuardReport:
     dtype, plain = _reference(task, extent)
     with slow_operations() as slow:
         results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}
-    return Report(extent.describe(dtype), results, tuple(sorted(slow)))
+    return GuardReport(extent.describe(dtype), results, tuple(sorted(slow)))
 
 
 # -- the two sides of the comparison ----------------------------------------------------------------------------------
 
 
-def _reference(task: Task, extent: Extent) -> tuple[torch.dtype, History]:
+def _reference(task: ComparisonTask, extent: Extent) -> tuple[torch.dtype, History]:
     """Train plainly in float64, or in float32 if the module has tensors that only fit that."""
     failures = []
     for dtype, apart in product((torch.float64, torch.float32), (False, True)):
@@ -120,7 +120,7 @@ def _reference(task: Task, extent: Extent) -> tuple[torch.dtype, History]:
     )
 
 
-def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool) -> History:
+def _plain(task: ComparisonTask, extent: Extent, dtype: torch.dtype, apart: bool) -> History:
     """Train real module instances, one member after another; see `PlainGan` for `apart`."""
     rules, feed, found = rules_of(task, extent), feed_of(task, extent, dtype), []
     try:
@@ -128,7 +128,7 @@ def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool) -> Histo
             for row, seat in enumerate(SEATS):
                 keys = (rng.key(seat.base(), purpose) for purpose in (rng.INIT_G, rng.INIT_D))
                 g, d = (seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
-                gan = PlainGan(g, d, row, np.array([seat.base()]), rules, feed, Settings(), apart)
+                gan = PlainGan(g, d, row, np.array([seat.base()]), rules, feed, AdamSettings(), apart)
                 found.append([gan.snapshot()])
                 for step in range(extent.steps):
                     gan.step(step)
@@ -142,7 +142,7 @@ def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool) -> Histo
     return found
 
 
-def _result(task: Task, extent: Extent, dtype: torch.dtype, name: str, plain: History) -> Agreement:
+def _result(task: ComparisonTask, extent: Extent, dtype: torch.dtype, name: str, plain: History) -> Agreement:
     """Train with one engine, as often as the extent says, always from the same start."""
     try:
         with unrelated_random_numbers(1):
@@ -198,8 +198,8 @@ def _snapshot(herd: Herd, sums: Tensor | None, row: int) -> Snapshot:
     return out
 
 
-def _herd(task: Task, extent: Extent, dtype: torch.dtype) -> Herd:
-    adam, make_g, make_d = Settings(), *task.pair()
+def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Herd:
+    adam, make_g, make_d = AdamSettings(), *task.pair()
     both = [1.0] * len(SEATS)
     settings = {
         "lr_g": [adam.lr * one for one in both],

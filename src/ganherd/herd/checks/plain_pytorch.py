@@ -18,14 +18,14 @@ from ganherd.herd import rng
 from ganherd.herd.feed import Feed
 from ganherd.herd.rng import MemberRandomness, Streams
 from ganherd.herd.state import takes_label
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.step.rules import StepRules
 from ganherd.losses import class_loss, gradient_penalty, r1_penalty
 
 Snapshot = dict[tuple[str, str, str], Tensor]  # (`g`, `d` or `` for both; `output`, `gradient` or `value`; name)
 
 
 @dataclass(frozen=True)
-class Settings:
+class AdamSettings:
     """Hyper-parameters of Adam that both sides of a comparison use.
 
     The large `eps` keeps the update proportional to the gradient: with a small one Adam turns the rounding error of a gradient
@@ -47,9 +47,9 @@ class PlainGan:
         d: nn.Module,
         row: int,
         base: np.ndarray,
-        rules: Rules,
+        rules: StepRules,
         feed: Feed,
-        settings: Settings,
+        settings: AdamSettings,
         apart: bool,
     ) -> None:
         """Take two modules as they are.

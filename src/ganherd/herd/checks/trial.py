@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd import rng
-from ganherd.herd.checks.plain_pytorch import Settings
+from ganherd.herd.checks.plain_pytorch import AdamSettings
 from ganherd.herd.feed import Feed
-from ganherd.herd.state import Habits, Seat
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.state import ModuleTraits, Seat
+from ganherd.herd.step.rules import StepRules
 from ganherd.losses import Game
 
 SEATS = (Seat(0, 0), Seat(0, 1))
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Task:
+class ComparisonTask:
     """A net to check, and what it is trained on."""
 
     role: str  # generator or discriminator
@@ -39,7 +39,7 @@ class Task:
     classes: int
     penalty: bool = False  # the loss differentiates the discriminator twice, between real and fake samples …
     r1: bool = False  # … or at real ones
-    habits: Habits | None = None  # what the engines know of the module, from trying it out
+    habits: ModuleTraits | None = None  # what the engines know of the module, from trying it out
     batch: int = 4  # samples in a batch of the recipe
 
     @property
@@ -93,15 +93,15 @@ def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: t
     return call(batches[-1])
 
 
-def rules_of(task: Task, extent: Extent) -> Rules:
+def rules_of(task: ComparisonTask, extent: Extent) -> StepRules:
     """A step with one update of each net, and a smooth loss that differentiates twice if the recipe's does."""
     game = Game(("wasserstein-gp" if task.penalty else "non-saturating",))
-    return Rules(
-        game, extent.batch, task.latent, eps=Settings().eps, gp_weight=1.0, r1=float(task.r1), precision="float64"
+    return StepRules(
+        game, extent.batch, task.latent, eps=AdamSettings().eps, gp_weight=1.0, r1=float(task.r1), precision="float64"
     )
 
 
-def feed_of(task: Task, extent: Extent, dtype: torch.dtype) -> Feed:
+def feed_of(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Feed:
     """Random samples in [-1, 1) of each member, with labels that spread over all classes."""
     each = extent.batch * extent.steps
     rows = each * len(SEATS)

@@ -29,7 +29,7 @@ from ganherd.herd.checks.python_state import different, equal, kept_by
 from ganherd.herd.checks.source_line import where
 from ganherd.herd.parameter_names import refuse_other_numbers
 from ganherd.herd.rng import MemberRandomness
-from ganherd.herd.state import Habits, seeded
+from ganherd.herd.state import ModuleTraits, seeded
 from ganherd.util.errors import UserError
 
 
@@ -37,7 +37,9 @@ class CannotRun(UserError):
     """A net raises an error when it is called or differentiated."""
 
 
-def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, ...]], dtype: torch.dtype) -> Habits:
+def try_out(
+    make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, ...]], dtype: torch.dtype
+) -> ModuleTraits:
     """Call a net that `make` builds and differentiate it, with two inputs `given(0)` and `given(1)`.
 
     Raises:
@@ -75,7 +77,7 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
     (one, kept), (two, also_kept) = ((_call(module, given(1), 2), kept_by(module)) for module in (net, other))
     _refuse_memory(net, left, different(kept, also_kept), equal(one, two))
     alone = f"its forward changes its parameter {changed[0]}" if changed else ""
-    return Habits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
+    return ModuleTraits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
 
 
 # -- one call ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ganherd.herd.checks.module_copies import in_short
 from ganherd.herd.engine.engines import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
 from ganherd.herd.state import bases
 from ganherd.herd.step.step import SUMS, Step
-from ganherd.recipe.schema import Engine as Settings
+from ganherd.recipe.schema import EngineConfig as Settings
 from ganherd.recipe.schema import parse_bytes
 from ganherd.util import files
 from ganherd.util.errors import UserError

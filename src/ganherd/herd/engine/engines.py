@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed, Breeds
-from ganherd.herd.engine.side_streams import Lanes
+from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.feed import Feed
-from ganherd.herd.state import Blueprint, Rows, State, bases, bytes_per_member, members_of
-from ganherd.herd.step.opponents import Rivals
+from ganherd.herd.state import Blueprint, NamedRows, State, bases, bytes_per_member, members_of
+from ganherd.herd.step.opponents import FrozenOpponents
 from ganherd.herd.step.pace import Pace, blocks, own_step
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.util.host import torch_threads
 
@@ -32,10 +32,10 @@ class Herd:
     breeds: Breeds
     d: Blueprint
     state: State  # on the host when it does not fit the device, else on the device
-    rules: Rules
+    rules: StepRules
     feed: Feed
     device: torch.device
-    rivals: Rivals | None = None  # whom the members meet instead of their own partner
+    rivals: FrozenOpponents | None = None  # whom the members meet instead of their own partner
     pace: Pace = ()  # where members make steps at their own pace
 
     @property
@@ -49,7 +49,7 @@ class Herd:
         return breed.g
 
     @property
-    def nets(self) -> dict[str, Rows]:
+    def nets(self) -> dict[str, NamedRows]:
         """By the first letter of their names in the state."""
         return {"g": self.breeds, "d": self.d}
 
@@ -106,7 +106,7 @@ class Engine:
         self.herd, self.plan = herd, plan
         width = 1 if plan.name == "loop" else plan.chunk
         self._blocks = [one for one in herd.blocks(width) if rows is None or one[0].start in rows]
-        lanes = Lanes(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
+        lanes = SideStreams(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
         self._step = {
             breed: Step(breed.g, herd.d, herd.rules, plan.name != "loop", has_kernels(herd), lanes)
             for breed in herd.breeds.all

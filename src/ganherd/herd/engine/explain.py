@@ -14,9 +14,9 @@ from ganherd.herd.checks import vmap_fallback
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.lowering import lower
-from ganherd.herd.lowering.lower import How
+from ganherd.herd.lowering.lower import LoweredOperation
 from ganherd.herd.lowering.trace import NoGraph, trace
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.step.rules import StepRules
 
 
 def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> dict[str, Any
     }
 
 
-def _penalty(module: nn.Module, rules: Rules) -> str:
+def _penalty(module: nn.Module, rules: StepRules) -> str:
     return f"the pass of the penalty is differentiated twice: there {_total(_lowered(module, rules, True, twice=True))}"
 
 
@@ -62,7 +62,7 @@ def _why_no_kernels(herd: Herd) -> str:
     return ""
 
 
-def _layers(module: nn.Module, rules: Rules, here: bool, gpu: bool) -> list[dict[str, Any]]:
+def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[dict[str, Any]]:
     both = [_lowered(module, rules, kernels) for kernels in (here, gpu)]
     return [
         {
@@ -75,15 +75,15 @@ def _layers(module: nn.Module, rules: Rules, here: bool, gpu: bool) -> list[dict
     ]
 
 
-def _lowered(module: nn.Module, rules: Rules, kernels: bool, twice: bool = False) -> list[How]:
+def _lowered(module: nn.Module, rules: StepRules, kernels: bool, twice: bool = False) -> list[LoweredOperation]:
     """Layer by layer, or the whole module in one line where its graph is not known."""
     found = lower.lower(module, kernels, twice)
     if found is None:
-        return [How("all of it", type(module).__name__, lower.VMAP, _why_whole(module))]
+        return [LoweredOperation("all of it", type(module).__name__, lower.VMAP, _why_whole(module))]
     return found.explain(rules.batch, torch.bfloat16 if rules.precision == "bf16" else torch.float32)
 
 
-def _total(layers: list[How]) -> str:
+def _total(layers: list[LoweredOperation]) -> str:
     return ", ".join(f"{number} {how}" for how, number in Counter(layer.how for layer in layers).items())
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 
-class Lanes:
+class SideStreams:
     """Streams beside the current one. A captured graph keeps them as branches; gradients flow back through the same lanes.
 
     What a lane makes may be read by the current stream after `join`. Its memory is given to nobody else before the lane is

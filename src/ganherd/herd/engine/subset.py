@@ -12,7 +12,7 @@ from ganherd.herd.engine.engines import Engine, Herd, Plan, make_engine, never, 
 from ganherd.herd.state import members_of
 
 
-class Part:
+class SubsetEngine:
     """An engine for these rows of a herd; between its calls their state is the herd's, whatever was done to it there."""
 
     def __init__(self, herd: Herd, plan: Plan, rows: Sequence[int]) -> None:

@@ -17,7 +17,7 @@ _NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d)
 Reader = tuple[nn.Module | None, bool]  # a layer, and whether an upsampling goes before it
 
 
-class Joins:
+class FusionPlan:
     """The joins of one graph, found once; a library whose kernels can do more of their neighbours' work says `JOINS`."""
 
     def __init__(self, graph: Traced, library: Library) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ganherd.herd.lowering import functions, ops
-from ganherd.herd.lowering.fusion import Joins
+from ganherd.herd.lowering.fusion import FusionPlan
 from ganherd.herd.lowering.layers import Buffers, Layer, Library, known
 from ganherd.herd.lowering.trace import NoGraph, Traced, label, trace
 from ganherd.herd.lowering.vmap import Draws, Tensors, mapped_layer
@@ -26,7 +26,7 @@ Values = dict[Any, Any]  # by node
 Run = Callable[[Values, Tensors, Tensors, Draws], Any]  # what is known so far, parameters, buffers that move on, draws
 
 
-class How(NamedTuple):
+class LoweredOperation(NamedTuple):
     """One operation of a module, and how it runs for all members."""
 
     layer: str
@@ -39,7 +39,7 @@ class Lowered:
     """A module's graph, run for a block of members: a pure function of (parameters, buffers, keys, inputs)."""
 
     def __init__(self, graph: Traced, library: Library) -> None:
-        self._graph, self._library, self._joins = graph, library, Joins(graph, library)
+        self._graph, self._library, self._joins = graph, library, FusionPlan(graph, library)
         spent = _spent(graph.nodes)
         self._plan = [(node, self._runner(node), spent.get(node, ())) for node in graph.nodes]
 
@@ -88,10 +88,10 @@ class Lowered:
 
     # -- how it runs ----------------------------------------------------------------------------------------------
 
-    def explain(self, batch: int = 1, dtype: torch.dtype = torch.float32) -> list[How]:
+    def explain(self, batch: int = 1, dtype: torch.dtype = torch.float32) -> list[LoweredOperation]:
         """How every operation of the module runs, in the order of its graph, for batches of that size."""
         calls = [node for node in self._graph.nodes if node.op.startswith("call")]
-        return [How(label(node), self._what(node), *self._how(node, batch, dtype)) for node in calls]
+        return [LoweredOperation(label(node), self._what(node), *self._how(node, batch, dtype)) for node in calls]
 
     def _what(self, node: fx.Node) -> str:
         layer = self._graph.layer(node)

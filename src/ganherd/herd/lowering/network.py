@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from ganherd.herd.checks.source_line import where
 from ganherd.herd.lowering.lower import lower
-from ganherd.herd.lowering.vmap import Mapped
+from ganherd.herd.lowering.vmap import VmappedModule
 from ganherd.herd.parameter_names import called, places
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import Blueprint, State, bases
@@ -33,7 +33,7 @@ def member_call(
         {**params, **buffers} if blueprint.habits.alone else buffers
     )  # a net that runs alone may change its parameters
     both = {**params, **{name: value.clone() for name, value in changing.items()}}  # the call writes into the clones
-    randomness = Mapped if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
+    randomness = VmappedModule if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
     with randomness(key), _tidied(blueprint):
         out = called(blueprint.module, both, inputs)
     return out, {name: both[name] for name in buffers}
@@ -58,7 +58,7 @@ def logits_of(answer: Answer) -> Tensor:
     return answer[0] if isinstance(answer, tuple) else answer
 
 
-class Play:
+class StackedNetwork:
     """One kind of net, played by any number of rows.
 
     `mapped`: all at once, through the lowered graph where the module could be traced, else through `vmap` as a whole;
@@ -106,10 +106,10 @@ class Play:
         return Weights(self.net, rows)
 
     def settle(self) -> None:
-        """After a backward pass; see `OwnPlay`."""
+        """After a backward pass; see `MemberNetwork`."""
 
     def release(self) -> None:
-        """After a step; see `OwnPlay`."""
+        """After a step; see `MemberNetwork`."""
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         if self._precision == "bf16":
@@ -117,7 +117,7 @@ class Play:
         return nullcontext()
 
 
-class OwnPlay(Play):
+class MemberNetwork(StackedNetwork):
     """One member in the user's own module, as it would train alone.
 
     The module's parameters and buffers are the member's until `release`, so that whatever runs in the backward pass, such as a
@@ -179,7 +179,7 @@ class OwnPlay(Play):
         return found
 
 
-class EitherWay(Play):
+class NetworkCall(StackedNetwork):
     """All at once, or one after another from the first time on that a net turns out to be callable only like that.
 
     Of a discriminator that also tells classes it answers the logits alone.

@@ -54,11 +54,11 @@ def linear(
     if torch.is_autocast_enabled(x.device.type):  # here, since autocast does not reach into a backward pass of our own
         low = torch.get_autocast_dtype(x.device.type)
         flat, weight, bias = flat.to(low), weight.to(low), None if bias is None else bias.to(low)
-    out = Product.apply(flat, weight, bias)
+    out = BatchedLinear.apply(flat, weight, bias)
     return out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
 
 
-class Product(torch.autograd.Function):
+class BatchedLinear(torch.autograd.Function):
     """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]. PyTorch's own gradient of a transposed weight comes transposed,
     and turning it costs a quarter of the layer on a CPU; here it is made as it is wanted. Differentiable twice."""
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd.lowering import ops
-from ganherd.herd.lowering.kernels.conv import How, is_few
+from ganherd.herd.lowering.kernels.conv import ConvSpec, is_few
 from ganherd.herd.lowering.kernels.linear import MemberLinear
 from ganherd.herd.lowering.kernels.member_conv import MemberConv
-from ganherd.herd.lowering.kernels.norm import Line, MemberNorm
+from ganherd.herd.lowering.kernels.norm import MemberNorm, NormOnLoad
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout
 from ganherd.herd.lowering.kernels.spectral_kernel import MemberDivide
 from ganherd.herd.lowering.kernels.taps import Turn
@@ -102,7 +102,7 @@ def batch_norm(
     old = (running.mean, running.var, running.count) if running else None  # moved in place: the state's own buffers
     momentum = running.momentum if running and running.momentum is not None else 0.0
     stats, places = getattr(x, _STATS, None), math.prod(x.shape[3:])
-    link: list[Line] | None = [] if reader is not None and x.dim() == 5 else None
+    link: list[NormOnLoad] | None = [] if reader is not None and x.dim() == 5 else None
     waits = link is not None and not doubled and rows.dtype == _dtype(rows) and _is_light(rows, reader)
     y = MemberNorm.apply(
         rows.flatten(1, -2), weight, bias, eps, slope, old, momentum, stats, after, places, link, waits
@@ -202,11 +202,11 @@ def ends(layer: nn.Module) -> bool:
     return not is_few(layer.kernel_size[0], layer.stride[0], transposed, layer.out_channels)
 
 
-def _how(size: tuple[int, int], turn: Turn, stride: int, pad: int, transposed: bool) -> How:
-    return How(size, turn, stride, pad, transposed, bool(torch.backends.cuda.matmul.allow_tf32))
+def _how(size: tuple[int, int], turn: Turn, stride: int, pad: int, transposed: bool) -> ConvSpec:
+    return ConvSpec(size, turn, stride, pad, transposed, bool(torch.backends.cuda.matmul.allow_tf32))
 
 
-def _source(x: Tensor) -> Line | tuple[After, int] | None:
+def _source(x: Tensor) -> NormOnLoad | tuple[After, int] | None:
     """What made x [N, B, C, H, W], where the reader has to do with it."""
     after: After | None = getattr(x, _AFTER, None)
     return (after, x.shape[2]) if after is not None else getattr(x, _LINE, None)
@@ -219,8 +219,8 @@ def _beside(out: Tensor, stats: Tensor | None, after: After | None) -> Tensor:
 
 
 def _run(
-    x: Tensor, weight: Tensor, bias: Tensor | None, how: How, normed: bool = False, after: After | None = None,
-    source: Line | tuple[After, int] | None = None,
+    x: Tensor, weight: Tensor, bias: Tensor | None, how: ConvSpec, normed: bool = False, after: After | None = None,
+    source: NormOnLoad | tuple[After, int] | None = None,
 ) -> Tensor:  # fmt: skip
     """x [N, B, C, H, W] as it comes, the weight as its module has it."""
     source = source or _source(x)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ganherd.herd.lowering import ops
 from ganherd.herd.parameter_names import called
-from ganherd.herd.rng import Calls, MemberRandomness
+from ganherd.herd.rng import DrawCounter, MemberRandomness
 
 Tensors = dict[str, Tensor]
 
@@ -23,7 +23,7 @@ class Draws:
     """The members' keys for one call of the module, and how many draws it has made: the same as if it ran by itself."""
 
     def __init__(self, keys: Callable[[], Tensor]) -> None:
-        self._make, self.calls = keys, Calls()
+        self._make, self.calls = keys, DrawCounter()
 
     @cached_property
     def keys(self) -> Tensor:
@@ -35,7 +35,7 @@ class Draws:
         return ops.refine(self.keys, self.calls.next())
 
 
-class Mapped(MemberRandomness):
+class VmappedModule(MemberRandomness):
     """A member's randomness under `vmap`, and what else `vmap` would get wrong."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -63,7 +63,7 @@ def mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -
     others: list[Any] = []  # what it answers beside tensors, such as a dtype or None: the same for all members
 
     def call(key: Tensor, args: Any, kwargs: Any) -> list[Tensor]:
-        with Mapped(key, draws.calls):
+        with VmappedModule(key, draws.calls):
             leaves, form = tree_flatten(function(*args, **kwargs))
         others[:] = form, [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]

@@ -9,10 +9,10 @@ from ganherd.augment import augment, numbers
 from ganherd.herd import rng
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.step.rules import StepRules
 
 
-def input_noise(rules: Rules, state: State, step: int | Tensor) -> Tensor | None:
+def input_noise(rules: StepRules, state: State, step: int | Tensor) -> Tensor | None:
     """[N] its standard deviation at this step, for each member; None: there is no noise."""
     if not rules.input_noise:
         return None
@@ -26,7 +26,7 @@ def input_noise(rules: Rules, state: State, step: int | Tensor) -> Tensor | None
     return scale.to(state["g.params"].dtype)
 
 
-def as_seen(rules: Rules, x: Tensor, scale: Tensor | None, draws: Streams, update: int, made: int) -> Tensor:
+def as_seen(rules: StepRules, x: Tensor, scale: Tensor | None, draws: Streams, update: int, made: int) -> Tensor:
     """What is seen of x [N, B, …], real (`made` 0) or made (1); `scale` [N]: of the input noise."""
     if rules.flip and not made:
         u = draws.draw((rng.AUGMENT, update, 2), (rules.batch, 1), "uniform", torch.float32)

@@ -13,7 +13,7 @@ FROZEN = ("params", "buffers.")  # the parts of a net that an opponent is made o
 
 
 @dataclass
-class Rivals:
+class FrozenOpponents:
     """Everyone meets, at each step, one out of its row of the table, drawn from its own stream.
 
     Column 0 of the table is the member itself: its partner is the living one. The others are met
@@ -24,9 +24,9 @@ class Rivals:
     table: Tensor  # [N, S] rows of `frozen`
     count: Tensor  # [N] how many columns of its row are in use
 
-    def of(self, members: slice) -> Rivals:
+    def of(self, members: slice) -> FrozenOpponents:
         """Those of some members; the frozen ones are shared."""
-        return Rivals(self.frozen, self.table[members], self.count[members])
+        return FrozenOpponents(self.frozen, self.table[members], self.count[members])
 
     def freeze(self, rows: Tensor | None, state: State) -> None:
         """Copies members into the frozen storage, in place: a captured graph goes on reading it."""

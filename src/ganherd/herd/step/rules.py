@@ -8,7 +8,7 @@ from ganherd.losses import Game
 
 
 @dataclass(frozen=True)
-class Rules:
+class StepRules:
     """What a step does that is the same for every member and every step."""
 
     game: Game

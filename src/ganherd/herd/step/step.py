@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
-from ganherd.herd.engine.side_streams import Lanes
-from ganherd.herd.lowering.network import OwnPlay, Play
+from ganherd.herd.engine.side_streams import SideStreams
+from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.step.adam import clip_
 from ganherd.herd.step.augmented_inputs import as_seen, input_noise
 from ganherd.herd.step.mutation import draw_losses_
-from ganherd.herd.step.opponents import Rivals
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.step.opponents import FrozenOpponents
+from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.update import average_, update_
 from ganherd.herd.step.weights import Weights
 from ganherd.losses import class_loss, gradient_penalty, r1_penalty
@@ -33,7 +33,7 @@ class _Now:
     """What the two updates of a step share."""
 
     step: int | Tensor
-    rivals: Rivals | None
+    rivals: FrozenOpponents | None
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,13 @@ class Step:
     """
 
     def __init__(
-        self, g: Blueprint, d: Blueprint, rules: Rules, mapped: bool, kernels: bool = False, lanes: Lanes | None = None
+        self,
+        g: Blueprint,
+        d: Blueprint,
+        rules: StepRules,
+        mapped: bool,
+        kernels: bool = False,
+        lanes: SideStreams | None = None,
     ) -> None:
         """`lanes`: on a GPU, what does not depend on each other runs side by side."""
         self.g, self.d, self.rules, self._lanes = g, d, rules, lanes
@@ -64,15 +70,15 @@ class Step:
         for net in (g, d) if mapped else ():
             if net.habits.alone:
                 raise CannotBeFused(f"{type(net.module).__name__}: {net.habits.alone}")
-        self._play: dict[str, Play] = {
-            kind: Play(net, True, kernels, rules.precision) if mapped else OwnPlay(net, rules.precision)
+        self._play: dict[str, StackedNetwork] = {
+            kind: StackedNetwork(net, True, kernels, rules.precision) if mapped else MemberNetwork(net, rules.precision)
             for kind, net in (("g", g), ("d", d))
         }
         # nothing is done to samples between the two nets
         self._plain = not (rules.input_noise or rules.augment or rules.game.penalty)
         # a penalty differentiates the discriminator twice; kernels that join their neighbours' work know once
         twice = (rules.game.penalty or rules.r1 > 0) and kernels and mapped
-        self._critic = Play(d, mapped, kernels, rules.precision, twice=True) if twice else self._play["d"]
+        self._critic = StackedNetwork(d, mapped, kernels, rules.precision, twice=True) if twice else self._play["d"]
 
     def __call__(
         self,
@@ -82,7 +88,7 @@ class Step:
         sums: Tensor,
         step: int,
         at: Tensor | None = None,
-        rivals: Rivals | None = None,
+        rivals: FrozenOpponents | None = None,
     ) -> None:
         """`step` decides what is done; `at`, the same number on the device, keys the draws inside a captured graph.
 
@@ -264,7 +270,7 @@ class Step:
         draws: Streams,
         call: int,
         buffers: dict[str, Tensor] | None = None,
-        play: Play | None = None,
+        play: StackedNetwork | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """All members' modules on their own inputs [N, B, …]; their buffers, or those given, move on in place.
 

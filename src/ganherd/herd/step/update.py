@@ -9,12 +9,12 @@ from ganherd.herd.rng import Streams
 from ganherd.herd.state import State
 from ganherd.herd.step.adam import adam_
 from ganherd.herd.step.mutation import smoothed, wander_
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.weights import joined
 
 
 def update_(
-    kind: str, state: State, grads: list[Tensor], rules: Rules, draws: Streams, number: int, step: int | Tensor
+    kind: str, state: State, grads: list[Tensor], rules: StepRules, draws: Streams, number: int, step: int | Tensor
 ) -> None:
     """Clips the gradient of each member, given in pieces, to its norm and takes one Adam step.
 
@@ -40,7 +40,7 @@ def average_(state: State, decay: float) -> None:
     state["g.ema"].lerp_(params, young.clamp(min=1.0 - decay)[:, None])
 
 
-def _rate(kind: str, state: State, rules: Rules, step: int | Tensor) -> Tensor:
+def _rate(kind: str, state: State, rules: StepRules, step: int | Tensor) -> Tensor:
     """[N] the learning rate of this update: a member's own, smoothed after a swap."""
     lr = state[f"set.lr_{kind}"]
     if rules.smoothing:

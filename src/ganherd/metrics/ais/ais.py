@@ -29,7 +29,7 @@ _QUIET = 3.0  # seconds between two lines of progress
 
 
 @dataclass(frozen=True)
-class Settings:
+class AisSettings:
     """What an estimate is made with; its value means nothing without these and the variance."""
 
     temperatures: int = 1000  # steps from the prior to the posterior; 10,000 in the paper
@@ -104,7 +104,7 @@ def log_likelihood(
     x: Tensor,
     latent: int,
     variance: float,
-    settings: Settings = Settings(),
+    settings: AisSettings = AisSettings(),
     progress: Progress | None = None,
 ) -> Estimate:
     """log p(x) of every row of x [P, …], on x's device and in its precision; the same again for the same seed.
@@ -137,7 +137,7 @@ def bdmc(
     latent: int,
     variance: float,
     points: int = 100,
-    settings: Settings = Settings(),
+    settings: AisSettings = AisSettings(),
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
@@ -239,7 +239,7 @@ def _anneal(
     x: Tensor,
     start: Tensor,
     variance: float,
-    settings: Settings,
+    settings: AisSettings,
     generator: torch.Generator,
     backward: bool,
     progress: Progress | None,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ganherd.features.material import LeftOut
+from ganherd.features.material import MetricSkipped
 from ganherd.metrics.ais import ais
 from ganherd.metrics.groups import in_groups
 from ganherd.metrics.statistics import intervals
 
 if TYPE_CHECKING:
-    from ganherd.features.material import Material
+    from ganherd.features.material import ScoringContext
 
 VARIANCE = 0.025  # of the decoder, for pixels in [0, 1]: what the paper takes for its GAN with 10 latent numbers
 POINTS = {"cuda": 100, "cpu": 16}  # held-out images
@@ -24,18 +24,18 @@ FEW = 16  # images
 WIDE = 10.0  # nats of gap from which an estimate is warned of
 
 
-def measure(material: Material) -> dict[str, Any]:
+def measure(material: ScoringContext) -> dict[str, Any]:
     """log p(x) of the mixture in nats, mean over held-out images; what it was made with stands beside it."""
     mixture, data = material.mixture, material.dataset
     if not data.is_image:
-        raise LeftOut("the log-likelihood by AIS is for images, and this is other data")
+        raise MetricSkipped("the log-likelihood by AIS is for images, and this is other data")
     if mixture.takes_label:
-        raise LeftOut("the generators take the label as an input, and AIS needs p(x | z) without it")
+        raise MetricSkipped("the generators take the label as an input, and AIS needs p(x | z) without it")
     if not len(data.x_test):
-        raise LeftOut("the log-likelihood is that of held-out images, and there are none")
+        raise MetricSkipped("the log-likelihood is that of held-out images, and there are none")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     asked = material.annealing
-    variance, usual = asked.variance or VARIANCE, ais.Settings(seed=material.seed)
+    variance, usual = asked.variance or VARIANCE, ais.AisSettings(seed=material.seed)
     settings = replace(
         usual, temperatures=asked.temperatures or usual.temperatures, chains=asked.chains or usual.chains
     )
@@ -81,7 +81,7 @@ def measure(material: Material) -> dict[str, Any]:
     return out | _in_groups(material, np.stack(per_member), log_p, data.y_test[rows])
 
 
-def _in_groups(material: Material, per_member: np.ndarray, log_p: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+def _in_groups(material: ScoringContext, per_member: np.ndarray, log_p: np.ndarray, y: np.ndarray) -> dict[str, Any]:
     """Of the images of every class, or under every neighbourhood alone; those under the members are there already."""
     if material.per == "class":
         images = {name: log_p[y == k] for k, name in enumerate(material.dataset.labels) if (y == k).any()}

@@ -23,7 +23,7 @@ ROWS = 1024  # of distances at once
 
 
 @dataclass(frozen=True)
-class Nearest:
+class NearestSamples:
     """The nearest other samples of each sample."""
 
     k: int
@@ -47,20 +47,20 @@ class Nearest:
         return self.far.gather(1, place[:, None])[:, 0]
 
 
-def nearest(x: Tensor, k: int) -> Nearest:
+def nearest(x: Tensor, k: int) -> NearestSamples:
     """Return the neighbours of each of the samples [n, d]."""
     parts = []
     for start in range(0, len(x), ROWS):
         far = torch.cdist(x[start : start + ROWS], x)
         far[torch.arange(len(far)), torch.arange(start, start + len(far))] = math.inf  # nobody is its own neighbour
         parts.append(far.topk(min(LISTED, len(x) - 1), largest=False))
-    return Nearest(k, torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts]))
+    return NearestSamples(k, torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts]))
 
 
 class Counts:
     """Which data is reached by samples, in all of them and in each subset."""
 
-    def __init__(self, near: Nearest) -> None:
+    def __init__(self, near: NearestSamples) -> None:
         self.near = near
         self.hit: list[Tensor] = []  # bool [chunk] of each chunk of data
         self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # (row of the data, sample, distance), as may matter

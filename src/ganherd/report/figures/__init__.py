@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ganherd.report.figures import class_maps, learning_curves, sample_figures
-from ganherd.report.figures.figure_runs import Compared, LeftOut, Tell, opened
+from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Tell, opened
 from ganherd.util.errors import UserError
 from ganherd.util.files import replacing
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ganherd.viz.pictures import Picture
 
 # By the name of its files: what is drawn of the runs, and what it shows.
-FIGURES: dict[str, tuple[Callable[[Sequence[Compared], int, Tell], Iterator[tuple[str, str, Picture]]], str]] = {
+FIGURES: dict[str, tuple[Callable[[Sequence[FigureRun], int, Tell], Iterator[tuple[str, str, Picture]]], str]] = {
     "points": (sample_figures.points, "samples over the data, for points in the plane"),
     "samples": (sample_figures.grids, "images of every member"),
     "generalisation": (learning_curves.generalisation, "cost of the discriminators on trained and on held-out data"),
@@ -61,7 +61,7 @@ def draw(
     for name in only or FIGURES:
         try:
             found += [_written(folder, *drawn) for drawn in FIGURES[name][0](compared, seed, tell)]
-        except LeftOut as why:
+        except FigureSkipped as why:
             left_out.append(f"{name} is left out: {why}")
             tell(left_out[-1])
     if not found:
@@ -78,7 +78,7 @@ def _written(folder: Path, name: str, caption: str, picture: Picture) -> Figure:
     return Figure(name, caption, folder / f"{name}.png")
 
 
-def _page(folder: Path, runs: Sequence[Compared], found: Sequence[Figure], left_out: Sequence[str]) -> Path:
+def _page(folder: Path, runs: Sequence[FigureRun], found: Sequence[Figure], left_out: Sequence[str]) -> Path:
     """figures.html: everything on one page that is complete in itself."""
     from ganherd.report.document import document
     from ganherd.report.html import image, join, tag

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.data.keyed import shuffle
-from ganherd.features.material import Drawn
+from ganherd.features.material import DrawnSamples
 from ganherd.metrics.histogram import class_histogram, expected_by_chance, total_variation
-from ganherd.report.figures.figure_runs import Compared, LeftOut, Tell
+from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Tell
 from ganherd.scoring import maps as drawing
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
-    from ganherd.features.extract import Features
-    from ganherd.features.real_features import Reference
+    from ganherd.features.extract import ExtractedFeatures
+    from ganherd.features.real_features import RealFeatures
     from ganherd.viz.pictures import Picture
 
 MAPPED = 1000  # of the data, and of each run
 COUNTED = 10_000  # samples of each run for the classes
 
 
-def tsne(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+def tsne(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
     """The paper's Figures 10 and 11: one map of data and samples, all together and a panel for each."""
     data = _images(runs)
     reference = _reference(data, tell)
@@ -44,11 +44,11 @@ def tsne(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str,
     yield "map", caption, drawing.draw_map(at, f"{data.name}: data and samples", together=False)
 
 
-def classes(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+def classes(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
     """The paper's Figure 14, with the distance of each histogram from the data's."""
     data = _images(runs)
     if len(data.labels) < 2:
-        raise LeftOut("the data has no classes")
+        raise FigureSkipped("the data has no classes")
     from ganherd.features.classifier import classifier_for
 
     judge = classifier_for(data, progress=tell)
@@ -68,27 +68,27 @@ def classes(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[s
     yield "classes", caption, drawing.draw_histograms(shares, data.labels, expected, f"{data.name}: classes seen")
 
 
-def _images(runs: Sequence[Compared]) -> Dataset:
+def _images(runs: Sequence[FigureRun]) -> Dataset:
     data = runs[0].dataset
     others = [run for run in runs if (run.dataset.shape, run.dataset.labels) != (data.shape, data.labels)]
     if others:
-        raise LeftOut(f"{others[0].name} was trained on other data than {runs[0].name}")
+        raise FigureSkipped(f"{others[0].name} was trained on other data than {runs[0].name}")
     if not data.is_image:
-        raise LeftOut("it is for images, and these are points")
+        raise FigureSkipped("it is for images, and these are points")
     return data
 
 
-def _reference(data: Dataset, tell: Tell) -> Reference:
+def _reference(data: Dataset, tell: Tell) -> RealFeatures:
     """The data's own classifier, or pixels: Inception takes minutes on a CPU, for a picture."""
-    from ganherd.features.real_features import Reference
+    from ganherd.features.real_features import RealFeatures
 
-    return Reference(data, progress=tell)
+    return RealFeatures(data, progress=tell)
 
 
-def _features(run: Compared, reference: Reference, count: int, seed: int, tell: Tell) -> Features:
+def _features(run: FigureRun, reference: RealFeatures, count: int, seed: int, tell: Tell) -> ExtractedFeatures:
     tell(f"{count:,} samples of {run.name}")
     sample = run.mixture.sample(count, seed=seed)
-    return reference.of(Drawn(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member)), run.name)
+    return reference.of(DrawnSamples(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member)), run.name)
 
 
 def _overlap(groups: dict[str, np.ndarray]) -> dict[str, float]:

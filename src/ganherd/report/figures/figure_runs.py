@@ -24,12 +24,12 @@ Tell = Callable[[str], None]
 COLOURS = ("#3b82f6", "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c", "#5b6470")
 
 
-class LeftOut(Exception):
+class FigureSkipped(Exception):
     """A figure cannot be drawn of these runs, for this reason; the others can."""
 
 
 @dataclass(frozen=True)
-class Compared:
+class FigureRun:
     """One of the runs."""
 
     name: str
@@ -108,7 +108,7 @@ def left_out(whys: Mapping[str, str], figure: str, tell: Tell) -> str:
     return "".join(f" {sentence}." for sentence in sentences)
 
 
-def opened(runs: Sequence[str | Path], names: Sequence[str] | None, trust_code: bool) -> list[Compared]:
+def opened(runs: Sequence[str | Path], names: Sequence[str] | None, trust_code: bool) -> list[FigureRun]:
     """The runs by the names that they are given, or by those of their folders."""
     if not runs:
         raise UserError("name at least one run.")
@@ -120,4 +120,4 @@ def opened(runs: Sequence[str | Path], names: Sequence[str] | None, trust_code: 
     if len(set(own)) < len(own):
         raise UserError("a run is named twice: compare runs that are different.")
     shared: dict[str, Dataset] = {}
-    return [Compared(name, RunFolder.open(run), trust_code, shared) for name, run in zip(own, runs, strict=True)]
+    return [FigureRun(name, RunFolder.open(run), trust_code, shared) for name, run in zip(own, runs, strict=True)]

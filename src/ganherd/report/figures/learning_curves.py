@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ganherd.report.figures.figure_runs import COLOURS, Compared, LeftOut, Tell, left_out
+from ganherd.report.figures.figure_runs import COLOURS, FigureRun, FigureSkipped, Tell, left_out
 from ganherd.runs.records import COSTS
 from ganherd.viz.pictures import INK, new_figure
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _THICK, _THIN = 1.8, 0.8
 
 
-def generalisation(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+def generalisation(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
     """The paper's Figures 6, 12 and 13."""
     known, missing = _known(runs)
     figure, (mean, one, gap) = new_figure(14.0, 4.2, columns=3)
@@ -50,12 +50,12 @@ def generalisation(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[
     )
 
 
-def spread(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+def spread(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
     """The paper's Figure 7: below each other, and their means side by side."""
     recorded, missing = _known(runs)
     known = [run for run in recorded if _costs(run)[2].shape[2] > 1]
     if not known:
-        raise LeftOut("members are compared, and these runs have one each")
+        raise FigureSkipped("members are compared, and these runs have one each")
     missing |= {run.name: "it has one member" for run in recorded if run not in known}
     from matplotlib.figure import Figure
 
@@ -90,7 +90,7 @@ def spread(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[st
     )
 
 
-def _known(runs: Sequence[Compared]) -> tuple[list[Compared], dict[str, str]]:
+def _known(runs: Sequence[FigureRun]) -> tuple[list[FigureRun], dict[str, str]]:
     """Those that recorded costs more than once, which makes a curve; of the others, why they are not drawn."""
     records = {run.name: len(run.recorded(*COSTS)[0]) for run in runs}
     known = [run for run in runs if records[run.name] > 1]
@@ -102,11 +102,11 @@ def _known(runs: Sequence[Compared]) -> tuple[list[Compared], dict[str, str]]:
         if run not in known
     }
     if not known:
-        raise LeftOut("; ".join(f"{name}: {why}" for name, why in whys.items()))
+        raise FigureSkipped("; ".join(f"{name}: {why}" for name, why in whys.items()))
     return known, whys
 
 
-def _costs(run: Compared) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _costs(run: FigureRun) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     epochs, trained = run.recorded(*COSTS)
     return epochs, trained, run.recorded(*reversed(COSTS))[1]
 

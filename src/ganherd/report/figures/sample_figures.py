@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.metrics.modes import POINTS, coverage, modes_of
-from ganherd.report.figures.figure_runs import Compared, LeftOut, Tell, left_out
+from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Tell, left_out
 from ganherd.util.errors import UserError
 from ganherd.viz import pictures
 from ganherd.viz.pictures import INK
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 PER_ROW, PER_MEMBER = 12, 24  # images
 
 
-def points(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+def points(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
     """The paper's Figures 3 and 4: the data, and beside it what runs on it have learned."""
     flat = [run for run in runs if not run.mixture.is_image]
     if not flat:
-        raise LeftOut("it is for points in the plane, and these are images")
+        raise FigureSkipped("it is for points in the plane, and these are images")
     from matplotlib.figure import Figure
 
-    by_data: dict[str, list[Compared]] = {}
+    by_data: dict[str, list[FigureRun]] = {}
     for run in flat:
         by_data.setdefault(run.dataset.digest, []).append(run)
     columns = 1 + max(len(each) for each in by_data.values())
@@ -70,11 +70,11 @@ def _panel(axes: Axes, data: Dataset, x: np.ndarray, title: str) -> None:
     axes.spines[:].set_alpha(0.25)
 
 
-def grids(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
+def grids(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
     """The paper's Figures 15 to 20: images of the members of each run, those that GAM-II calls the best marked."""
     seen = [run for run in runs if run.mixture.is_image]
     if not seen:
-        raise LeftOut("it is for images, and these are points")
+        raise FigureSkipped("it is for images, and these are points")
     for run in seen:
         mixture = run.mixture
         shown = min(mixture.members, pictures.MOST_ROWS // 2)
@@ -90,7 +90,7 @@ def grids(runs: Sequence[Compared], seed: int, tell: Tell) -> Iterator[tuple[str
         yield f"samples-{name}", caption, pictures.draw_grid(rows, names)
 
 
-def _name(run: Compared, member: int) -> str:
+def _name(run: FigureRun, member: int) -> str:
     """Short enough for the edge of a grid."""
     mixture = run.mixture
     mixed = len(mixture.breeds) > 1

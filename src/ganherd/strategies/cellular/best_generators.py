@@ -13,7 +13,7 @@ _BEST = "meet.best."
 _BUFFERS = "g.buffers."
 
 
-class Keeper:
+class BestGenerators:
     """Row by row as the herd's state, so that it is saved, resumed and spread over ranks like everything else."""
 
     def __init__(self, herd: Herd, replica: np.ndarray, widest: int) -> None:

@@ -31,25 +31,25 @@ from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd import rng
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
-from ganherd.recipe.strategy_config import Cellular as Settings
+from ganherd.recipe.strategy_config import CellularConfig as Settings
 from ganherd.runs.profile import Profile
-from ganherd.strategies.cellular.best_generators import Keeper
+from ganherd.strategies.cellular.best_generators import BestGenerators
 from ganherd.strategies.cellular.cells import Cells, Wiring, wire
-from ganherd.strategies.cellular.fitness import Judge, Sample, Side, overall, sample
-from ganherd.strategies.cellular.individuals import KINDS, Gathered, sound
-from ganherd.strategies.cellular.latest_neighbours import Newest
-from ganherd.strategies.cellular.matchups import Opponents
+from ganherd.strategies.cellular.fitness import FitnessEvaluator, Sample, Side, overall, sample
+from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, sound
+from ganherd.strategies.cellular.latest_neighbours import LatestNeighbours
+from ganherd.strategies.cellular.matchups import Matchups
 from ganherd.strategies.cellular.mutations import Mutations
 from ganherd.strategies.cellular.rewiring import Rewiring
-from ganherd.strategies.cellular.tournament import Survivors, ranked, survivors, winners
-from ganherd.strategies.event_buffer import Untold
+from ganherd.strategies.cellular.tournament import SelectedIndividuals, ranked, survivors, winners
+from ganherd.strategies.event_buffer import EventBuffer
 from ganherd.strategies.mixing.mixer import Mixer
-from ganherd.strategies.mixing.neighbourhood_mixtures import Mixtures
+from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.host import give_back
 
 if TYPE_CHECKING:
-    from ganherd.training.setup.assemble import Assembly
+    from ganherd.training.setup.assemble import PreparedHerd
 
 
 class Cellular(Strategy):
@@ -57,7 +57,7 @@ class Cellular(Strategy):
 
     def __init__(
         self,
-        assembly: Assembly,
+        assembly: PreparedHerd,
         settings: Settings,
         spans: Mapping[str, int],
         *,
@@ -73,22 +73,24 @@ class Cellular(Strategy):
         self.cells = Cells.of(placement.ranks[comm.rank], settings.population, seed, slot)
         self.wiring = self._wired(0)
         widest = self.rewiring.widest
-        self.judge = Judge(self.herd, settings.fitness.loss)
+        self.judge = FitnessEvaluator(self.herd, settings.fitness.loss)
         self.mutations = Mutations(self.herd, settings.mutation, comm, placement)
         is_apart = settings.exchange == "async" and settings.staleness > 0 and comm.size > 1
         self.apart = self.span * settings.rejoin if is_apart else 0
-        kind = Newest if self.apart else Gathered
+        kind = LatestNeighbours if self.apart else GatheredIndividuals
         self.gathered = kind(self.herd, settings, comm, placement, self.traffic, members)
-        self.untold = Untold(comm, placement)
+        self.untold = EventBuffer(comm, placement)
         self._mixed = 0  # iterations after which mixtures have evolved
         self._sampled: tuple[int, Sample] | None = None  # of an iteration
-        self.opponents = Opponents(
+        self.opponents = Matchups(
             self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
         )
         self.herd.rivals = self.opponents.rivals
         mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement, self.traffic)
-        keeper = Keeper(self.herd, self.cells.own // members, widest) if settings.mixing.keep == "best" else None
-        self.mixtures = Mixtures(mixer, self.cells, self.wiring, widest, keeper)
+        keeper = (
+            BestGenerators(self.herd, self.cells.own // members, widest) if settings.mixing.keep == "best" else None
+        )
+        self.mixtures = NeighbourhoodMixtures(mixer, self.cells, self.wiring, widest, keeper)
         # of each member's generator and discriminator, [n, 2]: their fitness, and the members that they are copies of
         self.fitness = torch.full((len(self.cells.own), 2), torch.inf, dtype=torch.float64)
         self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)
@@ -127,7 +129,7 @@ class Cellular(Strategy):
         with self.profile.of("gather"):
             self.gathered.take(self.wiring, iteration)
             self.state |= self.gathered.remembered
-        if isinstance(self.gathered, Newest):
+        if isinstance(self.gathered, LatestNeighbours):
             self.untold.note(step, "exchange", {"iteration": iteration}, {}, self.gathered.behind(iteration))
         if self.settings.selection:
             with self.profile.of("evaluate"):
@@ -212,11 +214,11 @@ class Cellular(Strategy):
             yield "mixture", {**facts, "before": found[:, 0].tolist(), "after": found[:, 1].tolist()}
 
     def part(self, step: int, until: int, goes_on: bool) -> None:
-        assert isinstance(self.gathered, Newest)
+        assert isinstance(self.gathered, LatestNeighbours)
         self.gathered.part(self.wiring, -(-step // self.span), (until if goes_on else until - 1) // self.span)
 
     def rejoin(self, step: int) -> Iterator[Event]:
-        assert isinstance(self.gathered, Newest)
+        assert isinstance(self.gathered, LatestNeighbours)
         self.profile.enter()
         with self.profile.of("gather"):
             self.gathered.rejoin()
@@ -241,7 +243,7 @@ class Cellular(Strategy):
         its place and of the one that is there now; whether that is a trained one; and in whose place it was."""
         number, p = KINDS.index(kind), self.cells.population
         old = self.fitness[:, number].numpy().reshape(-1, p).copy()
-        found: Survivors = (
+        found: SelectedIndividuals = (
             survivors(old, trained, self.settings.replacements) if self.settings.selection else ranked(trained)
         )
         rows, new = (found.source + self.cells.first[:, None]).reshape(-1), found.trained.reshape(-1)

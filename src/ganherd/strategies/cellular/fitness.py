@@ -18,7 +18,7 @@ from torch import Tensor
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd, has_kernels, on_device
 from ganherd.herd.feed import Feed
-from ganherd.herd.lowering.network import EitherWay
+from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
 from ganherd.losses import LOSSES
@@ -78,13 +78,13 @@ def overall(losses: np.ndarray, opponents: np.ndarray, over: str) -> np.ndarray:
     return np.where(met.any(2) & (found > -np.inf), found, np.inf)
 
 
-class Judge:
+class FitnessEvaluator:
     """All pairs of all cells in a few fused calls: as many pairs at once as the memory allows, all samples of each."""
 
     def __init__(self, herd: Herd, loss: str) -> None:
         self._herd, self._loss, self._feed = herd, LOSSES[loss], herd.feed
         kernels, precision = has_kernels(herd), herd.rules.precision
-        self._play = {kind: EitherWay(net, kernels, precision) for kind, net in (("g", herd.g), ("d", herd.d))}
+        self._play = {kind: NetworkCall(net, kernels, precision) for kind, net in (("g", herd.g), ("d", herd.d))}
         self._takes_label = herd.g.takes_label or herd.d.takes_label
         self._most: int | None = None  # nets at once
 

@@ -10,7 +10,7 @@ from ganherd.comm.pending import Fetch
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import State, finite
 from ganherd.herd.step.opponents import frozen_part
-from ganherd.recipe.strategy_config import Cellular as Settings
+from ganherd.recipe.strategy_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.traffic import Traffic
 
@@ -36,7 +36,7 @@ def sound(state: State, kind: str) -> np.ndarray:
     return finite({k: v for k, v in state.items() if k.startswith(f"{kind}.")}).cpu().numpy()
 
 
-class Gathered:
+class GatheredIndividuals:
     """Individuals as they were when an iteration began: a rank's own, and all whom its cells meet."""
 
     def __init__(

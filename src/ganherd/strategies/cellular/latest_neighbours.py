@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from ganherd.comm.communicator import Communicator, Placement
-from ganherd.comm.version_board import Board
+from ganherd.comm.version_board import VersionBoard
 from ganherd.herd.engine.engines import Herd
-from ganherd.recipe.strategy_config import Cellular as Settings
+from ganherd.recipe.strategy_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
-from ganherd.strategies.cellular.individuals import KINDS, Gathered
+from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals
 from ganherd.strategies.traffic import Traffic
 
 
-class Newest(Gathered):
+class LatestNeighbours(GatheredIndividuals):
     """A version is the number of iterations that an individual has behind it."""
 
     def __init__(
         self, herd: Herd, settings: Settings, comm: Communicator, placement: Placement, traffic: Traffic, members: int
     ) -> None:
         super().__init__(herd, settings, comm, placement, traffic, members)
-        self._board: Board | None = None
+        self._board: VersionBoard | None = None
         self._counted = 0  # bytes of the board that the traffic knows of
 
     def part(self, wiring: Wiring, first: int, last: int) -> None:
         """Ranks go on by themselves, until each has published version `last`; `first`: where none has published any."""
         if self._board is None:
             bound = self._settings.staleness
-            self._board = Board(self._comm, self._placement, wiring.wanted, self.own, bound)
+            self._board = VersionBoard(self._comm, self._placement, wiring.wanted, self.own, bound)
         self._board.part(first, last)
 
     def take(self, wiring: Wiring, iteration: int) -> None:
@@ -60,7 +60,7 @@ class Newest(Gathered):
         self._counted = self._known.bytes_received
 
     @property
-    def _known(self) -> Board:
+    def _known(self) -> VersionBoard:
         assert self._board is not None, "ranks have not parted yet"
         return self._board
 

@@ -11,16 +11,16 @@ import torch
 
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.step.opponents import Rivals, frozen_part
+from ganherd.herd.step.opponents import FrozenOpponents, frozen_part
 from ganherd.strategies.cellular.cells import Cells, Wiring, in_front
-from ganherd.strategies.cellular.individuals import KINDS, Gathered, sound
+from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, sound
 
 
-class Opponents:
+class Matchups:
     def __init__(
         self,
         herd: Herd,
-        gathered: Gathered,
+        gathered: GatheredIndividuals,
         cells: Cells,
         comm: Communicator,
         placement: Placement,
@@ -30,7 +30,7 @@ class Opponents:
     ) -> None:
         """`widest`: the largest neighbourhood, in cells, of all iterations to come."""
         self._gathered, self._cells, self._rank, self._selection = gathered, cells, comm.rank, selection
-        self.rivals: Rivals | None = None
+        self.rivals: FrozenOpponents | None = None
         p, n, device = cells.population, len(cells.own), herd.device
         if selection and p == 1:
             return
@@ -42,7 +42,7 @@ class Opponents:
             most = min(placement.size, n * width)
             frozen = {name: value.new_zeros(most, *value.shape[1:]) for name, value in frozen.items()}
         table = torch.zeros(n, width, dtype=torch.int64, device=device)
-        self.rivals = Rivals(frozen, table, torch.ones(n, dtype=torch.int64, device=device))
+        self.rivals = FrozenOpponents(frozen, table, torch.ones(n, dtype=torch.int64, device=device))
 
     def set(self, wiring: Wiring, won: np.ndarray) -> None:
         """For the iteration that begins, or is gone on with; `won` [n, 2]: the members whom the rank's own are copies of."""

@@ -12,7 +12,7 @@ from ganherd.herd.engine.engines import Herd, on_device
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, bases
 from ganherd.herd.step.mutation import draw_losses_, redrawn_losses, wander_
-from ganherd.recipe.strategy_config import Mutation
+from ganherd.recipe.strategy_config import MutationConfig
 from ganherd.strategies.cellular.history.lineage import DRAWN
 from ganherd.strategies.cellular.individuals import KINDS
 
@@ -22,7 +22,7 @@ _AT_ONCE = 1 << 18  # draws that are repeated at a time
 class Mutations:
     """Changes the settings of this rank's members; what mutates before every batch does so in the step itself."""
 
-    def __init__(self, herd: Herd, settings: Mutation, comm: Communicator, placement: Placement) -> None:
+    def __init__(self, herd: Herd, settings: MutationConfig, comm: Communicator, placement: Placement) -> None:
         self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
         by_batch = len(settings.losses) if settings.loss_each == "batch" else 0
         # how often each loss was drawn since that was last told, [n, losses], and the step up to which that is counted

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from ganherd.features import networks
-from ganherd.features.material import LeftOut
+from ganherd.features.material import MetricSkipped
 from ganherd.features.networks import Network
-from ganherd.recipe.strategy_config import Cellular, Mixing
+from ganherd.recipe.strategy_config import CellularConfig, MixingConfig
 from ganherd.strategies.cellular.rewiring import Rewiring
 from ganherd.strategies.mixing import objectives
 from ganherd.util.errors import UserError
@@ -22,7 +22,7 @@ _KEY = "strategy.cellular.mixing"
 
 
 def refuse_impossible(
-    settings: Cellular, dataset: Dataset, trust_code: bool = False, takes_label: bool = False
+    settings: CellularConfig, dataset: Dataset, trust_code: bool = False, takes_label: bool = False
 ) -> None:
     """Looks at the neighbourhoods of the first iteration, lets the network of the mixtures look at two samples, and asks
     whether their score can be had of such data and generators; `takes_label`: these do."""
@@ -34,14 +34,14 @@ def refuse_impossible(
     )
 
 
-def _refuse_network(settings: Mixing, dataset: Dataset, trust_code: bool) -> int:
+def _refuse_network(settings: MixingConfig, dataset: Dataset, trust_code: bool) -> int:
     """How many classes it tells."""
     wanted = networks.cheap(dataset) if settings.network == "auto" else settings.network
     if wanted == "classifier" and len(dataset.labels) >= 2:  # trained on these very images, when it is first needed
         return len(dataset.labels)
     try:
         network = networks.find(wanted, dataset, trust_code=trust_code)
-    except (LeftOut, UserError) as why:
+    except (MetricSkipped, UserError) as why:
         raise UserError(f"{_KEY}.network {settings.network}: {str(why).rstrip('.')}.") from why
     told = _classes(network, dataset)
     if not told and settings.score in objectives.CLASSES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ganherd import nets
-from ganherd.recipe.strategy_config import Cellular
+from ganherd.recipe.strategy_config import CellularConfig
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.topology import Topology
 from ganherd.util.errors import UserError
@@ -21,7 +21,7 @@ class Rewiring:
     ('torus 2×3', 'ring 6, 1 on each side', 4)
     """
 
-    def __init__(self, settings: Cellular, trust_code: bool = False) -> None:
+    def __init__(self, settings: CellularConfig, trust_code: bool = False) -> None:
         rows, columns = settings.grid
         first = topology.build(settings.topology, rows, columns, settings.neighbours, settings.graph)
         self._cells = len(first)

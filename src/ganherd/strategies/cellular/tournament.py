@@ -29,7 +29,7 @@ def winners(fitness: np.ndarray, able: np.ndarray, u: np.ndarray, size: int) -> 
 
 
 @dataclass(frozen=True)
-class Survivors:
+class SelectedIndividuals:
     """The p individuals of each cell after a replacement, the best first."""
 
     trained: np.ndarray  # bool [C, p]: one of those that were trained, or one of the old
@@ -37,7 +37,7 @@ class Survivors:
     fitness: np.ndarray  # float64 [C, p]
 
 
-def survivors(old: np.ndarray, trained: np.ndarray, most: int) -> Survivors:
+def survivors(old: np.ndarray, trained: np.ndarray, most: int) -> SelectedIndividuals:
     """The i-th worst of the old gives way to the i-th best of the trained where that is strictly better, for i < `most`.
 
     >>> found = survivors(np.array([[1.0, 5.0, 3.0]]), np.array([[4.0, 2.0, 9.0]]), most=2)
@@ -55,10 +55,10 @@ def survivors(old: np.ndarray, trained: np.ndarray, most: int) -> Survivors:
         is_new[rows, columns], source[rows, columns] = True, candidate[better]
         fitness[rows, columns] = trained[at, candidate][better]
     order = np.argsort(fitness, 1, kind="stable")
-    return Survivors(*(np.take_along_axis(each, order, 1) for each in (is_new, source, fitness)))
+    return SelectedIndividuals(*(np.take_along_axis(each, order, 1) for each in (is_new, source, fitness)))
 
 
-def ranked(fitness: np.ndarray) -> Survivors:
+def ranked(fitness: np.ndarray) -> SelectedIndividuals:
     """All of the trained, the best first: where nobody is selected."""
     order = np.argsort(fitness, 1, kind="stable")
-    return Survivors(np.ones(order.shape, bool), order, np.take_along_axis(fitness, order, 1))
+    return SelectedIndividuals(np.ones(order.shape, bool), order, np.take_along_axis(fitness, order, 1))

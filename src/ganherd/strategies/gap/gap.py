@@ -15,7 +15,7 @@ from ganherd.comm.row_messages import index
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import finite
-from ganherd.recipe.strategy_config import Gap as Settings
+from ganherd.recipe.strategy_config import GapConfig as Settings
 from ganherd.strategies.strategy import Event, Strategy
 
 Pair = tuple[int, int]

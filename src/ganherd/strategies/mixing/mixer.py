@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.communicator import Communicator, Placement
-from ganherd.features.material import LeftOut
+from ganherd.features.material import MetricSkipped
 from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
-from ganherd.features.real_features import Reference
+from ganherd.features.real_features import RealFeatures
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import has_kernels, on_device
-from ganherd.herd.lowering.network import EitherWay
+from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
 from ganherd.recipe.mixture_scores import more_is_better
-from ganherd.recipe.strategy_config import Mixing
+from ganherd.recipe.strategy_config import MixingConfig
 from ganherd.strategies.cellular.cells import Cells, Wiring
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import (
@@ -33,7 +33,7 @@ from ganherd.strategies.mixing.mixing import (
     scored_on,
     summarise,
 )
-from ganherd.strategies.mixing.objectives import Aim, Seen
+from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
 from ganherd.strategies.mixing.reweighted import Oriented
 from ganherd.strategies.traffic import Traffic
 from ganherd.util.errors import UserError
@@ -43,7 +43,7 @@ _REAL = 10_000  # real images that a heavy network looks at where there is no GP
 _AIM = "aim."  # how names of what another score needs begin, where they travel
 
 if TYPE_CHECKING:
-    from ganherd.training.setup.assemble import Assembly
+    from ganherd.training.setup.assemble import PreparedHerd
 
 
 class Mixer:
@@ -51,8 +51,8 @@ class Mixer:
 
     def __init__(
         self,
-        assembly: Assembly,
-        settings: Mixing,
+        assembly: PreparedHerd,
+        settings: MixingConfig,
         cells: Cells,
         comm: Communicator,
         placement: Placement,
@@ -62,15 +62,15 @@ class Mixer:
         self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
         self._comm, self._placement, self._traffic = comm, placement, traffic or Traffic()
         wanted = None if settings.network == "auto" else settings.network
-        self._reference = Reference(assembly.dataset, wanted, _REAL, trust_code=assembly.trusted)
-        self._play = EitherWay(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
+        self._reference = RealFeatures(assembly.dataset, wanted, _REAL, trust_code=assembly.trusted)
+        self._play = NetworkCall(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
         self._most: int | None = None  # generators at once
 
     @cached_property
     def network(self) -> Network:
         try:
             found = self._reference.network
-        except LeftOut as why:
+        except MetricSkipped as why:
             raise UserError(f"strategy.cellular.mixing.network {self.settings.network}: {why}.") from why
         found.module.to(self._herd.device)
         return found
@@ -88,7 +88,7 @@ class Mixer:
         return Moments(moments.mean.to(where), moments.cov.to(where)), shares
 
     @cached_property
-    def _aim(self) -> Aim | None:
+    def _aim(self) -> Objective | None:
         shares, name, data, n = self._real[1], self.settings.score, self._assembly.dataset, self.settings.samples
         told = None if shares is None else len(shares)
         objectives.refuse(self._what, name, data, n, self._herd.g.takes_label, self._assembly.trusted, told)
@@ -139,7 +139,7 @@ class Mixer:
                 features.append(torch.where(is_whole, seen, torch.nan))
                 predicted += [] if logits is None else [logits.argmax(1)]
                 if self._aim:
-                    wanted.append(self._aim.of(Seen(own, features[-1], logits, self._asked)))
+                    wanted.append(self._aim.of(SampledGenerator(own, features[-1], logits, self._asked)))
             del x
         give_back()
         shares = self._real[1]

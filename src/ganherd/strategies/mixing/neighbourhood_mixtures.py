@@ -11,17 +11,17 @@ from torch import Tensor
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhood, Neighbourhoods
 from ganherd.recipe.mixture_scores import FIELDS
-from ganherd.strategies.cellular.best_generators import Keeper
+from ganherd.strategies.cellular.best_generators import BestGenerators
 from ganherd.strategies.cellular.cells import Cells, Wiring
 from ganherd.strategies.mixing import mixing
 from ganherd.strategies.mixing.mixer import Mixer
 from ganherd.strategies.mixing.mixing import Summary
 
 
-class Mixtures:
+class NeighbourhoodMixtures:
     """One weight for the best generator of each cell of a neighbourhood; the individuals of a cell share its row."""
 
-    def __init__(self, mixer: Mixer, cells: Cells, wiring: Wiring, widest: int, keeper: Keeper | None) -> None:
+    def __init__(self, mixer: Mixer, cells: Cells, wiring: Wiring, widest: int, keeper: BestGenerators | None) -> None:
         self.mixer, self._cells, self.keeper, n = mixer, cells, keeper, len(cells.own)
         self.state: State = {
             "meet.weights": torch.zeros(n, widest, dtype=torch.float64),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ganherd import nets
-from ganherd.features.material import LeftOut
+from ganherd.features.material import MetricSkipped
 from ganherd.features.moments import Moments
 from ganherd.metrics import modes, prdc, stacked_modes
 from ganherd.recipe.mixture_scores import is_own
@@ -24,8 +24,8 @@ from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
-    from ganherd.features.extract import Features
-    from ganherd.features.real_features import Reference
+    from ganherd.features.extract import ExtractedFeatures
+    from ganherd.features.real_features import RealFeatures
 
 CLASSES = ("tvd", "classifier_score", "label_accuracy")  # need a network that tells them
 ASKED = ("ifid", "label_accuracy")  # need generators that take a label
@@ -34,7 +34,7 @@ _REAL = 5000  # of the data's features, that others are compared with one by one
 
 
 @dataclass(frozen=True)
-class Seen:
+class SampledGenerator:
     """Samples of one generator, and what the network says of them."""
 
     x: Tensor  # [n, …] in the data's own units
@@ -43,11 +43,11 @@ class Seen:
     y: Tensor | None  # int64 [n], the label that each was asked for
 
 
-class Aim(ABC):
+class Objective(ABC):
     """One score of mixtures besides FID and TVD, which are always known."""
 
     @abstractmethod
-    def of(self, seen: Seen) -> dict[str, Tensor]:
+    def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         """What the score needs of one generator; this is all that travels between ranks."""
 
     @abstractmethod
@@ -56,8 +56,8 @@ class Aim(ABC):
 
 
 def find(
-    name: str, reference: Reference, samples: int, where: Callable[[int], torch.device], trust_code: bool = False
-) -> Aim | None:
+    name: str, reference: RealFeatures, samples: int, where: Callable[[int], torch.device], trust_code: bool = False
+) -> Objective | None:
     """The aim of that name, as `refuse` let it pass; none for FID and TVD. `where`: where so many features are compared."""
     if is_own(name) or name == "kid":
         some = prdc.some(reference.real, _REAL, "real rows of a kernel score").x
@@ -66,7 +66,7 @@ def find(
         return Balls(name, reference.real, samples, where)
     if name == "ifid":
         return WithinClasses(reference, where)
-    others: dict[str, Callable[[], Aim]] = {
+    others: dict[str, Callable[[], Objective]] = {
         "classifier_score": Information,
         "label_accuracy": lambda: Accuracy(len(reference.dataset.labels)),
         "modes": lambda: Places(*_nearest_mode(reference.dataset), samples),
@@ -140,42 +140,42 @@ def _rarest(dataset: Dataset) -> float:
     return float(counts[counts > 0].min() / counts.sum()) if counts.sum() else 0.0
 
 
-class Own(Aim):
+class Own(Objective):
     """A user's function of the features themselves."""
 
     def __init__(self, name: str, real: Tensor, trust_code: bool) -> None:
         self._name, self._function, self._real = name, load(name, trust_code), real
 
-    def of(self, seen: Seen) -> dict[str, Tensor]:
+    def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         return {"features": seen.features}
 
     def score(self, parts: Mapping[str, Tensor]) -> Score:
         return OwnScore(self._name, self._function, parts["features"], self._real)
 
 
-class Kernel(Aim):
+class Kernel(Objective):
     """KID: features of every pair of generators are compared."""
 
     def __init__(self, real: RealSide) -> None:
         self._real = real
 
-    def of(self, seen: Seen) -> dict[str, Tensor]:
+    def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         return {"features": seen.features}
 
     def score(self, parts: Mapping[str, Tensor]) -> Score:
         return KernelScore(parts["features"], self._real)
 
 
-class Balls(Aim):
+class Balls(Objective):
     """Precision, density and coverage: the neighbourhoods of real samples do not change with the weights."""
 
-    def __init__(self, name: str, real: Features, samples: int, where: Callable[[int], torch.device]) -> None:
+    def __init__(self, name: str, real: ExtractedFeatures, samples: int, where: Callable[[int], torch.device]) -> None:
         """As many real samples as generated ones, as `prdc` has it."""
         self._name, self._n = name, min(samples, len(real), prdc.MOST)
         self._real = prdc.some(real, self._n, "prdc real").x.double().to(where(real.dimension))
         self._radius = prdc.radius_of(self._real, prdc.NEIGHBOURS)
 
-    def of(self, seen: Seen) -> dict[str, Tensor]:
+    def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         fake = seen.features[: self._n].to(self._real)
         chunks = zip(self._real.split(prdc.CHUNK), self._radius.split(prdc.CHUNK), strict=True)
         each = [torch.cdist(real, fake) < radius[:, None] for real, radius in chunks]  # [chunk, n]
@@ -190,10 +190,10 @@ class Balls(Aim):
         return LinearScore(parts["value"])
 
 
-class Information(Aim):
+class Information(Objective):
     """The classifier score, by the classes that the network tells."""
 
-    def of(self, seen: Seen) -> dict[str, Tensor]:
+    def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         assert seen.logits is not None
         logs = seen.logits.double().log_softmax(1)
         return {"share": logs.exp().mean(0), "entropy": -(logs.exp() * logs).nan_to_num(0.0).sum(1).mean()}
@@ -202,13 +202,13 @@ class Information(Aim):
         return InformationScore(parts["share"], parts["entropy"])
 
 
-class Accuracy(Aim):
+class Accuracy(Objective):
     """Label accuracy, every class counting as much as any other."""
 
     def __init__(self, classes: int) -> None:
         self._classes = classes
 
-    def of(self, seen: Seen) -> dict[str, Tensor]:
+    def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         assert seen.logits is not None and seen.y is not None
         right = (seen.logits.argmax(1) == seen.y).double()
         each = [right[seen.y == k].mean() for k in range(self._classes) if bool((seen.y == k).any())]
@@ -218,16 +218,16 @@ class Accuracy(Aim):
         return LinearScore(parts["value"])
 
 
-class WithinClasses(Aim):
+class WithinClasses(Objective):
     """IFID: the Fréchet distance within each class, of mixtures that are asked for one."""
 
-    def __init__(self, reference: Reference, where: Callable[[int], torch.device]) -> None:
+    def __init__(self, reference: RealFeatures, where: Callable[[int], torch.device]) -> None:
         y = reference.real.y
         self._classes, self._where = np.unique(y[y >= 0]).tolist(), where(reference.real.dimension)
         found = [reference.real_of((k,)).moments for k in self._classes]
         self._real = [Moments(one.mean.to(self._where), one.cov.to(self._where)) for one in found]
 
-    def of(self, seen: Seen) -> dict[str, Tensor]:
+    def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         assert seen.y is not None
         own = [seen.features[seen.y == k].to(self._where) for k in self._classes]
         if min(map(len, own)) < 2:
@@ -243,14 +243,14 @@ class WithinClasses(Aim):
         )
 
 
-class Places(Aim):
+class Places(Objective):
     """Modes that are known: how many of them a mixture hits."""
 
     def __init__(self, place: Callable[[np.ndarray], np.ndarray], places: int, samples: int) -> None:
         """`place`: of each sample the number of the mode that it shows, or -1 for none; `samples`: of each generator."""
         self._place, self._places, self._samples = place, places, samples
 
-    def of(self, seen: Seen) -> dict[str, Tensor]:
+    def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         shown = self._place(seen.x.cpu().numpy())
         return {"hits": torch.from_numpy(np.bincount(shown[shown >= 0], minlength=self._places))}
 
@@ -271,7 +271,7 @@ def _nearest_mode(dataset: Dataset) -> tuple[Callable[[np.ndarray], np.ndarray],
 def _stack(dataset: Dataset) -> Callable[[np.ndarray], np.ndarray]:
     try:
         judge = stacked_modes.reader(dataset.shape)
-    except LeftOut as why:
+    except MetricSkipped as why:
         raise UserError(f"the score stacked_modes: {why}.") from why
 
     def place(x: np.ndarray) -> np.ndarray:

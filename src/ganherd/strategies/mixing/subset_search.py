@@ -20,7 +20,7 @@ from ganherd.util.errors import UserError
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class GeneratorSubset:
     """The best mixture of a search, and how the search went."""
 
     weights: Tensor  # float64 [G], sums to 1
@@ -44,10 +44,10 @@ def _measure(score: Score, weights: np.ndarray, table: np.ndarray) -> np.ndarray
     return np.where(np.isnan(found), np.inf, found)
 
 
-def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations: int) -> Ensemble:
+def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations: int) -> GeneratorSubset:
     weights = torch.zeros(generators, dtype=torch.float64)
     weights[torch.from_numpy(genes.ids)] = torch.from_numpy(genes.weights)
-    return Ensemble(weights, history[-1], tuple(genes.ids.tolist()), tuple(history), evaluations)
+    return GeneratorSubset(weights, history[-1], tuple(genes.ids.tolist()), tuple(history), evaluations)
 
 
 # -- neighbourhoods ---------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations:
 
 def neighbourhoods(
     score: Score, generators: int, each: Sequence[Sequence[int]], generations: int, sigma: float, seed: int = 0
-) -> Ensemble:
+) -> GeneratorSubset:
     """(1+1)-ES on the weights of every neighbourhood, from equal ones on; the best neighbourhood of all."""
     widest = max(len(near) for near in each)
     table = torch.tensor([[*near, *[near[0]] * (widest - len(near))] for near in each])  # filling repeats the first
@@ -73,7 +73,7 @@ def neighbourhoods(
 # -- greedy -----------------------------------------------------------------------------------------------------------
 
 
-def greedy(score: Score, generators: int, size: int, shares: int = 10) -> Ensemble:
+def greedy(score: Score, generators: int, size: int, shares: int = 10) -> GeneratorSubset:
     """Begins with the best generator and adds, as often as that helps, the one that helps most.
 
     A newcomer gets 1/shares, 2/shares, … of the mixture, whichever is best, and the others give way in proportion.
@@ -113,7 +113,7 @@ def evolutionary(
     mutation: float = 0.2,
     tournament: int = 3,
     seed: int = 0,
-) -> Ensemble:
+) -> GeneratorSubset:
     """A genetic algorithm over ensembles of `size` generators, or, with `smallest`, of any size from that to `size`.
 
     Each generation: parents by tournament, pairs crossed, some mutated; the best so far takes the worst child's place.

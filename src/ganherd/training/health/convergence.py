@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.state import State
-from ganherd.recipe.schema import Stop
+from ganherd.recipe.schema import StopConfig
 from ganherd.training.health.monitor import recall
 
 FOREVER = 2**62  # steps
@@ -39,11 +39,11 @@ def is_retrained(state: State, step: int) -> bool:
     return bool(((until < FOREVER) & (until > step)).any())
 
 
-class Rest:
+class Convergence:
     """Who rests since when, and what the others' windows hold, in tensors [N] that are part of every checkpoint."""
 
     def __init__(
-        self, settings: Stop | None, size: int, remembered: State | None = None, kept: Sequence[int] | None = None
+        self, settings: StopConfig | None, size: int, remembered: State | None = None, kept: Sequence[int] | None = None
     ) -> None:
         """`kept`: members that never train in this run (none given: nobody will rest, unless `settings` say so)."""
         self.settings = settings if settings is not None and settings.patience else None

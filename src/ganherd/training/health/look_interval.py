@@ -11,9 +11,9 @@ import numpy as np
 
 from ganherd.herd.checks.flops import operations
 from ganherd.herd.checks.trial import batch_sizes
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.step.rules import StepRules
 from ganherd.training.health.monitor import IMAGES, look_work
-from ganherd.training.setup.assemble import Assembly, makers
+from ganherd.training.setup.assemble import PreparedHerd, makers
 
 SHARE = 0.02  # of the work of training, at most
 # What an operation of a look, which is in float64, costs in operations of a step: about twice as much as in float32, and much more
@@ -23,7 +23,7 @@ _START = 3e7  # operations that a core could do while it starts the layers of on
 
 
 @dataclass
-class Cadence:
+class LookInterval:
     """Looks at the multiples of `every` from the step `first` on; `every` 0: none."""
 
     every: int
@@ -43,7 +43,7 @@ class Cadence:
         return [max(step // self.every + 1, -(-self.first // self.every)) * self.every]
 
 
-def recorded(facts: dict[str, Any] | None) -> Cadence | None:
+def recorded(facts: dict[str, Any] | None) -> LookInterval | None:
     """Return the cadence that run.json holds, or None if it holds none.
 
     Raises:
@@ -54,10 +54,10 @@ def recorded(facts: dict[str, Any] | None) -> Cadence | None:
     every, first = facts["every"], facts["first"]
     if type(every) is not int or type(first) is not int or min(every, first) < 0:
         raise ValueError(facts)
-    return Cadence(every, first)
+    return LookInterval(every, first)
 
 
-def planned(assembly: Assembly, facts: dict[str, Any] | None = None) -> Cadence:
+def planned(assembly: PreparedHerd, facts: dict[str, Any] | None = None) -> LookInterval:
     """Return the cadence of a run: the recorded one, the recipe's, or for `auto` one from counted work.
 
     Args:
@@ -67,8 +67,8 @@ def planned(assembly: Assembly, facts: dict[str, Any] | None = None) -> Cadence:
     if (found := recorded(facts)) is not None:
         return found
     if settings.watch.every != "auto":
-        return Cadence(int(settings.watch.every))
-    return Cadence(choose(*counted(assembly), settings.record_every))
+        return LookInterval(int(settings.watch.every))
+    return LookInterval(choose(*counted(assembly), settings.record_every))
 
 
 def choose(look: float, step: float, records: int) -> int:
@@ -80,7 +80,7 @@ def choose(look: float, step: float, records: int) -> int:
     return max(1, math.ceil(look / (SHARE * step) / records)) * records
 
 
-def counted(assembly: Assembly) -> tuple[float, float]:
+def counted(assembly: PreparedHerd) -> tuple[float, float]:
     """Return the work of a look and of a step, in floating-point operations of a step, of the mean member.
 
     It depends on nets, rules and data alone: not on the number of members, so that replicas are looked at as runs of their own.
@@ -100,7 +100,7 @@ def counted(assembly: Assembly) -> tuple[float, float]:
     return _START + _WIDE[rules.precision] * look, _START + step_work(rules, g, d)
 
 
-def step_work(rules: Rules, g: float, d: float) -> float:
+def step_work(rules: StepRules, g: float, d: float) -> float:
     """Return the operations of a step, from those of the generator and of the discriminator for one image.
 
     A way back costs twice its way there, half of that if only the input has a gradient. A penalty differentiates the way back, too.

@@ -31,7 +31,7 @@ from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.metrics.memorisation import BY_CHANCE, NEXT
 from ganherd.training.recording.preview import at_once
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import is_out_of_memory
 
@@ -49,10 +49,10 @@ _ROUNDING = (
 )
 
 
-class Watch:
+class Monitor:
     """The fixed noise and data of every member, what is remembered of it, and the look."""
 
-    def __init__(self, assembly: Assembly, remembered: State | None = None) -> None:
+    def __init__(self, assembly: PreparedHerd, remembered: State | None = None) -> None:
         self._herd, self._assembly = assembly.herd, assembly
         n = self._herd.size
         self.state: State = {
@@ -177,7 +177,7 @@ class _Fixed:
     """What never changes about a block of members: noise, data, and how far apart held-out images lie."""
 
     def __init__(
-        self, assembly: Assembly, members: slice, breed: Breed, projection: Tensor | None, mixing: Tensor
+        self, assembly: PreparedHerd, members: slice, breed: Breed, projection: Tensor | None, mixing: Tensor
     ) -> None:
         herd, self.members, self.breed = assembly.herd, members, breed
         self._projection, self.mixing = projection, mixing
@@ -238,7 +238,7 @@ class _Fixed:
         real = torch.arange(2 * IMAGES, device=both.device) < IMAGES
         return (real[distance.argmin(2)] == real).double().mean(1)
 
-    def _line(self, assembly: Assembly, member: int) -> Tensor:
+    def _line(self, assembly: PreparedHerd, member: int) -> Tensor:
         """The relative distance that 5 % of the held-out images of its kind lie below."""
         data, label = assembly.dataset, int(assembly.label[assembly.own[self.members.start + member]])
         rows = np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ganherd.herd.engine.subset import Part
+from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.herd.state import finite
 from ganherd.training.health.alarms import ALARMS, judge
 from ganherd.training.health.monitor import SCORES
@@ -49,15 +49,15 @@ def settle(trainer: Trainer) -> None:
         trainer.event("converged", member=one.member, name=name, **facts)
         trainer.progress.say(f"{name} has converged at step {trainer.step:,}; it rests.")
     if found and (awake := trainer.rest.awake):
-        if isinstance(trainer.engine, Part):
+        if isinstance(trainer.engine, SubsetEngine):
             trainer.engine.close()
         trainer.engine = engine_of(trainer, awake)
 
 
-def engine_of(trainer: Trainer, awake: Iterable[int]) -> Part | Idle:
+def engine_of(trainer: Trainer, awake: Iterable[int]) -> SubsetEngine | Idle:
     """An engine for those of this rank's members that do not rest."""
     rows = [row for member in awake if (row := trainer.ranks.row(member)) is not None]
-    return Part(trainer.herd, trainer.plan, rows) if rows else Idle()
+    return SubsetEngine(trainer.herd, trainer.plan, rows) if rows else Idle()
 
 
 def heal(trainer: Trainer) -> None:

@@ -13,12 +13,12 @@ from ganherd.comm.ranks import Ranks, cores
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import rate
 from ganherd.training.ready import planned, settled
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 
 _MOMENT = 0.5  # seconds
 
 
-def balanced(ranks: Ranks, assembly: Assembly | None) -> list[float] | None:
+def balanced(ranks: Ranks, assembly: PreparedHerd | None) -> list[float] | None:
     """How fast each rank of the job is with the members that it has; None: alike, or there is nothing to hand out.
 
     Called by all ranks. Nothing is measured where all are of one kind, or where some are spares: then each of the others
@@ -32,14 +32,14 @@ def balanced(ranks: Ranks, assembly: Assembly | None) -> list[float] | None:
     return weights(ranks.told(measured(assembly)), kinds)
 
 
-def measured(assembly: Assembly) -> float:
+def measured(assembly: PreparedHerd) -> float:
     """Member-steps per second of this rank; all ranks measure at the same time, as they will train."""
     set_precision(assembly.recipe)
     plan = settled(assembly, planned(assembly, assembly.recipe.engine, lambda said: None))
     return rate(assembly.herd, plan, _MOMENT)
 
 
-def kind(assembly: Assembly) -> str:
+def kind(assembly: PreparedHerd) -> str:
     """What ranks of the same speed have in common."""
     job, device = assembly.ranks.job, assembly.herd.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -19,10 +19,10 @@ from ganherd.training import snapshot
 from ganherd.training.budget import Budget
 from ganherd.training.health import response
 from ganherd.training.loop import Trainer
-from ganherd.training.ranks.recovery import Rescue
+from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.ranks.solo_recovery import Back
 from ganherd.training.ready import beating
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.progress import Progress
 
 
@@ -55,14 +55,14 @@ class Follower(Trainer):
         self.last_good = self.step
 
     def close(self) -> None:
-        if isinstance(self.engine, response.Part):
+        if isinstance(self.engine, response.SubsetEngine):
             self.engine.close()
         self.herd.feed.close()
 
 
 def bring_back(
-    rescue: Rescue,
-    assembly: Assembly,
+    rescue: Recovery,
+    assembly: PreparedHerd,
     plan: Plan,
     folder: RunFolder,
     paced: dict[str, Any] | None,
@@ -88,7 +88,7 @@ def bring_back(
 
 
 def catch_up(
-    assembly: Assembly,
+    assembly: PreparedHerd,
     plan: Plan,
     folder: RunFolder,
     paced: dict[str, Any] | None,

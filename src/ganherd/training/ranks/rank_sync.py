@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ganherd.recipe.schema import Run
+from ganherd.recipe.schema import RunConfig
 from ganherd.strategies.strategy import Strategy
-from ganherd.training.health.look_interval import Cadence
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.health.look_interval import LookInterval
+from ganherd.training.setup.assemble import PreparedHerd
 
 _STRETCH = 0.5  # seconds of training after which ranks ask each other whether one of them was asked to stop
 _DUE = ("record_every", "sample_every", "checkpoint_every", "buddy_every")
 
 
-class Together:
+class RankSync:
     """Where all ranks are at the same step, and may take part in something.
 
     That is wherever the loop stops, and it does so at least after every stretch of steps; with a strategy that lets ranks go
     on apart, only where they rejoin.
     """
 
-    def __init__(self, assembly: Assembly, strategy: Strategy, step: int) -> None:
+    def __init__(self, assembly: PreparedHerd, strategy: Strategy, step: int) -> None:
         self._ranks, self._herd, self._strategy = assembly.ranks, assembly.herd, strategy
         self.until = step  # where all are together next; before, each is at a step of its own
         self._stretch = 1  # steps until they hear of each other again
@@ -56,7 +56,7 @@ class Together:
         return next((str(name) for name in names if name), "")
 
 
-def waiting(settings: Run, apart: int) -> Run:
+def waiting(settings: RunConfig, apart: int) -> RunConfig:
     """The settings of a run whose ranks are together every `apart` steps: all that all of them take part in falls there.
 
     >>> made = waiting(Run(record_every=50, checkpoint_every=700, sample_every=0), 600)
@@ -68,7 +68,7 @@ def waiting(settings: Run, apart: int) -> Run:
     return settings.model_copy(update={name: rounded(getattr(settings, name), apart) for name in _DUE})
 
 
-def waiting_looks(cadence: Cadence, apart: int) -> Cadence:
+def waiting_looks(cadence: LookInterval, apart: int) -> LookInterval:
     """The same for looks: also where they were found on fewer ranks, or are fixed by the recipe."""
     return replace(cadence, every=rounded(cadence.every, apart)) if apart and cadence.every else cadence
 

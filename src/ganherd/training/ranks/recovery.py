@@ -1,6 +1,6 @@
 """A run that outlives its ranks: who is left takes the lost members up, from copies in memory or the newest checkpoint.
 
-When a rank is lost, all others leave what they were doing, wherever that was, and come to `Rescue.through`. There they find
+When a rank is lost, all others leave what they were doing, wherever that was, and come to `Recovery.through`. There they find
 each other again and resume the run, as a new job of fewer ranks would: members are placed anew over all that are left, spares
 among them. So a rescue is a resume, with copies in memory beside the checkpoints on the disk. Members that meet go back
 together, to one step; where they never do, the lost ones go back alone (`alone`).
@@ -25,7 +25,7 @@ from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import snapshot
 from ganherd.training.ranks.restarts import restarts
-from ganherd.training.ranks.solo_recovery import Alone, Back, Mark
+from ganherd.training.ranks.solo_recovery import ArrivalMark, Back, SoloRecovery
 from ganherd.training.setup.build_strategy import never_meet
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted, UserError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _LOCK = 60.0  # seconds that the system, or a file server, may take to let go of a dead process's lock
 
 
-class Rescue:
+class Recovery:
     """What a rank knows across losses: who is left, where the run lies, and copies of members in memory."""
 
     def __init__(self, job: Communicator) -> None:
@@ -48,7 +48,7 @@ class Rescue:
         self.done: Run | None = None  # what the first rank has made, when all is made
         self.signals = StopRequest()  # which came while no loop listened, between a loss and the first step after it
         self.trainer: Trainer | None = None  # which heard of the last loss
-        self.alone = Alone()
+        self.alone = SoloRecovery()
         self._started = tuple(range(job.size))  # of each rank, the number that it was started with
         self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
         self._losses: list[dict[str, Any]] = []  # that no event tells of yet
@@ -208,7 +208,7 @@ class Rescue:
         """All members are where they go on, and all ranks know that the losses are told: nothing of before is needed."""
         # before there is a mark: who is lost in here is missed by ranks that hold their members, and know the files
         trainer.together.ends = trainer.ranks.told(trainer.ends)[0]
-        trainer.mark = Mark.of(trainer, trainer.arrived)
+        trainer.mark = ArrivalMark.of(trainer, trainer.arrived)
         self._settled()
 
     def _settled(self) -> None:

@@ -31,7 +31,7 @@ _SUMS = "tally.sums"  # [n, 4] of the steps since the last record
 
 
 @dataclass
-class Mark:
+class ArrivalMark:
     """A rank on its arrival at a step: what changes there before the next step, but for rows that are repaired."""
 
     step: int
@@ -41,7 +41,7 @@ class Mark:
     repaired: dict[int, State] = field(default_factory=dict)  # row -> as it was
 
     @classmethod
-    def of(cls, trainer: Trainer, arrived: bool = True) -> Mark:
+    def of(cls, trainer: Trainer, arrived: bool = True) -> ArrivalMark:
         small = {**snapshot.remembered(trainer), _SUMS: trainer.tally.sums.T}
         facts = {**snapshot.known(trainer), "saved": trainer.saved, "bytes": trainer.together.ends}
         return cls(trainer.step, arrived, {name: value.cpu().clone() for name, value in small.items()}, facts)
@@ -61,7 +61,7 @@ class Hold:
     facts: dict[str, Any]
 
     @classmethod
-    def of(cls, trainer: Trainer, mark: Mark) -> Hold:
+    def of(cls, trainer: Trainer, mark: ArrivalMark) -> Hold:
         rows = {name: value.detach().to("cpu", copy=True) for name, value in trainer.herd.state.items()}
         for row, before in mark.repaired.items():
             for name, value in before.items():
@@ -80,7 +80,7 @@ class Back:
     lost: frozenset[int]  # all members that nobody had any more
 
 
-class Alone:
+class SoloRecovery:
     """What a rank holds of its members between a loss and the moment at which all of them are at home again."""
 
     def __init__(self) -> None:
@@ -173,12 +173,12 @@ class Alone:
         self._holds, self.step, self.back = [], None, None
 
 
-def _brought(trainer: Trainer, mark: Mark, step: int) -> Mark:
+def _brought(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:
     """Who is a stop behind has done there all that was due, and trains on."""
     if mark.step == step:
         return mark
     trainer.step = trainer.engine.advance(trainer.step, step, trainer.tally.sums)
-    return Mark.of(trainer)
+    return ArrivalMark.of(trainer)
 
 
 def _spread(state: State, members: Sequence[int], own: Sequence[int]) -> State:

@@ -13,11 +13,11 @@ from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.checks.module_copies import twin
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.evaluation import Evaluated
-from ganherd.herd.lowering.network import EitherWay, Tensors
+from ganherd.herd.evaluation import EvaluationCall
+from ganherd.herd.lowering.network import NetworkCall, Tensors
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, buffers_of, members_of
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.viz import pictures
 
 _IMAGES = 64  # of each member
@@ -40,15 +40,15 @@ def _evaluated(net: Blueprint) -> Blueprint:
 class Preview:
     """Images of all members now, and how their moments compare with their own data's."""
 
-    def __init__(self, assembly: Assembly) -> None:
+    def __init__(self, assembly: PreparedHerd) -> None:
         self._assembly = assembly
         feed = assembly.herd.feed
         moments = [_moments(self._rows(m)) for m in range(assembly.herd.size)] if len(feed.x) else []
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
-        self._plays: dict[Breed, EitherWay] = {}
-        self._evaluated = {breed: Evaluated(breed.g.module) for breed in assembly.herd.breeds.all}
+        self._plays: dict[Breed, NetworkCall] = {}
+        self._evaluated = {breed: EvaluationCall(breed.g.module) for breed in assembly.herd.breeds.all}
         self._found: tuple[int, tuple[float, list[float]]] | None = None
 
     def _rows(self, member: int) -> Tensor:
@@ -115,7 +115,7 @@ class Preview:
         if evaluated.needs_copies(*each[0]):
             return torch.stack([evaluated(*member) for member in each])
         if breed not in self._plays:
-            self._plays[breed] = EitherWay(_evaluated(breed.g))
+            self._plays[breed] = NetworkCall(_evaluated(breed.g))
         return self._plays[breed](views, buffers, lambda: keys, inputs)[0]
 
     def draw(self, path: Path) -> None:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.step.step import SUMS
-from ganherd.training.health.convergence import Rest
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.health.convergence import Convergence
+from ganherd.training.setup.assemble import PreparedHerd
 
 
 class Tally:
     """Every step adds to `sums`; a record takes the means over them and begins anew."""
 
-    def __init__(self, assembly: Assembly, rest: Rest, facts: dict[str, Any]) -> None:
+    def __init__(self, assembly: PreparedHerd, rest: Convergence, facts: dict[str, Any]) -> None:
         """`facts`: of the checkpoint that is resumed; none: nothing was counted yet."""
         self._assembly, self._rest = assembly, rest
         self.since = int(facts.get("recorded", 0))  # the step of the last record

@@ -15,11 +15,11 @@ from torch import Tensor
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.engine.engines import has_kernels
-from ganherd.herd.lowering.network import EitherWay
+from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.runs.records import COSTS
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
 _AT_ONCE = 8  # members
@@ -39,7 +39,7 @@ class _Block:
 class Validation:
     """The fixed data and noise of every member, and the look."""
 
-    def __init__(self, assembly: Assembly, images: int) -> None:
+    def __init__(self, assembly: PreparedHerd, images: int) -> None:
         """At most so many images of each kind; fewer where a member has fewer, or fewer are held out."""
         self._herd, self._assembly = assembly.herd, assembly
         held = [len(self._held_out(member, images)) for member in range(assembly.size)]  # of all ranks: the same number
@@ -54,7 +54,7 @@ class Validation:
             for row, member in enumerate(assembly.own)
         ]
         kernels, precision = has_kernels(self._herd), self._herd.rules.precision
-        self._play = {net: EitherWay(net, kernels, precision) for net in self._nets()}
+        self._play = {net: NetworkCall(net, kernels, precision) for net in self._nets()}
         self._blocks = [
             self._block(members, breed, [[_evenly(each, self.images) for each in both] for both in rows[members]])
             for members, breed in self._herd.blocks(_AT_ONCE)

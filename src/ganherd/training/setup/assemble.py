@@ -25,14 +25,14 @@ from ganherd.herd.checks.tryout import CannotRun, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.rng import MemberRandomness
-from ganherd.herd.state import Habits, Seat, State, takes_label
+from ganherd.herd.state import ModuleTraits, Seat, State, takes_label
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.stream_feed import make_feed
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import in_steps
 from ganherd.strategies.share import shared_parts
-from ganherd.training.setup.member_data import Cut, cut
+from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
@@ -43,7 +43,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass
-class Assembly:
+class PreparedHerd:
     """A herd with what it was made from. The herd has the members of this rank; all else is of the members of all ranks."""
 
     recipe: Recipe
@@ -61,7 +61,7 @@ class Assembly:
     among: int = 0  # where these are some of a herd's members, by themselves: how many it has …
     numbers: tuple[int, ...] = ()  # … and the number there of each
 
-    def only(self, members: Sequence[int], state: State) -> Assembly:
+    def only(self, members: Sequence[int], state: State) -> PreparedHerd:
         """Some of this rank's members by themselves, numbered from 0 in this order, with this state [n, …]."""
         herd, ranks = self.herd, Ranks.alone(len(members))
         rows = [self.own.index(member) for member in members]
@@ -125,7 +125,7 @@ class Assembly:
         return f"member {slot}" + (f" ({', '.join(words)})" if words else "")
 
 
-def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> Assembly:
+def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """Loads the data, cuts it by member, draws the initial weights, and puts everything on the device.
 
     `begins`: with its first step. Only then the runs that members start from are read; else a checkpoint has their weights.
@@ -135,7 +135,7 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> A
         return put_together(made, Ranks.alone(len(made.seats)), trust_code, begins)
 
 
-def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> Assembly:
+def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """The herd of one rank: of its members alone are weights drawn, data fed and rows kept."""
     recipe, dataset, own = made.recipe, made.dataset, ranks.own
     device = device_of(recipe, None if ranks.is_alone else ranks.job.local_rank)
@@ -184,7 +184,7 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
     if kept and recipe.herd.grow_from is not None:
         started = grow.start(herd, recipe, kept, own, started, trust_code)
     notes = [*dataset.notes, *made.notes, *origins.notes(started)]
-    return Assembly(
+    return PreparedHerd(
         recipe,
         dataset,
         made.label,
@@ -202,7 +202,7 @@ def put_together(made: Cut, ranks: Ranks, trust_code: bool = False, begins: bool
 
 def _tried(
     make: Callable[[], nn.Module], inputs: Callable[..., tuple[Tensor, ...]], dtype: torch.dtype, rows: int
-) -> Habits:
+) -> ModuleTraits:
     return try_out(make, partial(inputs, rows), dtype)
 
 

@@ -7,15 +7,15 @@ from typing import Any
 from ganherd.comm.ranks import together
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.schema import Recipe
-from ganherd.recipe.strategy_config import Cellular, Gap, Share, in_steps
+from ganherd.recipe.strategy_config import CellularConfig, GapConfig, ShareConfig, in_steps
 from ganherd.strategies.strategy import Strategy
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.setup.assemble import PreparedHerd
 
 
 def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[str, int]:
     """The spans of the recipe's strategy in steps: fixed at the start of a run, recorded, and kept when it is extended."""
 
-    def spans(settings: Gap | Cellular | Share, *names: str) -> dict[str, int]:
+    def spans(settings: GapConfig | CellularConfig | ShareConfig, *names: str) -> dict[str, int]:
         return {name: in_steps(getattr(settings, name), steps_per_epoch, steps) for name in names}
 
     if recipe.strategy.name == "gap":
@@ -48,7 +48,7 @@ def never_due(recipe: Recipe, spans: dict[str, int], steps: int) -> list[str]:
     return [told.format(", ".join(map(str, late)), f"{iterations:,}")] if late else []
 
 
-def _first_swap(gap: Gap, spans: dict[str, int]) -> int:
+def _first_swap(gap: GapConfig, spans: dict[str, int]) -> int:
     """The step of the run at which two members are ready, each by its own steps.
 
     >>> [_first_swap(Gap(pace=pace), {"every": 30, "warmup": 0}) for pace in ([], [1.0, 0.5, 0.25])]
@@ -59,7 +59,7 @@ def _first_swap(gap: Gap, spans: dict[str, int]) -> int:
     return -(-own // speeds[1]) if len(speeds) > 1 else own
 
 
-def refuse_impossible(assembly: Assembly) -> None:
+def refuse_impossible(assembly: PreparedHerd) -> None:
     """What the strategy needs and cannot have, before anything is written."""
     if assembly.recipe.strategy.name == "cellular":
         from ganherd.strategies.cellular import requirements
@@ -68,7 +68,7 @@ def refuse_impossible(assembly: Assembly) -> None:
         requirements.refuse_impossible(settings, assembly.dataset, assembly.trusted, told)
 
 
-def make_strategy(assembly: Assembly, spans: dict[str, int]) -> Strategy:
+def make_strategy(assembly: PreparedHerd, spans: dict[str, int]) -> Strategy:
     """Who meets whom in this run; `spans` as `plan_meetings` made them, or as the run recorded them."""
     settings, herd = assembly.recipe.strategy, assembly.herd
     everyone: dict[str, Any] = {

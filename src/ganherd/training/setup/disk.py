@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ganherd.herd.state import bytes_per_member
-from ganherd.training.health.monitor import Watch
-from ganherd.training.setup.assemble import Assembly
+from ganherd.training.health.monitor import Monitor
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.progress import size
 from ganherd.viz import pictures
@@ -51,10 +51,10 @@ class DiskNeed:
         )
 
 
-def disk_need(assembly: Assembly, steps: int) -> DiskNeed:
+def disk_need(assembly: PreparedHerd, steps: int) -> DiskNeed:
     """Estimate what a run of this many steps writes."""
     state, settings, members = assembly.herd.state, assembly.recipe.run, assembly.ranks.size
-    checkpoint = members * (bytes_per_member(state) + bytes_per_member(Watch(assembly).state))
+    checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(assembly).state))
     every = settings.checkpoint_every or steps
     written = 1 + math.ceil(steps / max(1, every))  # with the one before the first step
     generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}

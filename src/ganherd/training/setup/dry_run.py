@@ -13,7 +13,7 @@ from ganherd.herd.state import bytes_per_member
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.training.budget import plan_budget, too_short
 from ganherd.training.setup import net_guard
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import never_due, plan_meetings, refuse_impossible
 from ganherd.training.setup.disk import disk_need
 from ganherd.training.variants import phases
@@ -58,7 +58,7 @@ def describe(recipe: Recipe, tell: Callable[[dict[str, Any]], None] = lambda fac
     return facts | found | {"notes": [*facts["notes"], *found["notes"]]}
 
 
-def _measured(assembly: Assembly) -> dict[str, Any]:
+def _measured(assembly: PreparedHerd) -> dict[str, Any]:
     """Engine, memory, length and time. Nets that are far too slow for this machine get one step of one member, no more."""
     herd, recipe = assembly.herd, assembly.recipe
     began = time.perf_counter()

@@ -25,13 +25,13 @@ from ganherd.runs.folder import RunFolder
 from ganherd.training.budget import Budget
 from ganherd.training.health import look_interval
 from ganherd.training.ranks.restarts import launcher
-from ganherd.training.setup.assemble import Assembly
-from ganherd.training.setup.member_data import Cut
+from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
 
 
-def facts_of(assembly: Assembly, plan: Plan, budget: Budget) -> dict[str, Any]:
+def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> dict[str, Any]:
     """What run.json says from the first moment on."""
     return {
         "versions": versions(),
@@ -130,7 +130,7 @@ def recorded_part(info: dict[str, Any], folder: RunFolder) -> range | None:
     return range(*found)
 
 
-def check_data(info: dict[str, Any], made: Cut, folder: RunFolder) -> None:
+def check_data(info: dict[str, Any], made: MemberData, folder: RunFolder) -> None:
     """A run goes on with the data that it was started with."""
     if info.get("data") != made.dataset.digest:
         raise UserError(
@@ -138,7 +138,7 @@ def check_data(info: dict[str, Any], made: Cut, folder: RunFolder) -> None:
         )
 
 
-def check_origins(info: dict[str, Any], assembly: Assembly, folder: RunFolder) -> None:
+def check_origins(info: dict[str, Any], assembly: PreparedHerd, folder: RunFolder) -> None:
     """A run that begins again starts from what it started from."""
     if info.get("origins", []) != assembly.ranks.listed(assembly.origins):
         raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
@@ -158,7 +158,7 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
         )
 
 
-def take_up(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
+def take_up(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
     """The herd as a checkpoint holds it."""
     check_names(assembly, resumed)
     check_facts(resumed, assembly.size)
@@ -166,7 +166,7 @@ def take_up(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
     take_(assembly.herd.state, resumed.state, everyone, everyone)
 
 
-def check_names(assembly: Assembly, resumed: checkpoint.Checkpoint) -> None:
+def check_names(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
     """The checkpoint holds this herd: the same tensors of the same shapes."""
     own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
     found = {

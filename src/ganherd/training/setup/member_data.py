@@ -15,7 +15,7 @@ from ganherd.util.errors import UserError
 
 
 @dataclass(frozen=True)
-class Cut:
+class MemberData:
     """All members of all replicas, replica by replica."""
 
     recipe: Recipe  # with the nets of the runs that it starts from
@@ -28,7 +28,7 @@ class Cut:
     steps_per_epoch: float  # in which the member that the recipe names goes through its data once
     notes: tuple[str, ...]
 
-    def only(self, members: range) -> Cut:
+    def only(self, members: range) -> MemberData:
         """A part of the herd, as if there were no others; epochs stay those of the whole."""
         own = slice(members.start, members.stop)
         return replace(self, index=self.index[own], count=self.count[own], label=self.label[own], seats=self.seats[own])
@@ -40,7 +40,7 @@ class Cut:
         return self.index[list(members)]
 
 
-def cut(recipe: Recipe, begins: bool = True) -> Cut:
+def cut(recipe: Recipe, begins: bool = True) -> MemberData:
     """Loads the data and cuts it. `begins`: only then the runs that members start from are read."""
     recipe = finetune.resolved(recipe) if begins else recipe
     dataset = source.load(recipe.data)
@@ -60,7 +60,7 @@ def cut(recipe: Recipe, begins: bool = True) -> Cut:
     count = np.concatenate([one.count for one in cuts])
     batches = -(-count // batch)
     whose = {"largest": batches.max(), "smallest": batches.min(), "mean": batches.mean()}[recipe.data.epoch]
-    return Cut(
+    return MemberData(
         recipe,
         dataset,
         index,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ganherd.herd.rng import PRIORS
-from ganherd.herd.step.rules import Rules
+from ganherd.herd.step.rules import StepRules
 from ganherd.losses import Game
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
@@ -57,12 +57,12 @@ def _each(key: str, value: Any, members: int) -> Sequence[Any]:
     return value
 
 
-def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> Rules:
+def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
     """What a step does for every member alike; `losses`: those that `settings_of` answers."""
     train, noise = recipe.train, recipe.train.input_noise
     mutation = recipe.strategy.cellular.mutation
     wanders = recipe.strategy.name == "cellular" and mutation.each == "batch"
-    return Rules(
+    return StepRules(
         game=Game(losses, mutation.d_loss),
         batch=train.batch,
         latent=recipe.nets.latent,

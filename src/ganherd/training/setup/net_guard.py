@@ -24,13 +24,13 @@ from ganherd.comm.ranks import together
 from ganherd.features.cache import cache_folder
 from ganherd.herd.checks import guard, vmap_fallback
 from ganherd.herd.checks.agreement import FAILS, Agreement
-from ganherd.herd.checks.guard import Report
-from ganherd.herd.checks.trial import SMALL, Task, unrelated_random_numbers
+from ganherd.herd.checks.guard import GuardReport
+from ganherd.herd.checks.trial import SMALL, ComparisonTask, unrelated_random_numbers
 from ganherd.herd.lowering.trace import NoGraph, trace
 from ganherd.herd.state import Blueprint
 from ganherd.nets import catalog
-from ganherd.recipe.schema import Net
-from ganherd.training.setup.assemble import Assembly
+from ganherd.recipe.schema import NetConfig
+from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.files import write
 from ganherd.util.host import give_back
@@ -44,7 +44,7 @@ _LIKELY_CAUSE = (
 _NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
 
 
-def examine(assembly: Assembly, say: Callable[[str], None] = lambda text: None) -> None:
+def examine(assembly: PreparedHerd, say: Callable[[str], None] = lambda text: None) -> None:
     """Let the first rank check all nets, and let no rank run those for all members at once that come out differently then.
 
     Raises:
@@ -58,7 +58,7 @@ def examine(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
     vmap_fallback.mute()  # --explain names the operations
 
 
-def _reasons(assembly: Assembly, say: Callable[[str], None]) -> list[str]:
+def _reasons(assembly: PreparedHerd, say: Callable[[str], None]) -> list[str]:
     """Return for each net why it cannot be fused; empty: it can."""
     out = []
     for task, report in checked(assembly, say):
@@ -79,12 +79,12 @@ def _why_alone(fused: Agreement) -> str:
     return fused.why and f"for all members at once it is not what it is in plain PyTorch: {fused.why}"
 
 
-def _blueprints(assembly: Assembly) -> list[Blueprint]:
+def _blueprints(assembly: PreparedHerd) -> list[Blueprint]:
     """Return the nets of a herd in the order of `tasks`."""
     return [*(breed.g for breed in assembly.herd.breeds.all), assembly.herd.d]
 
 
-def refuse(assembly: Assembly, engine: str) -> None:
+def refuse(assembly: PreparedHerd, engine: str) -> None:
     """Refuse to continue a run with an engine that trains its nets wrongly.
 
     Raises:
@@ -98,7 +98,9 @@ def refuse(assembly: Assembly, engine: str) -> None:
             )
 
 
-def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) -> Iterator[tuple[Task, Report]]:
+def checked(
+    assembly: PreparedHerd, say: Callable[[str], None] = lambda text: None
+) -> Iterator[tuple[ComparisonTask, GuardReport]]:
     """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison."""
     for net, task in tasks(assembly):
         foreign = catalog.is_foreign(net.name)
@@ -114,12 +116,12 @@ def checked(assembly: Assembly, say: Callable[[str], None] = lambda text: None) 
         yield task, report
 
 
-def tasks(assembly: Assembly) -> list[tuple[Net, Task]]:
+def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
     """Return what is compared: a user's nets as they are, the package's own narrowed."""
     recipe, data, herd = assembly.recipe, assembly.dataset, assembly.herd
     classes, trust, batch = len(data.labels), assembly.trusted, recipe.train.batch
 
-    def build(maker: Callable[..., nn.Module], net: Net, *given: Any) -> nn.Module:
+    def build(maker: Callable[..., nn.Module], net: NetConfig, *given: Any) -> nn.Module:
         with importable_from(recipe.code):
             return maker(narrowed(net), *given, trust_code=trust)
 
@@ -128,15 +130,22 @@ def tasks(assembly: Assembly) -> list[tuple[Net, Task]]:
         latent = recipe.nets.latent if catalog.is_foreign(net.name) else min(recipe.nets.latent, _NARROW)
         make = partial(build, nets.build_generator, net, data.shape, latent, classes)
         habits = breed.g.habits
-        out.append((net, Task("generator", net.name, make, data.shape, latent, classes, habits=habits, batch=batch)))
+        out.append(
+            (net, ComparisonTask("generator", net.name, make, data.shape, latent, classes, habits=habits, batch=batch))
+        )
     net = recipe.nets.discriminator
     make = partial(build, nets.build_discriminator, net, data.shape, classes)
     penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0
-    out.append((net, Task("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.habits, batch)))
+    out.append(
+        (
+            net,
+            ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.habits, batch),
+        )
+    )
     return out
 
 
-def narrowed(net: Net) -> Net:
+def narrowed(net: NetConfig) -> NetConfig:
     """Return a packaged net with few channels; a user's own as it is.
 
     >>> narrowed(Net(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
@@ -149,10 +158,10 @@ def narrowed(net: Net) -> Net:
         return [min(one, _NARROW) for one in value] if isinstance(value, list) else min(value, _NARROW)
 
     widths = ("width", "hidden", "first")
-    return Net(name=net.name, settings={k: few(v) if k in widths else v for k, v in net.settings.items()})
+    return NetConfig(name=net.name, settings={k: few(v) if k in widths else v for k, v in net.settings.items()})
 
 
-def facts(report: Report) -> dict[str, Any]:
+def facts(report: GuardReport) -> dict[str, Any]:
     """Return a report as JSON values, which know no infinity."""
     engines = {
         name: {"difference": result.difference if math.isfinite(result.difference) else None, "why": result.why}
@@ -164,7 +173,7 @@ def facts(report: Report) -> dict[str, Any]:
 # -- the cache --------------------------------------------------------------------------------------------------------
 
 
-def _cache_path(net: Net, task: Task) -> Path | None:
+def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
     """Return the file of this comparison, named by all that its result depends on; None if it cannot be cached."""
     code = _user_code(task) if catalog.is_foreign(net.name) else []
     if code is None:
@@ -187,7 +196,7 @@ def _own_code() -> list[Path]:
     return [*package.glob("herd/*.py"), *package.glob("nets/*.py"), package / "losses.py", package / "data" / "feed.py"]
 
 
-def _user_code(task: Task) -> list[str] | None:
+def _user_code(task: ComparisonTask) -> list[str] | None:
     """Describe a user's net: its graph, its layers, and all code that is not an installed package's."""
     try:
         with unrelated_random_numbers(0):
@@ -228,7 +237,7 @@ def _files(paths: Iterable[Path]) -> str:
     return found.hexdigest()
 
 
-def _read(path: Path) -> Report | None:
+def _read(path: Path) -> GuardReport | None:
     try:
         found: Mapping[str, Any] = json.loads(path.read_text())
         results = {
@@ -236,12 +245,12 @@ def _read(path: Path) -> Report | None:
             for name, one in found["engines"].items()
         }
         slow = tuple(map(str, found["slow"]))
-        return Report(str(found["extent"]), results, slow) if set(results) == set(guard.ENGINES) else None
+        return GuardReport(str(found["extent"]), results, slow) if set(results) == set(guard.ENGINES) else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged: compare anew
         return None
 
 
-def _write(path: Path, report: Report) -> None:
+def _write(path: Path, report: GuardReport) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, json.dumps(facts(report)).encode(), sync=False)

@@ -16,7 +16,7 @@ from ganherd.nets import class_extraction
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
-    from ganherd.training.variants.finetune import Source
+    from ganherd.training.variants.finetune import OriginRun
 
 _IMAGES = 1024  # from which the statistics of the classes are taken
 _LEAST = 16  # of a class
@@ -25,7 +25,7 @@ _LEAST = 16  # of a class
 class ByClass:
     """One conditional GAN, taken apart by class."""
 
-    def __init__(self, source: Source, part: State) -> None:
+    def __init__(self, source: OriginRun, part: State) -> None:
         """`part`: the run's state of that one member, [1, …]."""
         facts, own = source.facts, source.recipe.nets
         shape, classes = tuple(facts.shape), len(facts.labels)

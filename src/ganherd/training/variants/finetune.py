@@ -23,8 +23,8 @@ from ganherd.herd.state import Blueprint, Seat, State, take_
 from ganherd.mixture import mixture_files
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import recipe_file
-from ganherd.recipe.net_config import Breed, Net, Nets
-from ganherd.recipe.schema import Origin, Recipe
+from ganherd.recipe.net_config import BreedConfig, NetConfig, NetsConfig
+from ganherd.recipe.schema import OriginConfig, Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.training.variants.class_start import ByClass
@@ -33,16 +33,16 @@ from ganherd.util.user_code import importable_from
 
 
 @dataclass(frozen=True)
-class Source:
+class OriginRun:
     """A finished run that members start from."""
 
     path: str
     folder: RunFolder
     recipe: Recipe
-    facts: mixture_files.Facts
+    facts: mixture_files.MixtureFacts
 
     @classmethod
-    def open(cls, path: str, members: int = 1) -> Source:
+    def open(cls, path: str, members: int = 1) -> OriginRun:
         """`members`: how many are asked of it; what would train it is told, where its name says the recipe."""
         name = Path(path).name
         if not Path(path).exists() and name in dict(recipe_file.names()):
@@ -64,7 +64,7 @@ class Source:
     def replicas(self) -> int:
         return len(self.facts.seeds)
 
-    def net(self, member: int) -> Net:
+    def net(self, member: int) -> NetConfig:
         return [net for net, count in self.recipe.nets.each(self.members) for _ in range(count)][member]
 
     def check(self, member: int, replica: int) -> None:
@@ -94,16 +94,16 @@ def resolved(recipe: Recipe) -> Recipe:
         needed = {
             path: max(o.member for o in herd.members if o.run == path) + 1 for path in (o.run for o in herd.members)
         }
-        sources = {path: Source.open(path, members) for path, members in needed.items()}
+        sources = {path: OriginRun.open(path, members) for path, members in needed.items()}
         for origin in herd.members:
             sources[origin.run].check(origin.member, origin.replica)
         found = _nets([(sources[origin.run], origin.member) for origin in herd.members])
     elif herd.start_from is None and herd.grow_from is not None:
-        source = Source.open(herd.grow_from)
+        source = OriginRun.open(herd.grow_from)
         sources = {herd.grow_from: source}
         found = _nets([(source, member) for member in range(source.members)])
     elif herd.start_from is not None:
-        source = Source.open(herd.start_from)
+        source = OriginRun.open(herd.start_from)
         sources = {herd.start_from: source}
         if herd.count is None and source.members > 1 and _is_free(recipe):
             herd = herd.model_copy(update={"members": source.members})
@@ -117,7 +117,7 @@ def resolved(recipe: Recipe) -> Recipe:
             f"{' or '.join(sources)} names the net {foreign}, which is not ganherd's: if you trust it, write its nets "
             "section into your recipe."
         )
-    if recipe.nets not in (found, Nets()):
+    if recipe.nets not in (found, NetsConfig()):
         raise UserError("nets are those of the runs that members start from: leave nets out of the recipe.")
     return recipe_file.load({**recipe.model_dump(), "nets": found.model_dump(), "herd": herd.model_dump()})
 
@@ -132,7 +132,7 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
     herd = recipe.herd
     if herd.members is None and herd.start_from == before.herd.start_from:
         herd = herd.model_copy(update={"members": before.herd.members})
-    return recipe.model_copy(update={"herd": herd, "nets": before.nets if recipe.nets == Nets() else recipe.nets})
+    return recipe.model_copy(update={"herd": herd, "nets": before.nets if recipe.nets == NetsConfig() else recipe.nets})
 
 
 def _is_free(recipe: Recipe) -> bool:
@@ -140,7 +140,7 @@ def _is_free(recipe: Recipe) -> bool:
     return recipe.data.partition != "by-class" and recipe.strategy.name != "cellular"
 
 
-def _nets(each: Sequence[tuple[Source, int]]) -> Nets:
+def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
     """The nets of a herd of these members, in this order: neighbours with the same generator are one breed."""
     first = each[0][0]
     for source, _ in each:
@@ -154,10 +154,10 @@ def _nets(each: Sequence[tuple[Source, int]]) -> Nets:
                 )
     priors = [source.recipe.nets.prior_of(member) for source, member in each]
     breeds = [
-        Breed(generator=net, members=len(list(own)))
+        BreedConfig(generator=net, members=len(list(own)))
         for net, own in groupby(source.net(member) for source, member in each)
     ]
-    return Nets(
+    return NetsConfig(
         generator=breeds[0].generator,
         discriminator=first.recipe.nets.discriminator,
         breeds=breeds if len(breeds) > 1 else [],
@@ -166,17 +166,18 @@ def _nets(each: Sequence[tuple[Source, int]]) -> Nets:
     )
 
 
-def as_taken(recipe: Recipe, found: Nets) -> Nets:
+def as_taken(recipe: Recipe, found: NetsConfig) -> NetsConfig:
     """The nets of a run as a herd takes them: a member of one class has its part of conditional ones."""
     return _of_class(found) if recipe.data.partition == "by-class" and recipe.nets != found else found
 
 
-def _of_class(found: Nets) -> Nets:
+def _of_class(found: NetsConfig) -> NetsConfig:
     """The nets of a member that stands for one class of conditional ones; all others as they are."""
     if {found.generator.name, found.discriminator.name} != {"conditional"} or found.breeds:
         return found
     own = {
-        what: Net(name="residual", settings=getattr(found, what).settings) for what in ("generator", "discriminator")
+        what: NetConfig(name="residual", settings=getattr(found, what).settings)
+        for what in ("generator", "discriminator")
     }
     return found.model_copy(update=own)
 
@@ -202,7 +203,7 @@ def start(
     origins = [everyones[(seat.seed - recipe.run.seed) * members + seat.slot] for seat in seats] if everyones else []
     told: list[dict[str, Any]] = [{} for _ in origins]
     for path in dict.fromkeys(origin.run for origin in origins):
-        source = Source.open(path)
+        source = OriginRun.open(path)
         if tuple(source.facts.shape) != shape:
             raise UserError(
                 f"{path} was trained on data of shape {tuple(source.facts.shape)}, and this data has {shape}: "
@@ -235,23 +236,23 @@ def notes(started: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _origins(recipe: Recipe, members: int) -> list[Origin]:
+def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
     """[N] where each member of the herd starts from; none: nowhere."""
     herd = recipe.herd
     if isinstance(herd.members, list):
         return list(herd.members) * herd.seeds
     if herd.start_from is None:
         return []
-    source = Source.open(herd.start_from)
+    source = OriginRun.open(herd.start_from)
     source.must_have(members, herd.seeds)
     return [
-        Origin.model_validate({"from": source.path, "member": m % source.members, "replica": r % source.replicas})
+        OriginConfig.model_validate({"from": source.path, "member": m % source.members, "replica": r % source.replicas})
         for r in range(herd.seeds)
         for m in range(members)
     ]
 
 
-def read(source: Source, members: list[int], trust_code: bool) -> tuple[Breeds, checkpoint.Checkpoint]:
+def read(source: OriginRun, members: list[int], trust_code: bool) -> tuple[Breeds, checkpoint.Checkpoint]:
     """Those members out of the run's last whole checkpoint, and its breeds."""
     facts, own = source.facts, source.recipe.nets
     shape, classes = tuple(facts.shape), len(facts.labels)

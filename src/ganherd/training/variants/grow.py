@@ -17,17 +17,17 @@ from ganherd.herd.state import take_
 from ganherd.mixture import mixture
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import covers
-from ganherd.training.setup.member_data import Cut
+from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants import finetune
 from ganherd.util.errors import UserError
 
 
-def kept(made: Cut) -> dict[int, tuple[int, int]]:
+def kept(made: MemberData) -> dict[int, tuple[int, int]]:
     """The members [of all replicas] that are kept: each one's number and replica in the run that is grown."""
     path = made.recipe.herd.grow_from
     if path is None:
         return {}
-    source, data = finetune.Source.open(path), made.dataset
+    source, data = finetune.OriginRun.open(path), made.dataset
     facts = source.facts
     if min(facts.label_of) < 0 or len(source.recipe.nets.each(source.members)) > 1:
         raise UserError(f"herd.grow_from: the members of {path} do not stand for a class each, so it cannot be grown.")
@@ -62,7 +62,7 @@ def start(
 ) -> list[dict[str, Any]]:
     """Gives the members that are kept (`found`) their nets; says, for each of the herd's (`own` of all), where it is from."""
     path = str(recipe.herd.grow_from)
-    source = finetune.Source.open(path)
+    source = finetune.OriginRun.open(path)
     told = started or [{} for _ in own]
     rows = [row for row, member in enumerate(own) if member in found]
     if not rows:

@@ -23,10 +23,10 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, open_lock, write_aside
 from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
-from ganherd.runs.records import Lines
+from ganherd.runs.records import JsonLinesWriter
 from ganherd.training import finish, start
 from ganherd.training.health.monitor import SCORES
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import recorded_streams, refuse_changes
 from ganherd.training.setup.member_data import cut
 from ganherd.util.errors import Interrupted, UserError
@@ -177,7 +177,9 @@ def _by_checkpoint(path: Path, lines: Events, found: checkpoint.Checkpoint) -> t
     return lines[:count], lines[count:]
 
 
-def _save(whole: RunFolder, assembly: Assembly, found: list[checkpoint.Checkpoint], lengths: dict[str, int]) -> None:
+def _save(
+    whole: RunFolder, assembly: PreparedHerd, found: list[checkpoint.Checkpoint], lengths: dict[str, int]
+) -> None:
     """A checkpoint of all members, from which the whole can be gone on with."""
     state = {name: torch.cat([one.state[name] for one in found]) for name in found[0].state}
     facts = [one.facts for one in found]
@@ -197,7 +199,7 @@ def _save(whole: RunFolder, assembly: Assembly, found: list[checkpoint.Checkpoin
 
 def _write(path: Path, before: Events, after: Events) -> int:
     """Both; how many bytes the former are."""
-    out = Lines(path, keep=0)
+    out = JsonLinesWriter(path, keep=0)
     try:
         for line in before:
             out.write(line)

@@ -8,14 +8,14 @@ from typing import Any
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import recipe_file
 from ganherd.recipe.base import portion
-from ganherd.recipe.net_config import Nets
-from ganherd.recipe.schema import First, Recipe
-from ganherd.training.setup.assemble import Assembly, assemble
+from ganherd.recipe.net_config import NetsConfig
+from ganherd.recipe.schema import FirstPhaseConfig, Recipe
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.variants.finetune import as_taken
 from ganherd.util.errors import UserError
 
 
-def pending(recipe: Recipe) -> First | None:
+def pending(recipe: Recipe) -> FirstPhaseConfig | None:
     """What has to be trained before this recipe; none where it starts from a run that is there, or from nothing."""
     return recipe.herd.first if recipe.herd.start_from is None else None
 
@@ -38,7 +38,7 @@ def before(recipe: Recipe) -> Recipe:
     changes = {
         "data": {**recipe.data.model_dump(), "partition": own.data.partition, "diet": own.data.diet},
         "herd": {"seeds": recipe.herd.seeds},
-        "nets": {} if recipe.nets == Nets() else _sized(own.nets, recipe.nets),
+        "nets": {} if recipe.nets == NetsConfig() else _sized(own.nets, recipe.nets),
         "train": {"budget": portion(recipe.train.budget, first.share), "precision": recipe.train.precision},
         "engine": recipe.engine.model_dump(),
         "run": {"seed": recipe.run.seed, "scores": False},
@@ -56,16 +56,16 @@ def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
     start = None if start_from is None else str(start_from)
     changes: dict[str, Any] = {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}}
     own = recipe_file.load(recipe.herd.first.recipe)
-    if recipe.nets == Nets() and any(is_foreign(net.name) for net in own.nets.all):
+    if recipe.nets == NetsConfig() and any(is_foreign(net.name) for net in own.nets.all):
         changes["nets"] = as_taken(recipe, own.nets).model_dump()
         recipe = recipe.model_copy(update={"code": list(dict.fromkeys([*recipe.code, *own.code]))})
     return _changed(recipe, changes)
 
 
-def foreseen(recipe: Recipe, first: Recipe) -> Assembly:
+def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
     """The herd that will start from a run of `first`, as long as that is not there; refused where it never could."""
     found = as_taken(recipe, first.nets)
-    if recipe.nets not in (found, Nets()):
+    if recipe.nets not in (found, NetsConfig()):
         one, other = (
             f"{nets.generator.name} and {nets.discriminator.name}, latent {nets.latent}, prior {nets.prior}"
             for nets in (first.nets, recipe.nets)
@@ -82,7 +82,7 @@ def foreseen(recipe: Recipe, first: Recipe) -> Assembly:
     return assembly
 
 
-def _sized(nets: Nets, like: Nets) -> dict[str, Any]:
+def _sized(nets: NetsConfig, like: NetsConfig) -> dict[str, Any]:
     """The nets with those settings of the other ones that they have, too."""
     sized = {}
     for role in ("generator", "discriminator"):

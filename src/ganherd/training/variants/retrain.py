@@ -17,11 +17,11 @@ from ganherd.herd.state import Seat, State, members_of, new_state, take_
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.records import Lines
+from ganherd.runs.records import JsonLinesWriter
 from ganherd.training.health.alarms import Alarms
-from ganherd.training.health.convergence import Rest
-from ganherd.training.health.monitor import Watch
-from ganherd.training.setup.assemble import Assembly, assemble, makers
+from ganherd.training.health.convergence import Convergence
+from ganherd.training.health.monitor import Monitor
+from ganherd.training.setup.assemble import PreparedHerd, assemble, makers
 from ganherd.training.setup.identity import check_facts, check_joined, check_names, recorded, recorded_streams
 from ganherd.util.errors import UserError, few
 
@@ -49,7 +49,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
         members = chosen(assembly, which)
         until = last.step + _steps(assembly, folder, members, budget)
         told = [_anew(assembly, fresh, member) for member in members]
-        events = Lines(folder.events_path)
+        events = JsonLinesWriter(folder.events_path)
         for facts in told:
             events.write({"step": last.step, "event": "retrain", **facts, "until": until})
         sizes = {"metrics": folder.metrics_path.stat().st_size, "events": events.settle()}
@@ -65,7 +65,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
     return f"trained anew, for {until - last.step:,} steps: {names}; the others rest"
 
 
-def chosen(assembly: Assembly, which: str) -> list[int]:
+def chosen(assembly: PreparedHerd, which: str) -> list[int]:
     """The members of all replicas that are meant, by the names of their classes or by their numbers."""
     labels, slots = assembly.dataset.labels, set()
     for word in (part.strip() for part in which.split(",")):
@@ -79,7 +79,7 @@ def chosen(assembly: Assembly, which: str) -> list[int]:
     return [m for m in range(assembly.size) if m % assembly.members in slots]
 
 
-def _steps(assembly: Assembly, folder: RunFolder, members: Sequence[int], budget: str | None) -> int:
+def _steps(assembly: PreparedHerd, folder: RunFolder, members: Sequence[int], budget: str | None) -> int:
     if budget is None:
         return max(1, int(assembly.herd.state["g.adam.t"][list(members)].max()))
     try:
@@ -95,7 +95,7 @@ def _steps(assembly: Assembly, folder: RunFolder, members: Sequence[int], budget
     return max(1, int(amount * rate(part, recorded(folder.info, folder)[0], 1.0) / len(members)))
 
 
-def _anew(assembly: Assembly, fresh: State, member: int) -> dict[str, Any]:
+def _anew(assembly: PreparedHerd, fresh: State, member: int) -> dict[str, Any]:
     """Fresh weights from the stream of its next life, and the recipe's settings."""
     herd, data = assembly.herd, assembly.dataset
     seat = Seat(assembly.seats[member].seed, assembly.seats[member].slot, int(herd.state["set.life"][member]) + 1)
@@ -108,10 +108,10 @@ def _anew(assembly: Assembly, fresh: State, member: int) -> dict[str, Any]:
     return {"member": member, "name": assembly.name_of(member), "life": seat.life}
 
 
-def _remembered(assembly: Assembly, last: checkpoint.Checkpoint, members: Sequence[int], until: int) -> State:
+def _remembered(assembly: PreparedHerd, last: checkpoint.Checkpoint, members: Sequence[int], until: int) -> State:
     """What is remembered of the members' health and rest: nothing of those that begin."""
-    watch, alarms = Watch(assembly, last.state), Alarms(assembly.size, last.state)
-    rest = Rest(assembly.recipe.train.stop, assembly.size, last.state, ())
+    watch, alarms = Monitor(assembly, last.state), Alarms(assembly.size, last.state)
+    rest = Convergence(assembly.recipe.train.stop, assembly.size, last.state, ())
     rest.wake(last.step)  # who waited for an earlier one
     for member in members:
         watch.forget(member, last.step)

@@ -21,7 +21,7 @@ from ganherd.herd.lowering.kernels.conv_kernels import (
     weight_gradient_few,
     weight_gradient_kernel,
 )
-from ganherd.herd.lowering.kernels.norm import Line, column_sums
+from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
 from ganherd.herd.lowering.kernels.taps import Turn, turned_back
 from ganherd.herd.lowering.kernels.tiles import Shape, chosen
 from ganherd.herd.lowering.ops import After
@@ -49,7 +49,7 @@ def _others(rule: Shape, co: int, contracted: int) -> list[Shape]:
 
 
 @dataclass(frozen=True)
-class Made:
+class UpstreamConv:
     """What another convolution made and ended with, as the one that reads it sees it."""
 
     after: After
@@ -60,7 +60,7 @@ class Made:
 def gather(
     x: Tensor, w: Tensor, bias: Tensor | None, size: tuple[int, int], k: int, stride: int, pad: int, transposed: bool,
     tf32: bool, turned: bool = False, dtype: torch.dtype | None = None, with_stats: bool = False,
-    after: After | None = None, line: Line | None = None, into: Line | Made | None = None, planes: bool = False,
+    after: After | None = None, line: NormOnLoad | None = None, into: NormOnLoad | UpstreamConv | None = None, planes: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """x [N, B, H, W, CI] contiguous, w [N, k*k, CI, CO] -> [N, B, *size, CO], and its statistics if asked.
 
@@ -85,10 +85,10 @@ def gather(
         8 if transposed and co > 64 else 4,
         3,
     )
-    norm = into if isinstance(into, Line) else line
-    back = into if isinstance(into, Made) else None
+    norm = into if isinstance(into, NormOnLoad) else line
+    back = into if isinstance(into, UpstreamConv) else None
     end = back.after if back else after or After()
-    sums = isinstance(into, Line)
+    sums = isinstance(into, NormOnLoad)
 
     def run(shape: Shape) -> Tensor | None:
         parts = triton.cdiv(b * qh * qw, shape.rows) * (4 if transposed else 1)
@@ -118,13 +118,22 @@ def gather(
     ]
     sizes = (*x.shape[1:], co, k, stride, transposed, turned, tf32, with_stats, *extras)
     stats = run(chosen(x, "gather", sizes, work, [rule, *_others(rule, co, contracted)], run))
-    if isinstance(into, Line) and stats is not None:  # columns are (place, channel) where a linear layer read an image
+    if (
+        isinstance(into, NormOnLoad) and stats is not None
+    ):  # columns are (place, channel) where a linear layer read an image
         into.sums = stats.view(2, n, -1, into.table.shape[2])
     return y, stats
 
 
 def gather_few(
-    x: Tensor, w: Tensor, bias: Tensor | None, size: tuple[int, int], k: int, pad: int, tf32: bool, line: Line | None
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    size: tuple[int, int],
+    k: int,
+    pad: int,
+    tf32: bool,
+    line: NormOnLoad | None,
 ) -> Tensor:
     """`gather` at stride 1 for very few channels out: one product for all taps, then the taps are added where they belong."""
     n, b, h, wd, ci = x.shape
@@ -141,7 +150,7 @@ def gather_few(
 
 
 def weight_gradient(
-    x: Tensor, g: Tensor, k: int, stride: int, pad: int, tf32: bool, sums_of: str = "", line: Line | None = None,
+    x: Tensor, g: Tensor, k: int, stride: int, pad: int, tf32: bool, sums_of: str = "", line: NormOnLoad | None = None,
     spread: int = 1,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """x [N, B, H, W, CI], g [N, B, OH, OW, CO] -> float32 parts [N, split, k*k, CI, CO], to be added; and Σ x or Σ g if asked,
@@ -209,7 +218,7 @@ def is_few(k: int, stride: int, transposed: bool, co: int) -> bool:
     return stride == 1 and not transposed and k > 1 and k * k * co <= 64
 
 
-class How(NamedTuple):
+class ConvSpec(NamedTuple):
     """What a convolution is, beside its tensors."""
 
     size: tuple[int, int]  # of the output
@@ -220,7 +229,9 @@ class How(NamedTuple):
     tf32: bool
 
 
-def input_gradient(grad: Tensor, w: Tensor, how: How, size: tuple[int, int], into: Line | Made | None = None) -> Tensor:
+def input_gradient(
+    grad: Tensor, w: Tensor, how: ConvSpec, size: tuple[int, int], into: NormOnLoad | UpstreamConv | None = None
+) -> Tensor:
     """grad [N, B, OH, OW, CO], w as the forward pass reads it -> [N, B, *size, CI]."""
     k, pad = how.turn.taps, how.pad
     if how.transposed:
@@ -231,7 +242,7 @@ def input_gradient(grad: Tensor, w: Tensor, how: How, size: tuple[int, int], int
 
 
 def turned_gradient(
-    x: Tensor, grad: Tensor, how: How, shape: torch.Size, with_sums: bool = False, line: Line | None = None
+    x: Tensor, grad: Tensor, how: ConvSpec, shape: torch.Size, with_sums: bool = False, line: NormOnLoad | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """The gradient of the weight, as its module has it, and of the bias if asked."""
     turn, sums_of = how.turn, "g" if with_sums else ""

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ganherd.herd.lowering.ops import Product
+from ganherd.herd.lowering.ops import BatchedLinear
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def add_bias_(x: Tensor, bias: Tensor) -> Tensor:
     return x
 
 
-class MemberLinear(Product):
+class MemberLinear(BatchedLinear):
     """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O], float32."""
 
     generate_vmap_rule = False

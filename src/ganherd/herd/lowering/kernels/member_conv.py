@@ -7,15 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ganherd.herd.lowering.kernels.conv import How, Made, gather, gather_few, input_gradient, is_few, turned_gradient
-from ganherd.herd.lowering.kernels.norm import Line, column_sums
+from ganherd.herd.lowering.kernels.conv import (
+    ConvSpec,
+    UpstreamConv,
+    gather,
+    gather_few,
+    input_gradient,
+    is_few,
+    turned_gradient,
+)
+from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
 from ganherd.herd.lowering.kernels.taps import turned
 from ganherd.herd.lowering.ops import After
 
 
-def _waiting(source: Line | tuple[After, int] | None) -> Line | None:
+def _waiting(source: NormOnLoad | tuple[After, int] | None) -> NormOnLoad | None:
     """The batch norm that an input still waits for."""
-    return source if isinstance(source, Line) and source.waits else None
+    return source if isinstance(source, NormOnLoad) and source.waits else None
 
 
 class MemberConv(torch.autograd.Function):
@@ -32,8 +40,8 @@ class MemberConv(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: How, normed: bool = False,
-        after: After | None = None, source: Line | tuple[After, int] | None = None,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: ConvSpec, normed: bool = False,
+        after: After | None = None, source: NormOnLoad | tuple[After, int] | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)  # nobody wants zeros for the statistics
         if bias is not None and bias.stride(1) != 1:
@@ -72,7 +80,7 @@ class MemberConv(torch.autograd.Function):
             db = grad.float().sum((1, 2, 3)) if moving else None
         else:
             if needs[0]:
-                into = Made(source[0], x, source[1]) if isinstance(source, tuple) else source
+                into = UpstreamConv(source[0], x, source[1]) if isinstance(source, tuple) else source
                 dx = input_gradient(grad, w, how, (x.shape[2], x.shape[3]), into)
             if needs[1]:
                 dw, db = turned_gradient(x, grad, how, weight.shape, moving, _waiting(source))
@@ -87,7 +95,7 @@ class InputGradient(torch.autograd.Function):
     """The input gradient of a convolution as a function of the output's gradient and the weight, for a second backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, weight: Tensor, how: How, size: tuple[int, int]) -> Tensor:
+    def forward(ctx: Any, grad: Tensor, weight: Tensor, how: ConvSpec, size: tuple[int, int]) -> Tensor:
         ctx.save_for_backward(grad, weight)
         ctx.how = how
         return input_gradient(grad, turned(weight, how.turn, grad.dtype), how, size)
@@ -105,7 +113,7 @@ class WeightGradient(torch.autograd.Function):
     """The weight gradient of a convolution as a function of its input and the output's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, grad: Tensor, how: How, shape: torch.Size) -> Tensor:
+    def forward(ctx: Any, x: Tensor, grad: Tensor, how: ConvSpec, shape: torch.Size) -> Tensor:
         ctx.save_for_backward(x, grad)
         ctx.how = how
         return turned_gradient(x, grad, how, shape)[0]

@@ -201,7 +201,7 @@ def column_sums(x: Tensor) -> Tensor:
 
 
 @dataclass
-class Line:
+class NormOnLoad:
     """A batch norm as the one convolution that reads it sees it."""
 
     table: Tensor  # float32 [4, N, C]: mean, 1/deviation, scale, shift
@@ -224,7 +224,7 @@ class MemberNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, slope: float,
         running: tuple[Tensor, Tensor, Tensor] | None, momentum: float, stats: Tensor | None = None,
-        after: After | None = None, places: int = 1, link: list[Line] | None = None, waits: bool = False,
+        after: After | None = None, places: int = 1, link: list[NormOnLoad] | None = None, waits: bool = False,
     ) -> Tensor:  # fmt: skip
         n, m, c = x.shape
         grid = _Grid(x)
@@ -243,7 +243,7 @@ class MemberNorm(torch.autograd.Function):
         ctx.how = (slope, after, places)
         ctx.line = None
         if link is not None:
-            ctx.line = Line(table, x.detach(), slope, waits)
+            ctx.line = NormOnLoad(table, x.detach(), slope, waits)
             link.append(ctx.line)
         if waits:
             return x
