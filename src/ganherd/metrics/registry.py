@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ganherd.data.readers.stacked_mnist import STACKED
-from ganherd.features.material import ScoringContext
+from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.util.errors import UserError
 
@@ -58,11 +58,18 @@ def late(where: str) -> Callable[[ScoringContext], dict[str, Any]]:
     module, _, name = where.partition(":")
 
     def measure(material: ScoringContext) -> dict[str, Any]:
-        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.scoring.{module}"), name)(material)
+        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.metrics.{module}"), name)(material)
         return found
 
     measure.__name__ = name
     return measure
+
+
+def refuse_single_run(material: ScoringContext) -> dict[str, Any]:
+    """Skip a metric that compares runs with each other."""
+    raise MetricSkipped(
+        "it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`"
+    )
 
 
 SHARE = (0.0, 1.0)  # bounds of it
@@ -175,7 +182,7 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: not data.is_image and bool(data.labels),
     ),
     "stacked_modes": Metric(
-        late("stacked:measure"),
+        late("stacked_modes:measure"),
         "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
         best=math.inf,
         direction="higher",
@@ -183,21 +190,21 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: data.name in STACKED,
     ),
     "memorisation": Metric(
-        late("neighbours:measure"),
+        late("memorisation:measure"),
         "samples that look like copies of one image or point of the training data; 0.05 is chance",
         best=0.05,
         direction="nearest",
         bounds=SHARE,
     ),
     "ais": Metric(
-        late("ais_mixture:measure"),
+        late("ais.ais_mixture:measure"),
         "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
         best=math.inf,
         direction="higher",
         needs_generators=True,
     ),
     "gam2": Metric(
-        late("gam_runs:alone"),
+        refuse_single_run,
         "samples that discriminators call real which their generator did not meet (GAM-II)",
         best=math.inf,
         direction="higher",
@@ -205,7 +212,7 @@ METRICS: dict[str, Metric] = {
         contest=True,
     ),
     "gam": Metric(
-        late("gam_runs:alone"),
+        refuse_single_run,
         "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
         best=math.inf,
         direction="higher",

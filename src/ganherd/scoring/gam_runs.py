@@ -15,7 +15,6 @@ import numpy as np
 
 from ganherd.data import dataset
 from ganherd.features.extract import best_device
-from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.gam import gam, gam_table
 from ganherd.mixture import mixture as mixtures
 from ganherd.runs.folder import RunFolder
@@ -181,13 +180,6 @@ def contest(
     words = "the discriminators of the other runs" if other_runs else "the discriminators that a generator did not meet"
     mode = NORMED if any(judge.normed for judge in judges) else MODE
     return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, mode, tuple(notes))
-
-
-def alone(material: ScoringContext) -> dict[str, Any]:
-    """What there is to say of one mixture: nothing."""
-    raise MetricSkipped(
-        "it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`"
-    )
 
 
 def _kin(runs: Sequence[str | Path], names: Sequence[str]) -> dict[str, frozenset[str]]:
