@@ -80,7 +80,7 @@ def test_every_tensor_and_event_is_the_same_after_sigkill(herd: str, data: Path,
 
 
 def test_looks_that_no_recipe_fixes_are_the_same_after_sigkill(data: Path, killed: Path, tmp_path: Path) -> None:
-    every = RunFolder(killed / "auto").info["watch"]["every"]
+    every = RunFolder(killed / "auto").info.watch.every
     assert little.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again
     little.resume(killed / "auto")
     little.train(tmp_path / "straight", recipe(data, "independent", **AUTO))

@@ -17,7 +17,7 @@ import torch
 import little
 from comm.launch import mpiexec, torchrun
 from ganherd.comm.liveness import heartbeat
-from ganherd.runs import checkpoint, run_status
+from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.records import CLOCK_FIELDS, PROCESS_EVENTS, PROCESS_FIELDS
 from ganherd.training.setup.assemble import assemble
@@ -154,7 +154,7 @@ def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.
     mixtures = [little.tensors(path / "mixture") for path in (run, other)]
     for name, value in mixtures[1].items():
         assert torch.allclose(mixtures[0][name].double(), value.double(), 1e-9, 1e-9), name
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
 
 
 # -- ranks do not matter ------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_run_stopped_on_two_ranks_goes_on_on_three_and_on_one(
     )
     assert code == 0, said
     for strategy in STRATEGIES:
-        assert RunFolder(tmp_path / strategy).info["state"] == "interrupted"
+        assert RunFolder(tmp_path / strategy).info.state == "interrupted"
         assert 7 <= little.steps(tmp_path / strategy)[-1] < 14
     others = [strategy for strategy in STRATEGIES if strategy != "independent"]
     code, said = launch("forked", 3, [["resume", [], str(tmp_path / strategy)] for strategy in others])
@@ -216,7 +216,8 @@ def test_a_run_stopped_on_two_ranks_goes_on_on_three_and_on_one(
     little.resume(tmp_path / "independent")
     for strategy, other in alone.items():
         assert_same_herd(tmp_path / strategy, other)
-        written = [len(own) for own in (RunFolder(tmp_path / strategy).info["ranks"] or {}).get("members", [])]
+        ranks = RunFolder(tmp_path / strategy).info.ranks
+        written = [len(own) for own in (ranks.members if ranks else None) or []]
         expected = {"independent": [], "gap": [2, 2, 2], "cellular": [2, 2, 2], "rewired": [2, 2, 2]}
         assert written == expected.get(strategy, [2, 2, 1])
 
@@ -231,10 +232,10 @@ def test_faster_ranks_get_more_members_and_the_herd_is_the_same(
     assert code == 0, said
     for strategy in strategies:
         assert_same_herd(tmp_path / strategy, alone[strategy])
-        written = RunFolder(tmp_path / strategy).info["ranks"]
-        assert [len(own) for own in written["members"]] == [4, 1, 1] and written["weights"] == [3.0, 1.1, 1.2]
-    written = RunFolder(tmp_path / "even").info["ranks"]
-    assert [len(own) for own in written["members"]] == [2, 2, 2] and "weights" not in written
+        written = RunFolder(tmp_path / strategy).info.ranks
+        assert [len(own) for own in written.members] == [4, 1, 1] and written.weights == [3.0, 1.1, 1.2]
+    written = RunFolder(tmp_path / "even").info.ranks
+    assert [len(own) for own in written.members] == [2, 2, 2] and written.weights is None
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------
@@ -250,14 +251,14 @@ def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_pat
     )
     little.underway(process, run)
     seen = run_status.describe(run)
-    assert [rank["members"] for rank in seen["ranks"]] == [[0, 1, 2], [3, 4, 5]] and seen["state"] == "running"
-    assert "rank 1 on " in run_status.text(seen)
+    assert [rank.members for rank in seen.ranks] == [[0, 1, 2], [3, 4, 5]] and seen.state == "running"
+    assert "rank 1 on " in status_text.text(seen)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75, said
     assert said.count(f"resume it with: ganherd train --resume {run} --ranks 2\n") == 1, said
     step = little.steps(run)[-1]
-    assert RunFolder(run).info["state"] == "interrupted" and f"stopped by SIGTERM at step {step}." in said
+    assert RunFolder(run).info.state == "interrupted" and f"stopped by SIGTERM at step {step}." in said
     done = subprocess.run(
         [*command, "--resume", str(run), "--budget", f"{step + 3}steps", "--json"],
         env=little.environment(),
@@ -286,7 +287,7 @@ def test_a_stop_that_a_spare_is_asked_for_stops_all(data: Path, tmp_path: Path) 
     os.kill(json.loads(beat.read_text())["pid"], signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75 and said.count("stopped by SIGTERM at step") == 1, said
-    assert not (run / "ranks" / "stop").exists() and RunFolder(run).info["state"] == "interrupted"
+    assert not (run / "ranks" / "stop").exists() and RunFolder(run).info.state == "interrupted"
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -303,7 +304,7 @@ def test_where_a_rank_that_a_command_started_is_killed_one_sentence_says_how_to_
     assert f"ganherd: rank {victim} was ended by SIGKILL" in said, said
     assert said.count("go on with: ") == 1, said
     assert "The job ends; go on with: ganherd train --resume run --ranks 3\n" in said, said
-    assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
+    assert RunFolder(tmp_path / "run").info.state == "interrupted"
 
 
 @pytest.mark.mpi
@@ -337,7 +338,7 @@ def test_torchrun_passes_a_stop_on_and_the_run_can_be_gone_on_with(
     step = little.steps(run)[-1]
     assert process.returncode == 1 and said.count(f"ganherd: stopped by {number.name} at step {step}.") == 1, said
     little.resume(run, f"{step + 3}steps")
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
 
 
 @pytest.mark.long
@@ -359,7 +360,7 @@ def test_torchrun_starts_ranks_again_when_one_is_killed_and_they_go_on(data: Pat
     (again,) = [line for line in events if line["event"] == "restart"]
     assert (again["launcher"], again["number"], again["source"]) == ("torchrun", 1, "checkpoint")
     assert 0 <= again["repeated"] <= 400 and "torchrun has started all ranks again (restart 1)" in said, said
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------------------
@@ -386,7 +387,7 @@ def test_two_jobs_on_one_run_are_refused_in_a_sentence(alone: dict[str, Path]) -
     with RunFolder(alone["gap"]).lock():
         code, said = launch("forked", 2, [["resume", [], str(alone["gap"])]])
     assert code != 0 and said.count("ganherd: ") == 1 and "another process is training in" in said, said
-    assert RunFolder(alone["gap"]).info["state"] == "finished"
+    assert RunFolder(alone["gap"]).info.state == "finished"
 
 
 def test_a_communicator_that_is_not_there_is_named(

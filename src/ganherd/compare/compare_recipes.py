@@ -184,7 +184,7 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, qu
 
     run = state.run(basis, name)
     _refuse_strangers(run, recipe)
-    if run.info_path.is_file() and run.info.get("state") == "finished":
+    if run.info_path.is_file() and run.info.state == "finished":
         return
     began = time.monotonic()
     try:
@@ -267,13 +267,13 @@ def _key(run: RunFolder) -> str:
 
 
 def _made(run: RunFolder, entry: Entry) -> TrainedSteps:
-    before = int(run.first.info["step"]) if entry.first else 0
-    return TrainedSteps(int(run.info["step"]), before)
+    before = run.first.info.step or 0 if entry.first else 0
+    return TrainedSteps(run.info.step or 0, before)
 
 
 def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:
     info, basis, name = run.info, run.path.parent.name, run.path.name
-    before = float(run.first.info["seconds"]) if entry.first else 0.0
+    before = run.first.info.seconds or 0.0 if entry.first else 0.0
     wall = state.facts["wall"][basis]
     return {
         "run": _key(run),
@@ -283,8 +283,8 @@ def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:
         "discriminator_parameters": entry.discriminator,
         **vars(_made(run, entry)),
         "images": entry.seen(_made(run, entry)),
-        "device": info["engine"]["device"],
-        "device_seconds": before + float(info["seconds"]),
+        "device": info.engine.device if info.engine else "unknown",
+        "device_seconds": before + (info.seconds or 0.0),
         "wall_seconds": wall.get(name) and wall[name] + wall.get(run.first.path.name, 0.0),
     }
 

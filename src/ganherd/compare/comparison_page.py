@@ -11,7 +11,8 @@ from ganherd.metrics.registry import METRICS
 from ganherd.report.document import document
 from ganherd.report.html import SafeHtml, figure, image, join, table, tag
 from ganherd.runs.folder import write_aside
-from ganherd.scoring.score_table import shared, shown, value
+from ganherd.scoring.result import format_value, measured, skipped
+from ganherd.scoring.score_table import shared
 from ganherd.util import files
 from ganherd.viz import pictures
 
@@ -65,9 +66,7 @@ def draw(facts: Mapping[str, Any], others_in: str = "") -> Figure:
 
 def panels(bases: Mapping[str, Any]) -> list[str]:
     """The metrics that were asked for, the usual ones first; the first few are drawn."""
-    found = {
-        m for found in bases.values() for row in found["entries"].values() for m in row["scores"] if m != "skipped"
-    }
+    found = {m for found in bases.values() for row in found["entries"].values() for m in measured(row["scores"])}
     return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found]
 
 
@@ -77,21 +76,21 @@ def _panel(axes: Axes, metric: str, facts: Mapping[str, Any]) -> None:
     for place, found in enumerate(bases.values()):
         rows = found["entries"]
         for i, row in enumerate(rows.values()):
-            entry = row["scores"].get(metric)
-            if entry is None or not isinstance(entry.get("value"), (int, float)):
+            score = measured(row["scores"]).get(metric)
+            if score is None or score.value is None:
                 continue
             x = place + (i - (len(rows) - 1) / 2) * 0.6 / len(rows)
-            seeds = [v for v in entry.get("per_seed", ()) if isinstance(v, (int, float))]
+            seeds = [v for v in score.entry.get("per_seed", ()) if isinstance(v, (int, float))]
             axes.plot([x] * len(seeds), seeds, ".", color=_colour(i), alpha=0.4, ms=5)
-            ends = entry.get("interval")
-            reach = [[entry["value"] - ends["low"]], [ends["high"] - entry["value"]]] if ends else None
-            axes.errorbar([x], [entry["value"]], reach, fmt="o", color=_colour(i), ms=6, lw=1.4, capsize=3)
+            ends = score.interval
+            reach = [[score.value - ends["low"]], [ends["high"] - score.value]] if ends else None
+            axes.errorbar([x], [score.value], reach, fmt="o", color=_colour(i), ms=6, lw=1.4, capsize=3)
     axes.set_xticks(
         range(len(bases)),
         [in_budget if basis == "budget" else f"equal {comparison_text.rows(facts)}" for basis in bases],
     )
     axes.set_xlim(-0.6, len(bases) - 0.4)
-    if value(metric, 1.0).endswith("%"):
+    if format_value(metric, 1.0).endswith("%"):
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g} %")
 
 
@@ -123,13 +122,14 @@ def _legend(facts: Mapping[str, Any]) -> str:
 def _basis(facts: Mapping[str, Any], basis: str) -> SafeHtml:
     found = facts["bases"][basis]
     entries: Mapping[str, Any] = found["entries"]
-    metrics = list(dict.fromkeys(m for row in entries.values() for m in row["scores"] if m != "skipped"))
+    scores = [measured(row["scores"]) for row in entries.values()]
     rows = []
-    for m in metrics:
-        each = [row["scores"].get(m) for row in entries.values()]
-        known = [one for one in each if one is not None]
-        rows.append([m.replace("_", " "), *(_cell(m, one) for one in each), *(shared(known, key) for key in BESIDE)])
-    left_out = {why for row in entries.values() for why in _left_out(row["scores"])}
+    for metric in dict.fromkeys(metric for own in scores for metric in own):
+        each = [own.get(metric) for own in scores]
+        known = [score for score in each if score is not None]
+        cells = ("–" if score is None else score.with_span for score in each)
+        rows.append([known[0].title, *cells, *(shared(known, key) for key in BESIDE)])
+    left_out = {sentence.rstrip(".") for row in entries.values() for sentence in skipped(row["scores"])}
     return tag(
         "section",
         tag("h2", comparison_text.heading(facts, basis)),
@@ -144,18 +144,6 @@ def _basis(facts: Mapping[str, Any], basis: str) -> SafeHtml:
 
 def _table(content: tuple[Sequence[str], Sequence[Sequence[str]]], right: Sequence[int]) -> SafeHtml:
     return table(content[0], content[1], right=right)
-
-
-def _cell(metric: str, entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
-        return "–"
-    ends = entry.get("interval")
-    span = f" ({' to '.join(shown(metric, {'value': ends[end]}) for end in ('low', 'high'))})" if ends else ""
-    return shown(metric, entry) + span
-
-
-def _left_out(scores: Mapping[str, Any]) -> list[str]:
-    return [f"{name.replace('_', ' ')} is left out: {why}" for name, why in scores.get("skipped", {}).items()]
 
 
 def _samples(facts: Mapping[str, Any], folder: Path) -> SafeHtml:

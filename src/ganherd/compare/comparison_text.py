@@ -8,7 +8,8 @@ from typing import Any
 from ganherd.compare.differences import better
 from ganherd.recipe.schema import parse_budget
 from ganherd.report.html import duration
-from ganherd.scoring.score_table import side_by_side, value
+from ganherd.scoring.result import format_value
+from ganherd.scoring.score_table import side_by_side
 
 UNEQUAL = 0.05  # device-seconds that differ by more than this part are said to
 
@@ -71,9 +72,9 @@ def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "–"
     ends = entry.get("interval")
-    span = f" ({value(metric, ends['low'])} to {value(metric, ends['high'])})" if ends else ""
+    span = f" ({format_value(metric, ends['low'])} to {format_value(metric, ends['high'])})" if ends else ""
     sign = "+" if entry["value"] > 0 else ""
-    return f"{sign}{value(metric, entry['value'])}{span} {entry['verdict']}"
+    return f"{sign}{format_value(metric, entry['value'])}{span} {entry['verdict']}"
 
 
 def notes(facts: Mapping[str, Any], basis: str) -> list[str]:

@@ -14,6 +14,7 @@ from ganherd.data.keyed import shuffle
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
 from ganherd.runs.folder import RunFolder, mixture_of, write_aside
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import TimeLeft
 
@@ -141,7 +142,7 @@ def _row(real: int, is_all: bool, alone: list[float], beside: list[float], seeds
     }
 
 
-def _over(values: list[float], seeds: list[int], least: float = 0.0) -> dict[str, Any] | None:
+def _over(values: list[float], seeds: list[int], least: float = 0.0) -> ScoreEntry | None:
     """Mean and interval over the seeds."""
     return together([{"value": value} for value in values], seeds, (least, 1.0)) if values else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ganherd.features.extract import ExtractedFeatures, best_device, extract, pr
 from ganherd.features.material import DrawnSamples
 from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.time_left import Progress
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class RealFeatures:
         return "|".join(str(part) for part in parts)
 
     @property
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, object]:
         """What stands beside them in the cache."""
         network = self.network
         facts = {"data": self.dataset.name, "network": network.name, "resizing": network.resizing}
@@ -127,9 +128,9 @@ class RealFeatures:
         features, logits = extract(self.network, drawn.x, self.progress, what, name_row)
         return ExtractedFeatures(features, logits, drawn.y, drawn.member)
 
-    def beside(self, features: ExtractedFeatures) -> dict[str, Any]:
+    def beside(self, features: ExtractedFeatures) -> ScoreEntry:
         """What stands beside every number that this reference gives."""
-        facts = {
+        facts: ScoreEntry = {
             "samples": len(features),
             "network": self.network.name,
             "resizing": self.network.resizing,
@@ -138,5 +139,6 @@ class RealFeatures:
             "real": f"{self.dataset.name}, training part" if len(self.dataset.x_test) else self.dataset.name,
             "real_samples": len(self.rows),
         }
-        accuracy = self.network.held_out_accuracy
-        return facts if accuracy is None else {**facts, "held_out_accuracy": accuracy}
+        if (accuracy := self.network.held_out_accuracy) is not None:
+            facts["held_out_accuracy"] = accuracy
+        return facts

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 
 FEW = 50  # a spread of fewer samples than this gets a warning
 ENOUGH = 10  # … and of fewer than this no interval: two rows cannot say how far off their spread is
@@ -71,12 +71,12 @@ def _classes(
     return [(name, y == k, data_y == k) for k, name in enumerate(labels) if (y == k).any()]
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     samples, dataset = (material.asked if material.has_labels else material.free), material.dataset
     per_class = diversity(samples.x, samples.y, dataset.x, dataset.y, dataset.labels)
     known = {name: v for name, v in per_class.items() if v is not None}
     # the worst class is the score: a mean would hide one member that collapsed
-    out: dict[str, Any] = {
+    out: ScoreEntry = {
         "value": min(known.values()) if known else None,
         "mean": float(np.mean(list(known.values()))) if known else None,
         "per_class": per_class,
@@ -96,7 +96,7 @@ def measure(material: ScoringContext) -> dict[str, Any]:
     return out | _in_groups(material)
 
 
-def _in_groups(material: ScoringContext) -> dict[str, Any]:
+def _in_groups(material: ScoringContext) -> ScoreEntry:
     """Of every member or neighbourhood against the classes it stands for; those of the classes are there already."""
     if material.per is None:
         return {}

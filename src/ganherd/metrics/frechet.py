@@ -6,7 +6,6 @@ d² = |μ − μ'|² + tr Σ + tr Σ' − 2 tr (Σ^½ Σ' Σ^½)^½, in float64,
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.features.moments import Moments, moments
 from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import few
 from ganherd.util.time_left import Progress, timed
 
@@ -87,17 +87,17 @@ def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> l
     return found
 
 
-def interval(value: float, error: float | None) -> dict[str, Any]:
+def interval(value: float, error: float | None) -> ScoreEntry:
     if error is None or not math.isfinite(value) or not math.isfinite(error):
         return {}
     return {"interval": intervals.around(value, error, "infinitesimal bootstrap")}
 
 
-def measure_fid(material: ScoringContext) -> dict[str, Any]:
+def measure_fid(material: ScoringContext) -> ScoreEntry:
     fake, reference = material.features, material.reference
     real = reference.real
     [(value, error)] = of_groups([FeatureGroup("all", fake, real)])
-    out = {"value": value, **reference.beside(fake), **interval(value, error)}
+    out: ScoreEntry = {"value": value, **reference.beside(fake), **interval(value, error)}
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, [d for d, _ in of_groups(groups, material.progress)])
@@ -106,10 +106,10 @@ def measure_fid(material: ScoringContext) -> dict[str, Any]:
     return out
 
 
-def measure_ifid(material: ScoringContext) -> dict[str, Any]:
+def measure_ifid(material: ScoringContext) -> ScoreEntry:
     fake, reference = material.features, material.reference
     groups = by_class(material, fake)
-    out: dict[str, Any] = {"value": None, **reference.beside(fake)}
+    out: ScoreEntry = {"value": None, **reference.beside(fake)}
     if short := _without_covariance(groups):
         return {**out, "warning": f"no value: {short}"}
     each = of_groups(groups, material.progress)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ganherd.features.material import DrawnSamples, ScoredNeighbourhood, ScoringContext
+from ganherd.runs.score_entry import GroupCounts, Groups, ScoreEntry
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _classes(labels: list[int]) -> tuple[int, ...]:
     return () if min(labels) < 0 else tuple(sorted(set(labels)))
 
 
-def asked_by_class(material: ScoringContext) -> dict[str, Any]:
+def asked_by_class(material: ScoringContext) -> ScoreEntry:
     """How many samples each class was asked for; what a score by class says beside its values."""
     y, labels = material.asked.y, material.dataset.labels
     counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
@@ -149,12 +150,14 @@ def wanted_groups(material: ScoringContext) -> list[FeatureGroup]:
     return [group for group in groups if min(len(group.fake), len(group.real)) >= 2]
 
 
-def entries(per: str, groups: list[FeatureGroup], values: list[float]) -> dict[str, Any]:
-    """Values by name, how many samples each had, and the fewest of them."""
+def entries(per: str, groups: list[FeatureGroup], values: list[float]) -> ScoreEntry:
+    """Return the values of groups of features as a score keeps them."""
     return in_groups(
         per, {g.name: v for g, v in zip(groups, values, strict=True)}, {g.name: len(g.fake) for g in groups}
     )
 
 
-def in_groups(per: str, values: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
-    return {f"per_{per}": values, f"per_{per}_samples": counts, "fewest": min(counts.values(), default=0)}
+def in_groups(per: str, values: Groups, counts: GroupCounts) -> ScoreEntry:
+    """Return values by name under `per_class`, `per_member` or `per_neighbourhood`, with how many samples each had."""
+    fewest = min(counts.values(), default=0)
+    return cast(ScoreEntry, {f"per_{per}": values, f"per_{per}_samples": counts, "fewest": fewest})

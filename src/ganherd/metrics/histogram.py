@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ganherd.features.material import DrawnSamples, ScoringContext
 from ganherd.metrics.groups import in_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 
 ROUGH = 0.1  # a distance that chance alone would show: from here on there are too few samples to tell much
 
@@ -38,13 +38,13 @@ def expected_by_chance(p: np.ndarray, samples: int) -> float:
     return min(1.0, float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2))
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     labels, judge = material.dataset.labels, _judge(material)
     samples = material.free
     seen = class_histogram(judge.predict(samples), len(labels))
     wanted, reference = material.class_weights
     value, by_chance = total_variation(seen, wanted), expected_by_chance(wanted, len(samples.x))
-    out: dict[str, Any] = {
+    out: ScoreEntry = {
         "value": value,
         "interval": intervals.variation(value, seen, len(samples.x), material.seed),
         "by_chance": by_chance,
@@ -89,7 +89,7 @@ def _judge(material: ScoringContext) -> ClassJudge:
     return ClassJudge(lambda drawn: own.predict(drawn.x), own.name, own.resizing, own.held_out_accuracy)
 
 
-def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) -> dict[str, Any]:
+def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) -> ScoreEntry:
     """The distance of every member or neighbourhood from p(y) among the classes that it stands for."""
     if material.per in (None, "class"):
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ganherd.features import cache
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import entries, in_groups, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 
 if TYPE_CHECKING:
     from ganherd.features.classifier import Classifier
@@ -42,15 +43,19 @@ def _one(logs: Tensor) -> Tensor:
     return (logs.exp() * (logs - marginal)).nan_to_num(0.0).sum(1).mean().exp()
 
 
-def measure_classifier(material: ScoringContext) -> dict[str, Any]:
+def measure_classifier(material: ScoringContext) -> ScoreEntry:
     """By the network of the other scores if it tells classes apart, else by the classifier of the data."""
     if _tells_classes(material):
         fake = material.features
         if fake.logits is not None:
             return _measure(material, fake.logits, material.reference.beside(fake))
     judge, x = material.classifier, material.free.x
-    beside = {"samples": len(x), "network": judge.name, "resizing": judge.resizing}
-    beside["held_out_accuracy"] = judge.held_out_accuracy
+    beside: ScoreEntry = {
+        "samples": len(x),
+        "network": judge.name,
+        "resizing": judge.resizing,
+        "held_out_accuracy": judge.held_out_accuracy,
+    }
     return _measure(material, torch.from_numpy(judge.logits(x)), beside, judge)
 
 
@@ -62,7 +67,7 @@ def _tells_classes(material: ScoringContext) -> bool:
         return False
 
 
-def measure_inception(material: ScoringContext) -> dict[str, Any]:
+def measure_inception(material: ScoringContext) -> ScoreEntry:
     reference = material.reference
     if not reference.network.as_inception:
         raise MetricSkipped(
@@ -78,15 +83,15 @@ def measure_inception(material: ScoringContext) -> dict[str, Any]:
 
 
 def _measure(
-    material: ScoringContext, logits: Tensor, beside: dict[str, Any], judge: Classifier | None = None
-) -> dict[str, Any]:
+    material: ScoringContext, logits: Tensor, beside: ScoreEntry, judge: Classifier | None = None
+) -> ScoreEntry:
     """From the logits of the free samples; `judge`: whose they are, where they are not the network's."""
     n = len(logits)
     splits = SPLITS if n >= 2 * SPLITS else 1
     order = torch.from_numpy(shuffle(n, "inception score", material.seed)).to(logits.device)
     value, std = inception_score(logits[order], splits)
-    beside = {key: fact for key, fact in beside.items() if key != "real_samples"}  # nothing is compared with them
-    out = {"value": value, **beside, "splits": splits, "classes": logits.shape[1]}
+    out: ScoreEntry = {"value": value, **beside, "splits": splits, "classes": logits.shape[1]}
+    out.pop("real_samples", None)  # nothing is compared with them
     if splits > 1:
         how = f"{splits} splits of {n // splits:,}"
         out |= {"std": std, "interval": intervals.around(value, std / math.sqrt(splits), how, splits - 1)}
@@ -97,14 +102,14 @@ def _measure(
     return out
 
 
-def _groups(material: ScoringContext) -> dict[str, Any]:
+def _groups(material: ScoringContext) -> ScoreEntry:
     """Of every class, member or neighbourhood, by the network's logits."""
     groups = [group for group in wanted_groups(material) if group.fake.logits is not None]
     values = [inception_score(group.fake.logits, 1)[0] for group in groups if group.fake.logits is not None]
     return entries(str(material.per), groups, values)
 
 
-def _judged_groups(material: ScoringContext, judge: Classifier) -> dict[str, Any]:
+def _judged_groups(material: ScoringContext, judge: Classifier) -> ScoreEntry:
     """The same by the classifier of the data."""
     if material.per == "class":
         drawn, names = material.free, material.dataset.labels

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.data import duplicates
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress, TimeLeft
 from ganherd.viz.pictures import FRAME, INK, draw_grid
@@ -159,10 +160,10 @@ def _auc_error(auc: float, n: int, m: int) -> float:
     return math.sqrt(max(spread, 0.0) / (n * m))
 
 
-def entry(found: Memorisation, network: str) -> dict[str, Any]:
+def entry(found: Memorisation, network: str) -> ScoreEntry:
     """What scores.json keeps."""
     reach = 1.96 * found.copies_error
-    out: dict[str, Any] = {
+    out: ScoreEntry = {
         "value": found.copies,
         "by_chance": BY_CHANCE,
         "error": found.copies_error,
@@ -183,7 +184,7 @@ def entry(found: Memorisation, network: str) -> dict[str, Any]:
     return out | ({"warning": found.warning} if found.warning else {})
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     """Memorisation of the free samples, in pixels (or coordinates), against the held-out split."""
     from ganherd.features.material import MetricSkipped
 
@@ -202,7 +203,7 @@ def measure(material: ScoringContext) -> dict[str, Any]:
     return out
 
 
-def _in_groups(material: ScoringContext, held_out: NearestRows) -> dict[str, Any]:
+def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
     """The same of every class, member or neighbourhood, where those are asked for."""
     from ganherd.metrics.groups import in_groups, wanted_rows
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ganherd.data.readers.toys import TOYS
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress, timed
 
@@ -186,7 +187,7 @@ def table(rows: Sequence[tuple[str, Coverage]]) -> str:
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def entry(found: Coverage, modes: Modes, seed: int = 0) -> dict[str, Any]:
+def entry(found: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
     """What scores.json keeps of a coverage."""
     return {
         "value": found.captured,
@@ -204,7 +205,7 @@ def entry(found: Coverage, modes: Modes, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     """The mixture's coverage and each member's, from as many points as the protocol has, however many are asked for."""
     from ganherd.features.material import MetricSkipped
 
@@ -233,7 +234,7 @@ def measure(material: ScoringContext) -> dict[str, Any]:
     }
 
 
-def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> dict[str, Any]:
+def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> ScoreEntry:
     """The coverage of every neighbourhood's own mixture, from as many points again."""
     from ganherd.metrics.groups import in_groups
 

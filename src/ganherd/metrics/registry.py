@@ -12,6 +12,7 @@ from typing import Any, Literal
 from ganherd.data.readers.stacked_mnist import STACKED
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 
 
@@ -19,7 +20,7 @@ from ganherd.util.errors import UserError
 class Metric:
     """A metric by what measures it, one line about it, and what it cannot do without."""
 
-    measure: Callable[[ScoringContext], dict[str, Any]]
+    measure: Callable[[ScoringContext], ScoreEntry]
     about: str
     best: float  # the value of a perfect mixture; inf: there is no highest
     direction: Literal["lower", "higher", "nearest"]  # what is better; nearest: to `best`, from either side
@@ -49,7 +50,7 @@ class Metric:
         return f"{self.best:g} is best" if self.direction == "nearest" else f"{self.direction} is better"
 
 
-def late(where: str) -> Callable[[ScoringContext], dict[str, Any]]:
+def late(where: str) -> Callable[[ScoringContext], ScoreEntry]:
     """`module:function` of this package, imported when it is called: reading the registry needs no torch.
 
     >>> late("frechet:measure_fid").__name__
@@ -57,15 +58,15 @@ def late(where: str) -> Callable[[ScoringContext], dict[str, Any]]:
     """
     module, _, name = where.partition(":")
 
-    def measure(material: ScoringContext) -> dict[str, Any]:
-        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.metrics.{module}"), name)(material)
+    def measure(material: ScoringContext) -> ScoreEntry:
+        found: ScoreEntry = getattr(importlib.import_module(f"ganherd.metrics.{module}"), name)(material)
         return found
 
     measure.__name__ = name
     return measure
 
 
-def refuse_single_run(material: ScoringContext) -> dict[str, Any]:
+def refuse_single_run(material: ScoringContext) -> ScoreEntry:
     """Skip a metric that compares runs with each other."""
     raise MetricSkipped(
         "it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`"

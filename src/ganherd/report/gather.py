@@ -11,6 +11,7 @@ import numpy as np
 
 from ganherd.herd.step.pace import paces
 from ganherd.runs import run_status
+from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
@@ -50,10 +51,10 @@ class RunStory:
     """What the page shows, with no trace of where it came from."""
 
     name: str
-    info: Mapping[str, Any]
+    info: RunInfo
     recipe: Mapping[str, Any]
-    metrics: list[dict[str, Any]]
-    events: list[dict[str, Any]]
+    metrics: list[MetricsRecord]
+    events: list[EventRecord]
     scores: Mapping[str, Any]
     members: list[MemberStory]
     labels: tuple[str, ...] = ()
@@ -83,10 +84,10 @@ def gather(
 ) -> RunStory:
     notes: list[str] = []
     recipe = _attempt(lambda: run.recipe.model_dump(mode="json"), notes, "the recipe") or {}
-    info = _attempt(lambda: run.info, notes, "run.json") or {}
+    info = _attempt(lambda: run.info, notes, "run.json") or RunInfo()
     metrics = _attempt(lambda: run.metrics(MOST_RECORDS), notes, "metrics.jsonl") or []
     events = _attempt(run.events, notes, "events.jsonl") or []
-    if info.get("state") == "interrupted":
+    if info.state == "interrupted":
         from ganherd.runs import checkpoint  # which imports torch
 
         saved = max(checkpoint.steps(run.checkpoints), default=0)
@@ -197,8 +198,8 @@ def _scores(folder: Path, notes: list[str]) -> dict[str, Any]:
 
 def _members(
     recipe: Mapping[str, Any],
-    metrics: list[dict[str, Any]],
-    events: list[dict[str, Any]],
+    metrics: list[MetricsRecord],
+    events: list[EventRecord],
     mixture: Mixture | None,
     labels: tuple[str, ...],
 ) -> list[MemberStory]:
@@ -212,8 +213,8 @@ def _members(
     breeds = (recipe.get("nets") or {}).get("breeds") or []
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
     speeds = paces(((recipe.get("strategy") or {}).get("gap") or {}).get("pace") or ())
-    step = int(metrics[-1].get("step", 0)) if metrics else 0
-    now = [(e.get("member"), words(run_status.alarm_of(e))) for e in run_status.ill(events)]
+    step = metrics[-1].step if metrics else 0
+    now = [(event.member, words(event.alarm)) for event in run_status.ill(events)]
     out = []
     for i in range(total):
         replica, number = divmod(i, each)
@@ -235,7 +236,7 @@ def _members(
                 steps=int(step * speeds[number]) if number < len(speeds) else None,
                 winner=best is not None and (best.member, best.replica) == (number, replica),
                 ill=tuple(what for member, what in now if member == i),
-                troubles=sum(e.get("member") == i and e.get("event") in TROUBLES for e in events),
+                troubles=sum(event.member == i and event.kind in TROUBLES for event in events),
             )
         )
     return out

@@ -2,64 +2,44 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from ganherd.report.gather import RunStory
 from ganherd.report.html import SafeHtml, figure, join, number, table, tag
 from ganherd.scoring import METRICS
-from ganherd.scoring.score_table import networks_told, remarks, shown, value
+from ganherd.scoring.result import measured, skipped
+from ganherd.scoring.score_table import network_notes
 from ganherd.viz import charts
 
 
 def scores(story: RunStory) -> SafeHtml:
     head = tag("h2", "Scores")
-    names = [
-        *(name for name in METRICS if name in story.scores),
-        *(name for name in story.scores if name not in METRICS),
-    ]
-    entries = {k: story.scores[k] for k in names if isinstance(story.scores[k], Mapping) and k != "skipped"}
-    if not entries:
+    found = measured(story.scores)
+    if not found:
         how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
         return tag("section", head, tag("p", f"Not scored yet: {how}.", cls="soft"))
     rows, warnings = [], []
-    for name, entry in entries.items():
-        metric = METRICS.get(name)
-        title = name.replace("_", " ")
-        what = [title, tag("span", metric.about if metric else "", cls="about")]
+    for name in [*(name for name in METRICS if name in found), *(name for name in found if name not in METRICS)]:
+        score = found[name]
+        about = score.metric.about if score.metric else ""
         rows.append(
             [
-                join(what),
-                tag("span", shown(name, entry), cls="value"),
-                "" if metric is None else _best(name, metric.best, entry),
-                number(entry.get("samples")),
-                tag("span", entry.get("network", "–"), cls="network"),
-                number(entry.get("seed")),
-                "; ".join(remarks(entry, name)),
+                join([score.title, tag("span", about, cls="about")]),
+                tag("span", str(score), cls="value"),
+                score.best,
+                number(score.entry.get("samples")),
+                tag("span", score.network, cls="network"),
+                number(score.entry.get("seed")),
+                "; ".join(score.remarks),
             ]
         )
-        if entry.get("warning"):
-            warnings.append(f"{title}: {entry['warning']}")
-    skipped = story.scores.get("skipped")
-    left_out = skipped.items() if isinstance(skipped, Mapping) else ()
-    warnings += [f"{name.replace('_', ' ')} is left out: {why}" for name, why in left_out]
+        if score.warning:
+            warnings.append(f"{score.title}: {score.warning}")
+    warnings += [sentence.rstrip(".") for sentence in skipped(story.scores)]
     titles = ("score", "value", "perfect", "samples", "network", "seed", "beside it")
-    fed = join(tag("p", line, cls="small") for line in networks_told(entries))
+    fed = join(tag("p", line, cls="small") for line in network_notes(story.scores))
     notes = join(tag("p", note, cls="note") for note in warnings)
     return tag("section", head, table(titles, rows, right=(1, 2, 3, 5), cls="scores"), fed, notes)
-
-
-def _best(name: str, best: float, entry: Mapping[str, object]) -> str:
-    """What a perfect mixture would have: all of them, where they are counted.
-
-    >>> _best("modes", math.inf, {"of": 15}), _best("ais", math.inf, {}), _best("fid", 0.0, {})
-    ('15', 'the higher', '0')
-    """
-    if "of" in entry:
-        return number(entry["of"])
-    if math.isinf(best):
-        return "the higher"
-    return value(name, best) if value(name, best).endswith("%") else f"{best:g}"
 
 
 def losses(story: RunStory) -> SafeHtml:

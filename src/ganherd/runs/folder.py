@@ -14,7 +14,8 @@ from typing import Any, TextIO
 
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
-from ganherd.runs import facts, json_lines
+from ganherd.runs import json_lines
+from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
 from ganherd.util.errors import UserError
 
@@ -97,34 +98,40 @@ class RunFolder:
         return recipe_file.load(self.recipe_path)
 
     @property
-    def info(self) -> dict[str, Any]:
+    def info(self) -> RunInfo:
+        """Read run.json."""
+        return self._read_info()[1]
+
+    def _read_info(self) -> tuple[dict[str, Any], RunInfo]:
+        """Return run.json as its file has it, and checked."""
         try:
-            info = files.read_json(self.info_path)
+            content = files.read_json(self.info_path)
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or error
             raise UserError(f"{self.info_path} cannot be read ({why}); is {self.path} a run folder?") from error
-        if not isinstance(info, dict):
+        if not isinstance(content, dict):
             raise UserError(f"{self.info_path} does not hold a JSON object; is {self.path} a run folder?")
         try:
-            facts.refuse_run(info)
+            return content, RunInfo.parse(content)
         except ValueError as error:
             raise UserError(
                 f"{self.info_path} is not what ganherd writes ({error}); it cannot be resumed exactly."
             ) from None
-        return info
 
     def write_info(self, **changes: Any) -> None:
-        info = (self.info if self.info_path.exists() else {}) | changes
-        write_aside(self.info_path, json.dumps(info, indent=1) + "\n")
+        """Change keys of run.json; all others stay as they are."""
+        before = self._read_info()[0] if self.info_path.exists() else {}
+        write_aside(self.info_path, json.dumps(before | changes, indent=1) + "\n")
 
-    def metrics(self, most: int | None = None) -> list[dict[str, Any]]:
+    def metrics(self, most: int | None = None) -> list[MetricsRecord]:
         """Return the records; with `most`, some that are spread evenly (see `read_some`)."""
         if most is not None:
-            return json_lines.read_some(self.metrics_path, most)
-        return list(json_lines.read_all(self.metrics_path))
+            return json_lines.read_some(self.metrics_path, MetricsRecord, most)
+        return list(json_lines.read_all(self.metrics_path, MetricsRecord))
 
-    def events(self) -> list[dict[str, Any]]:
-        return list(json_lines.read_all(self.events_path))
+    def events(self) -> list[EventRecord]:
+        """Return all events."""
+        return list(json_lines.read_all(self.events_path, EventRecord))
 
     def has_written(self, ends: Mapping[str, int]) -> bool:
         """Whether metrics and events have as many bytes as was said of them."""

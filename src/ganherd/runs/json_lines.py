@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from ganherd.runs.models import JsonLine
 from ganherd.util import files
 from ganherd.util.errors import UserError
 
@@ -17,16 +18,16 @@ MOST_LINE = 64 << 20  # bytes of a line; that of a hundred thousand members is s
 _BLOCK = 1 << 16  # bytes read at once from the end of a file
 _ANY = 1 << 62  # bytes of a file that is never in memory as a whole
 
-Line = dict[str, Any]
+Line = TypeVar("Line", bound=JsonLine)
 
 
-def read_all(path: Path) -> Iterator[Line]:
+def read_all(path: Path, kind: type[Line]) -> Iterator[Line]:
     """Yield every line; a last line that is still being written is left out."""
     for line in _raw(path):
-        yield _parsed(path, line)
+        yield _parsed(path, line, kind)
 
 
-def read_some(path: Path, most: int) -> list[Line]:
+def read_some(path: Path, kind: type[Line], most: int) -> list[Line]:
     """Return at most 2 × `most` lines, spread evenly, the first and the last among them; all if the file has fewer."""
     chosen: list[bytes] = []
     every, last, last_number = 1, b"", -1
@@ -38,10 +39,10 @@ def read_some(path: Path, most: int) -> list[Line]:
                 chosen, every = chosen[::2], 2 * every
     if last_number >= 0 and last_number % every:
         chosen.append(last)
-    return [_parsed(path, line) for line in chosen]
+    return [_parsed(path, line, kind) for line in chosen]
 
 
-def read_last(path: Path, count: int) -> list[Line]:
+def read_last(path: Path, kind: type[Line], count: int) -> list[Line]:
     """Return the last `count` lines, of which only as much of the file is read as they take."""
     if not path.exists():
         return []
@@ -56,7 +57,7 @@ def read_last(path: Path, count: int) -> list[Line]:
             handle.seek(end)
             text = handle.read(size) + text
     whole = text.split(b"\n")[:-1]  # what follows the last line end is still being written
-    return [_parsed(path, line) for line in (whole if end == 0 else whole[1:])[-count:]]
+    return [_parsed(path, line, kind) for line in (whole if end == 0 else whole[1:])[-count:]]
 
 
 def _raw(path: Path) -> Iterator[bytes]:
@@ -80,19 +81,16 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _parsed(path: Path, line: bytes) -> Line:
+def _parsed(path: Path, line: bytes, kind: type[Line]) -> Line:
     shown = line[:60].decode("utf-8", "replace").rstrip("\n")
     try:
-        found = json.loads(line.decode("utf-8", "replace"))
+        content = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} holds a line that is not JSON: {shown!r}.") from error
-    if not isinstance(found, dict) or not _is_step(found.get("step")):
-        raise UserError(f"{path} holds a line that ganherd did not write: {shown!r}.")
-    return found
-
-
-def _is_step(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 53
+    try:
+        return kind.parse(content)
+    except ValueError as error:
+        raise UserError(f"{path} holds a line that ganherd did not write: {shown!r}.") from error
 
 
 def _too_long(path: Path) -> UserError:

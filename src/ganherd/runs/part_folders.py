@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError
 
 _NAME = re.compile(r"(\d{3,})-(\d{3,})")
 
@@ -31,8 +32,10 @@ def unfinished(whole: RunFolder) -> list[str]:
         if part.start > at:
             left.append(f"{at}-{part.start - 1} not begun")
         own = RunFolder(part_path(whole, part))
-        if not own.info_path.exists() or own.info.get("state") != "finished":  # without it: killed as it began
+        if not own.info_path.exists() or own.info.state != "finished":  # without it: killed as it began
             left.append(f"{part.start}-{part.stop - 1} not finished")
         at = part.stop
-    size = int(whole.info["members"])
-    return left + ([f"{at}-{size - 1} not begun"] if at < size else [])
+    members = whole.info.members
+    if members is None:
+        raise UserError(f"{whole.info_path} does not say how many members the run has.")
+    return left + ([f"{at}-{members - 1} not begun"] if at < members else [])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.runs import json_lines
+from ganherd.runs.models import MetricsRecord
 
 ROUTINES = ("gather", "evaluate", "update", "train", "mutate", "replace", "mixture")
 
@@ -23,12 +24,12 @@ TOTAL = "total"
 
 def of_run(path: Path) -> dict[str, float]:
     """Return what `total` returns for a file of records; of runs without running sums every record is read."""
-    last = json_lines.read_last(path, 1)
-    own = last[0].get("profile") if last else None
-    return total(json_lines.read_all(path) if isinstance(own, Mapping) and TOTAL not in own else last)
+    last = json_lines.read_last(path, MetricsRecord, 1)
+    own = last[0].profile if last else None
+    return total(json_lines.read_all(path, MetricsRecord) if own is not None and TOTAL not in own else last)
 
 
-def with_total(line: dict[str, Any], before: Mapping[str, float]) -> dict[str, Any]:
+def with_total(line: Mapping[str, Any], before: Mapping[str, float]) -> Mapping[str, Any]:
     """Return a record with the sums up to it.
 
     >>> with_total({"step": 2, "profile": {"update": 1.0}}, {"update": 2.0})["profile"]["total"]["update"]

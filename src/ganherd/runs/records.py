@@ -6,6 +6,7 @@ import json
 import math
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,11 @@ class JsonLinesWriter:
             self._handle.seek(0, os.SEEK_END)
         self._sums = profile.of_run(path) if sums else None
 
-    def write(self, line: dict[str, Any]) -> None:
+    def write(self, line: Mapping[str, Any]) -> None:
         if self._sums is not None:
             line = profile.with_total(line, self._sums)
             self._sums = line.get("profile", {}).get(profile.TOTAL, self._sums)
-        rest = memoryview(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
+        rest = memoryview(json.dumps(plain(dict(line)), allow_nan=False).encode() + b"\n")
         with self._one:
             while rest:  # a disk that is nearly full takes a part
                 rest = rest[self._handle.write(rest) :]

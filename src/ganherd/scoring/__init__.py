@@ -9,7 +9,9 @@ from ganherd.features.material import Annealing, MetricSkipped, ScoredNeighbourh
 from ganherd.metrics.groups import of_grid, refuse_impossible
 from ganherd.metrics.registry import METRICS, Metric, known_metrics
 from ganherd.metrics.statistics.seeds import together
+from ganherd.runs.score_entry import ScoreEntry, Scores
 from ganherd.scoring.one_run import score_run
+from ganherd.scoring.result import SKIPPED, Score, measured
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.scoring.several_runs import ScoredRun, score_runs
 from ganherd.scoring.two_sets import score_sets
@@ -24,6 +26,7 @@ __all__ = [
     "METRICS",
     "Annealing",
     "Metric",
+    "Score",
     "ScoredNeighbourhood",
     "ScoredRun",
     "known_metrics",
@@ -50,7 +53,7 @@ def score(
     per: str | None = None,
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
-) -> dict[str, dict[str, Any]]:
+) -> Scores:
     """Every metric by name: {"value", "samples", "network", "seed", "replica", …}; `skipped`: what was not, and why.
 
     Without names: what `ganherd train` measures at its end. `reference` (real features and their network) is by
@@ -66,7 +69,7 @@ def score(
         mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing
     )
     refuse_impossible(per, material)
-    out: dict[str, dict[str, Any]] = {}
+    out: Scores = {}
     skipped: dict[str, str] = {}
     for name in names:
         if reason := _missing(METRICS[name], material):
@@ -77,11 +80,17 @@ def score(
         except MetricSkipped as why:
             skipped[name] = str(why).rstrip(".")
             continue
-        first = {key: found.pop(key) for key in ("value", "samples", "network")}
-        # what says nothing of resizing looks at the samples as they are
-        out[name] = {**first, "seed": seed, "replica": replica, "resizing": "none", **found}
+        first: ScoreEntry = {
+            "value": found.pop("value"),
+            "samples": found.pop("samples"),
+            "network": found.pop("network"),
+            "seed": seed,
+            "replica": replica,
+            "resizing": "none",  # unless the metric says otherwise
+        }
+        out[name] = first | found
     if skipped:
-        out["skipped"] = skipped
+        out[SKIPPED] = skipped
     return out
 
 
@@ -97,7 +106,7 @@ def score_seeds(
     per: str | None = None,
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
-) -> dict[str, dict[str, Any]]:
+) -> Scores:
     """The scores of every replica: with several, the value is their mean, and what each seed has stands beside it."""
     if reference is None:
         from ganherd.features.real_features import RealFeatures
@@ -112,13 +121,13 @@ def score_seeds(
         each.append(score(mixture, dataset, metrics, samples, seed, r, progress, **settings))
     if len(each) == 1:
         return each[0]
-    names = dict.fromkeys(name for one in each for name in one if name != "skipped")
-    out = {
+    names = dict.fromkeys(name for one in each for name in measured(one))
+    out: Scores = {
         name: together([one[name] for one in each if name in one], mixture.seeds, METRICS[name].bounds)
         for name in names
     }
-    skipped = {name: why for one in each for name, why in one.get("skipped", {}).items()}
-    return out | ({"skipped": skipped} if skipped else {})
+    skipped = {name: why for one in each for name, why in one.get(SKIPPED, {}).items()}
+    return out | ({SKIPPED: skipped} if skipped else {})
 
 
 def _on_best_device(mixture: Mixture) -> Mixture:

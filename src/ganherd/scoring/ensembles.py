@@ -15,9 +15,10 @@ from ganherd.features.extract import best_device
 from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.metrics.statistics.verdict import Verdict, verdict
 from ganherd.recipe.mixture_scores import asked_score, more_is_better
+from ganherd.runs.score_entry import ScoreInterval
 from ganherd.scoring.ensemble_scores import intervals_of, look_at, scores_of, value_of
 from ganherd.strategies.mixing import objectives, subset_search
-from ganherd.strategies.mixing.mixing import Score
+from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress, timed
@@ -45,7 +46,7 @@ class ChosenGenerators:
     # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
     before: Mapping[str, float]
     after: Mapping[str, float]
-    intervals: Mapping[str, Mapping[str, Any] | None]  # of `after` minus `before`
+    intervals: Mapping[str, ScoreInterval | None]  # of `after` minus `before`
     searched: tuple[float, float]  # what the search saw of both
     tried: int  # mixtures
 
@@ -204,7 +205,7 @@ def _of_replica(
 
 
 def _searched(
-    made: Mixture, replica: int, able: list[int], score: Score, search: Search, size: int, seed: int
+    made: Mixture, replica: int, able: list[int], score: MixtureScorer, search: Search, size: int, seed: int
 ) -> GeneratorSubset:
     if search == "greedy":
         return subset_search.greedy(score, len(able), size)

@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ganherd.features.material import Annealing, MetricSkipped
+from ganherd.runs.score_entry import Scores
+from ganherd.scoring.result import SKIPPED
 from ganherd.util import files, text
 from ganherd.util.time_left import Progress
 
@@ -29,7 +31,7 @@ def score_run(
     head: str | Path | None = None,
     per: str | None = None,
     annealing: Annealing = Annealing(),
-) -> dict[str, dict[str, Any]]:
+) -> Scores:
     """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
 
     Args:
@@ -64,18 +66,17 @@ def score_run(
     return found
 
 
-def keep(run: str | Path, found: dict[str, Any], names: Sequence[str] = ()) -> None:
+def keep(run: str | Path, found: Scores, names: Sequence[str] = ()) -> None:
     """Puts scores into the run's scores.json, in place of those of the same names, and leaves the others there."""
     from ganherd.runs.folder import RunFolder, write_aside
     from ganherd.runs.records import plain
 
     path = RunFolder.open(run).scores_path
     old = _read(path)
-    kept = {name: entry for name, entry in old.items() if name not in (*names, *found, "skipped")}
-    before: Any = old.get("skipped")
-    before = before if isinstance(before, dict) else {}
-    skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get("skipped", {})
-    out = {**kept, **{n: e for n, e in found.items() if n != "skipped"}} | ({"skipped": skipped} if skipped else {})
+    kept = {name: entry for name, entry in old.items() if name not in (*names, *found, SKIPPED)}
+    before = reasons if isinstance(reasons := old.get(SKIPPED), dict) else {}
+    skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get(SKIPPED, {})
+    out = {**kept, **{n: e for n, e in found.items() if n != SKIPPED}} | ({SKIPPED: skipped} if skipped else {})
     try:
         write_aside(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
     except OSError as error:  # a run on a read-only disk can be scored too
@@ -135,7 +136,7 @@ def reference_for(
     return reference
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Scores:
     try:
         found = files.read_json(path)["scores"]
     except (OSError, ValueError, KeyError, TypeError):

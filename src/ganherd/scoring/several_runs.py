@@ -7,23 +7,27 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ganherd.metrics.registry import METRICS, known_metrics
+from ganherd.runs.score_entry import Scores
 from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress
+
+if TYPE_CHECKING:
+    from ganherd.metrics.gam.gam_table import GamRow
 
 
 @dataclass(frozen=True)
 class ScoredRun:
     """The scores of each run (or of one set), by its path as it was given; print it for people."""
 
-    runs: Mapping[str, dict[str, dict[str, Any]]]
+    runs: Mapping[str, Scores]
     real: str = ""  # what a set was scored against, where that is not a run's own data
     contest: str = ""  # the table of GAM-II
-    contested: Sequence[dict[str, Any]] = ()  # its rows, by kind and run
+    contested: Sequence[GamRow] = ()  # its rows, by kind and run
     per: str | None = None  # whose scores stand beside: of each class or member
 
     def __str__(self) -> str:
@@ -71,7 +75,7 @@ def score_runs(
     others = None if names is None else [name for name in names if name not in contests]
     if len({str(run) for run in runs}) < len(runs):
         raise UserError("a run is named twice: compare runs that are different.")
-    found: dict[str, dict[str, dict[str, Any]]] = {str(run): {} for run in runs}
+    found: dict[str, Scores] = {str(run): {} for run in runs}
     for number, run in enumerate(runs):
         if progress and len(runs) > 1 and others != []:
             progress(f"{run} ({number + 1} of {len(runs)})")

@@ -12,6 +12,7 @@ import numpy as np
 
 from ganherd.data.keyed import shuffle
 from ganherd.features.material import DrawnSamples
+from ganherd.runs.score_entry import Scores
 from ganherd.util.errors import UserError
 from ganherd.util.time_left import Progress
 
@@ -71,7 +72,7 @@ def score_sets(
     network: str | None = None,
     head: str | Path | None = None,
     per: str | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> Scores:
     """Scores of `fake` against `real`; each a run, a folder, an .npz or known data (`cifar10`, `cifar10:test`)."""
     from ganherd.scoring import known_metrics, score_seeds
     from ganherd.scoring.one_run import default_samples, reference_for
@@ -96,8 +97,7 @@ def score_sets(
         if made.labels and tuple(made.labels) != tuple(data.labels):  # then its labels mean nothing to this data
             made = GivenSet(fake, made.sample(n, seed=seed).x, np.full(n, -1, np.int64), ())
     reference = reference_for(data, network, n, head, trust_code, progress)
-    found: dict[str, dict[str, Any]] = score_seeds(made, data, names, n, seed, progress, reference=reference, per=per)
-    return found
+    return score_seeds(made, data, names, n, seed, progress, reference=reference, per=per)
 
 
 def _mixture(source: str, trust_code: bool) -> Any:

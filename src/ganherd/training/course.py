@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from typing import Any
 
 from ganherd.comm.communicator import RankLost
 from ganherd.herd.engine.engines import Plan
@@ -11,6 +10,7 @@ from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training.budget import Budget
 from ganherd.training.conclude import Run, conclude, conclude_part
+from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery
@@ -35,7 +35,7 @@ def train_on(
     quiet: bool,
     meetings: dict[str, int],
     resumed: checkpoint.Checkpoint | None,
-    paced: dict[str, Any] | None = None,
+    paced: LookInterval | None = None,
     source: str = "start",
 ) -> Run:
     """`resumed`: where it goes on; none: with its first step. `source`: where the members' state is from."""
@@ -73,7 +73,7 @@ def train_on(
                 trainer.train(stop)
                 trained = True
                 progress.close()
-                is_part = "part" in folder.info
+                is_part = folder.info.part is not None
                 progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
                 stop.at_once()
                 done = conclude_part(trainer) if is_part else conclude(trainer, progress)

@@ -50,10 +50,10 @@ class Trainer:
         progress: Progress,
         resumed: checkpoint.Checkpoint | None = None,
         also_record: Callable[[dict[str, Any]], None] = lambda line: None,
-        paced: dict[str, Any] | None = None,
+        paced: look_interval.LookInterval | None = None,
         strategy: Strategy | None = None,
     ) -> None:
-        """`paced`: how often the members are looked at, as run.json has it."""
+        """`paced`: how often the members are looked at; None: as the recipe says."""
         self.assembly, self.herd, self.ranks, self.own = assembly, assembly.herd, assembly.ranks, list(assembly.own)
         self.folder, self.budget, self.progress = folder, budget, progress
         self.will_stop = False  # it was asked to, while ranks were apart
@@ -76,27 +76,28 @@ class Trainer:
         assembly.kept = self.rest.kept
         if awake := self.rest.awake:
             self.engine = response.engine_of(self, awake)
-        self.cadence = rank_sync.waiting_looks(look_interval.planned(assembly, paced), self.strategy.apart)
-        facts = resumed.facts if resumed else {}
+        self.cadence = rank_sync.waiting_looks(paced or look_interval.planned(assembly), self.strategy.apart)
+        meta = resumed.meta if resumed else None
         self.step = resumed.step if resumed else 0
         self.together = rank_sync.RankSync(assembly, self.strategy, self.step)
-        self.tally = Tally(assembly, self.rest, facts)
-        self.last_good: int | None = facts.get("last_good")  # the last checkpoint that was due: what is rolled back to
-        self.best: tuple[float, int] | None = tuple(facts["best"]) if facts.get("best") else None  # type: ignore[assignment]
-        self.repairs: list[int] = list(facts.get("repairs", [0] * self.ranks.size))  # [N]
-        self.seconds_before = float(facts.get("seconds", 0.0))
-        self.over: float | None = facts.get("over")  # the deadline that ended the run here
+        self.tally = Tally(assembly, self.rest, meta)
+        self.last_good = meta.last_good if meta else None  # the last checkpoint that was due: what is rolled back to
+        self.best = meta.best if meta else None  # score and step of the best checkpoint
+        self.repairs = list(meta.repairs) if meta else [0] * self.ranks.size  # [N]
+        self.seconds_before = meta.seconds if meta else 0.0
+        self.over = meta.over if meta else None  # the deadline that ended the run here
         paths = {"metrics": folder.metrics_path, "events": folder.events_path} if self.writes else {}
-        ends = facts.get("bytes", {})
+        ends = meta.bytes if meta else {}
         self.lines = {
             name: JsonLinesWriter(path, ends.get(name, None if resumed else 0), sums=name == "metrics")
             for name, path in paths.items()
         }
-        self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
+        # the step of the last checkpoint; None: there is none yet
+        self.saved = None if meta is None else self.step if meta.saved is None else meta.saved
         self.behind = AsyncCheckpointWriter.of(self.herd.device, self.ranks.is_alone)
         self.rescue: Recovery | None = None  # where a lost rank can be outlived
         self.mark: ArrivalMark | None = None  # … and members go back alone: the arrival at this step
-        self.arrived: bool = facts.get("arrived", False)  # what is due at this step is still to be done
+        self.arrived = meta is not None and meta.arrived  # what is due at this step is still to be done
         self.heart: Heartbeat | None = None  # where there are several
         self.began = time.monotonic()
 

@@ -18,6 +18,7 @@ from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Plan, place
 from ganherd.recipe.schema import EngineConfig, Recipe
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import RanksRecord
 from ganherd.training import finish
 from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery, announced
@@ -38,7 +39,7 @@ def ready(
     begins: bool,
     accept: Callable[[MemberData], None] = lambda made: None,
     part: range | None = None,
-    before: Any = None,
+    before: RanksRecord | None = None,
 ) -> tuple[Ranks, PreparedHerd | None]:
     """The rank and its herd; none for a spare. `accept`: refuses data that the run was not started with. `part`: the only
     members of the recipe's that are trained here. `before`: what run.json says about the ranks of a run that goes on.

@@ -30,7 +30,7 @@ def measure(assembly: PreparedHerd, plan: Plan, whole: bool = False) -> tuple[fl
 
 def extended(assembly: PreparedHerd, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None) -> Budget:
     budget = plan_budget(wanted.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, plan))
-    step, seconds = (resumed.step, float(resumed.facts["seconds"])) if resumed else (0, 0.0)
+    step, seconds = (resumed.step, resumed.meta.seconds) if resumed else (0, 0.0)
     if resumed and is_retrained(resumed.state, step):
         raise UserError(
             "a class is being trained anew, for as long as was said then: leave --budget out until it is done."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.herd.state import State
 from ganherd.runs import checkpoint
+from ganherd.runs.models import TrainerState
 from ganherd.training.setup.disk import advice_on
 from ganherd.util.errors import Interrupted
 
@@ -23,8 +24,8 @@ def save(trainer: Trainer) -> None:
             trainer.best = (score, step)
         trainer.event("checkpoint", score=score, best=trainer.best[1] if trainer.best else None)
     settle(trainer)
-    known = {**facts(trainer), "score": score}
-    known["bytes"] = {name: lines.settle() for name, lines in trainer.lines.items()}
+    ends = {name: lines.settle() for name, lines in trainer.lines.items()}
+    known = TrainerState.parse({**facts(trainer), "score": score, "bytes": ends})
     kept = [trainer.last_good, trainer.best[1] if trainer.best else None]
     held = state(trainer) if trainer.behind is None else trainer.behind.copy(state(trainer))
 

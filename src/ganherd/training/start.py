@@ -97,7 +97,7 @@ def _two_phases(recipe: Recipe, path: str | Path | None, name: str, quiet: bool,
             begin(first, folder.path, name, quiet, trust_code, whole)
         else:
             refuse_changes(folder.recipe, first, folder)
-            if folder.info.get("state") != "finished" or folder.recipe.train.budget != first.train.budget:
+            if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:
                 with trust.vouched(first):
                     resume(folder.path, [f"train.budget={first.train.budget}"], quiet, trust_code)
     except Interrupted:
@@ -145,8 +145,8 @@ def _begin(
     where = Path(path) if path is not None else next_path(Path("runs"), name)
     for note in together(ranks.everyone, lambda: _disk_notes(assembly, budget.steps, where)):
         say(f"note: {note}")
-    paced = vars(together(ranks.everyone, lambda: look_interval.planned(assembly)))
-    facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "watch": paced, "state": "running"}
+    paced = together(ranks.everyone, lambda: look_interval.planned(assembly))
+    facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "watch": vars(paced), "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
     with ExitStack() as held:
 
@@ -214,7 +214,7 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
         held.enter_context(rng.using(together(job, lambda: recorded_streams(info, folder))))
         rescue.reached = reached(folder) if job.rank == 0 else None
         begins = not checkpoint.steps(folder.checkpoints)
-        part, before = recorded_part(info, folder), info.get("ranks")
+        part, before = recorded_part(info, folder), info.ranks
         ranks, assembly = ready(
             recipe, job, trust_code, begins, lambda made: check_data(info, made, folder), part, before
         )
@@ -224,12 +224,12 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
             return Run(stand_by(ranks, rescue).absolute(), {})
         everyone = ranks.everyone
         plan, budget = together(everyone, lambda: recorded(info, folder))
-        paced = vars(together(everyone, lambda: look_interval.planned(assembly, recorded_pace(info, folder))))
-        meetings = together(everyone, lambda: recorded_meetings(info, folder))
+        paced = together(everyone, lambda: look_interval.planned(assembly, recorded_pace(info, folder)))
+        meetings = recorded_meetings(info)
         set_precision(recipe)
         net_guard.examine(assembly, say)
         together(everyone, lambda: net_guard.refuse(assembly, plan.name))
-        if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
+        if (before.members if before else None) != (now := placed(ranks) or {}).get("members"):
             plan = planned(assembly, recipe.engine.model_copy(update={"name": plan.name}), say)
         own = settle_in(assembly, plan)
         if resumed is not None:
@@ -247,7 +247,7 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
             say(f"{folder.path} has no checkpoint: it starts again from its first step.")
         if wanted != recipe:
             budget = together(everyone, partial(extended, assembly, own, wanted, resumed))
-        elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
+        elif resumed and budget.deadline is not None and resumed.meta.over == budget.deadline:
             budget.end_at(resumed.step)
 
         if resumed is None or resumed.step < budget.steps:
@@ -257,8 +257,8 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
         def go_on() -> None:
             checkpoint.sweep(folder.checkpoints)
             files.sweep(folder.path)
-            facts = {"ranks": now, "engine": vars(plan)} if now or info.get("ranks") else {}
-            folder.write_info(state="running", budget=vars(budget), watch=paced, **facts)
+            facts = {"ranks": now, "engine": vars(plan)} if now or (before and before.members) else {}
+            folder.write_info(state="running", budget=vars(budget), watch=vars(paced), **facts)
             if wanted != folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
                 write_aside(folder.recipe_path, recipe_file.dump(wanted))
 

@@ -211,7 +211,7 @@ def _part(
     phases.refuse(loaded)
 
     done = job_parts.train_part(loaded, run, members, quiet)
-    if "part" not in done.folder.info or as_json:
+    if done.folder.info.part is None or as_json:
         _trained(done, as_json)
         return
     left = ", ".join(job_parts.unfinished(job_parts.RunFolder(run)))
@@ -256,9 +256,9 @@ def _without_ranks(words: list[str]) -> list[str]:
 def _trained(run: Any, as_json: bool) -> None:
     path, info = _from_here(run.path), run.folder.info
     if as_json:
-        print_json({"run": str(path), "state": info["state"], "step": info["step"], "scores": run.scores})
+        print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores})
         return
-    if "part" in info:
+    if info.part is not None:
         show(f"{path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
     folder = type(run.folder)(path)

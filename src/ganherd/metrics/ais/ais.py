@@ -112,7 +112,7 @@ def log_likelihood(
     `decoder` takes standard normal noise [n, latent]; `with_uniform_prior` makes it so.
 
     >>> points = torch.zeros(2, 3, dtype=torch.float64)
-    >>> found = log_likelihood(lambda u: 0 * u.repeat(1, 3), points, 1, 1.0, Settings(temperatures=3, chains=2))
+    >>> found = log_likelihood(lambda u: 0 * u.repeat(1, 3), points, 1, 1.0, AisSettings(temperatures=3, chains=2))
     >>> found.log_p.round(3).tolist()  # a decoder that ignores its noise: N(0, 1) in three dimensions
     [-2.757, -2.757]
     """

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from ganherd.metrics.statistics import intervals
 from ganherd.metrics.statistics.verdict import UNDECIDED, difference, sign
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.errors import UserError
 
 SAMPLES = 10_000  # of every generator, at least: then an error rate is known to 0.005
@@ -145,7 +146,15 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
     return out
 
 
-def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> dict[str, Any]:
+class Helps(TypedDict, total=False):
+    """What a comparison of a herd with single GANs says."""
+
+    words: str
+    value: float
+    interval: ScoreInterval
+
+
+def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> Helps:
     """Compare each member of a herd with the best single GAN, as the paper does, and return the `words` for it.
 
     `strongly helps`: every member is better; `helps`: at least one is; `does not help`: every member is worse. Otherwise it
@@ -230,9 +239,9 @@ def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
 
 def standings(
     errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player], samples: int = SAMPLES
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, ScoreEntry]:
     """GAM by run: every generator battles those of the other runs that stand for the same class, or for none."""
-    out: dict[str, dict[str, Any]] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
+    out: dict[str, ScoreEntry] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
     for i, one in enumerate(players):
         for j in range(i + 1, len(players)):
             other = players[j]
@@ -252,7 +261,7 @@ def comparable(one: Player, other: Player) -> bool:
     return one.label == other.label or min(one.label, other.label) < 0
 
 
-def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> dict[str, Any] | None:
+def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> ScoreInterval | None:
     """Of the mean of GAM-II over generators [M], from error rates [J, M]; judges of the same samples err together, so
     they are taken as one: the interval is rather too wide."""
     judged = allowed.any(0)
@@ -263,9 +272,7 @@ def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> dict[str,
     return intervals.share(value, samples * known.shape[1])
 
 
-def entry(
-    players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray, samples: int
-) -> dict[str, Any]:
+def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray, samples: int) -> ScoreEntry:
     """What scores.json keeps of one run: the mean of its averages, every member's, and its judges' errors on real data."""
     rows = [i for i, player in enumerate(players) if player.group == group]
     average = verdict.average[rows]
@@ -277,7 +284,7 @@ def entry(
     best = None if found_best is None else players[found_best]
     rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
     names = [players[i].seat for i in rows]
-    found = {
+    found: ScoreEntry = {
         "value": float(np.nanmean(average)) if known else None,
         "per_member": dict(zip(names, _numbers(average), strict=True)),
         "per_member_samples": dict.fromkeys(names, samples),
@@ -296,8 +303,9 @@ def entry(
     }
     if len(kinds) > 1:
         found["best_by"] = "the judges of every kind that they did not meet"
-    span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)
-    return found | ({"interval": span} if span else {})
+    if span := interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples):
+        found["interval"] = span
+    return found
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:

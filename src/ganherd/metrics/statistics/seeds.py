@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 
 Entry = Mapping[str, Any]
 COUNTS = ("samples", "fewest", "held_out", "training", "real_samples", "held_out_samples")  # the least is claimed
@@ -19,7 +20,7 @@ SURE = (
 
 def together(
     each: Sequence[Entry], seeds: Sequence[int], bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> dict[str, Any]:
+) -> ScoreEntry:
     """One entry out of those of the replicas, in their order; `bounds`: beyond which no value can be.
 
     >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0, "replica": r} for r, v in enumerate((1.0, 3.0)))
@@ -38,7 +39,7 @@ def together(
         reach = intervals.student_t(len(known) - 1) * deviation / math.sqrt(len(known))
         how = f"Student's t over {len(known)} seeds"
         out["interval"] = intervals.interval(max(bounds[0], mean - reach), min(bounds[1], mean + reach), how)
-    return {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)}
+    return cast(ScoreEntry, {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)})
 
 
 def _merged(each: Sequence[Entry]) -> dict[str, Any]:

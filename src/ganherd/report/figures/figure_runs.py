@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import MetricsRecord
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class FigureRun:
             return "examples"
 
     @cached_property
-    def metrics(self) -> list[dict[str, object]]:
+    def metrics(self) -> list[MetricsRecord]:
         return self.folder.metrics(_MOST_RECORDS)
 
     def recorded(self, name: str, *also: str) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ def scored_on(features: int, fast: torch.device) -> torch.device:
     return torch.device("cpu") if features <= _FEW else fast
 
 
-class Score(Protocol):
+class MixtureScorer(Protocol):
     """How far mixtures are from the data, less is better: weights [M, s] of the generators that a table [M, s] names.
 
     The answer lies where the weights do, wherever the score computes.
@@ -175,7 +175,7 @@ class Evolved:
 def evolve(
     weights: Tensor,
     table: Tensor,
-    score: Score,
+    score: MixtureScorer,
     sigma: float,
     generations: int,
     draws: Callable[[int], Tensor],

@@ -8,7 +8,6 @@ would have.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.ranks import together
@@ -18,6 +17,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.training import snapshot
 from ganherd.training.budget import Budget
 from ganherd.training.health import response
+from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.ranks.solo_recovery import Back
@@ -65,7 +65,7 @@ def bring_back(
     assembly: PreparedHerd,
     plan: Plan,
     folder: RunFolder,
-    paced: dict[str, Any] | None,
+    paced: LookInterval | None,
     resumed: checkpoint.Checkpoint,
     say: Callable[[str], None],
 ) -> None:
@@ -91,7 +91,7 @@ def catch_up(
     assembly: PreparedHerd,
     plan: Plan,
     folder: RunFolder,
-    paced: dict[str, Any] | None,
+    paced: LookInterval | None,
     back: Back,
     resumed: checkpoint.Checkpoint,
     heart: Heartbeat | None = None,
@@ -110,11 +110,15 @@ def catch_up(
     some = assembly.only(back.members, {name: found.state[name].clone() for name in names})
     some.recipe = some.recipe.model_copy(update={"run": some.recipe.run.model_copy(update={"validation": 0})})
     place(some.herd, plan)
-    facts = {**found.facts, "arrived": back.copies is not None}
-    facts["sums"] = [[row[member] for member in back.members] for row in facts["sums"]]
-    facts["repairs"] = [facts["repairs"][member] for member in back.members]
+    meta = found.meta.model_copy(
+        update={
+            "arrived": back.copies is not None,
+            "sums": [[row[member] for member in back.members] for row in found.meta.sums],
+            "repairs": [found.meta.repairs[member] for member in back.members],
+        }
+    )
     state = {name: value for name, value in found.state.items() if name not in names}
-    before_it = checkpoint.Checkpoint(found.path, found.step, state, facts)
+    before_it = checkpoint.Checkpoint(found.path, found.step, state, meta)
     follower = Follower(some, plan, folder, Budget(resumed.step), Progress([], quiet=True), before_it, paced=paced)
     follower.heart = heart
     try:
@@ -124,7 +128,7 @@ def catch_up(
     rows = [assembly.own.index(member) for member in back.members]
     for name, value in snapshot.state(follower).items():
         resumed.state[name][rows] = value.detach().cpu()
-    for sums, own in zip(resumed.facts["sums"], follower.tally.sums.tolist(), strict=True):
+    for sums, own in zip(resumed.meta.sums, follower.tally.sums.tolist(), strict=True):
         for member, value in zip(back.members, own, strict=True):
             sums[member] = value
     return resumed.step - found.step, damaged

@@ -10,6 +10,7 @@ from typing import Any
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.json_lines import read_last
+from ganherd.runs.models import MetricsRecord
 from ganherd.util.errors import UserError
 
 
@@ -83,7 +84,7 @@ class Trackers:
 
 def _kept(folder: RunFolder) -> int:
     """The step of the record before the newest: what TensorBoard has of later ones was cut off by a resume."""
-    return max((int(line["step"]) for line in read_last(folder.metrics_path, 2)[:-1]), default=0)
+    return max((line.step for line in read_last(folder.metrics_path, MetricsRecord, 2)[:-1]), default=0)
 
 
 def curves(line: dict[str, Any]) -> dict[str, float]:
