@@ -20,6 +20,7 @@ from ganherd.herd.agreement import Agreement
 from ganherd.herd.guard import Report
 from ganherd.herd.play import EitherWay
 from ganherd.nets import catalog
+from ganherd.own_code import is_installed
 from ganherd.run import guarded
 from ganherd.run.assemble import Assembly, assemble
 from little import be_brief
@@ -178,7 +179,7 @@ def test_a_change_in_a_project_that_is_a_virtual_environment_is_noticed(recipe, 
     paths = sysconfig.get_paths() | {"data": str(Path.cwd()), "purelib": str(Path.cwd() / "lib")}
     monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
     for file, installed in (("nets.py", False), ("library.py", False), ("lib/package.py", True)):
-        assert guarded._is_installed(str(Path.cwd() / file)) == installed
+        assert is_installed(str(Path.cwd() / file)) == installed
 
 
 def test_a_run_is_not_continued_with_an_engine_that_differs(cli, recipe, compared) -> None:

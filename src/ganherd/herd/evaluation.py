@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ganherd.herd.comparable import different, equal
 from ganherd.herd.custom import twin
 from ganherd.herd.names import called, kept
-from ganherd.herd.python_state import different, equal, kept_by
+from ganherd.herd.python_state import kept_by
 from ganherd.herd.streams import MemberRandomness
 
 Tensors = dict[str, Tensor]

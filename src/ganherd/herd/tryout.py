@@ -24,10 +24,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ganherd.errors import UserError
+from ganherd.herd.comparable import different, equal
 from ganherd.herd.custom import calling_line, held, is_own, line_of
 from ganherd.herd.names import refuse_other_numbers
+from ganherd.herd.outside_state import Outside
 from ganherd.herd.own_seeds import no_seeding
-from ganherd.herd.python_state import different, equal, kept_by
+from ganherd.herd.python_state import kept_by
 from ganherd.herd.state import Habits, seeded
 from ganherd.herd.streams import MemberRandomness
 from ganherd.herd.where import where
@@ -51,7 +53,8 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
         raise UserError(f"{kind}{where(net)} keeps a buffer under a second name, {second}: use the buffer itself.")
     for module in (net, fresh, other):
         module.to(dtype)
-    numbers, before, of_other = _numbers(net), kept_by(net), kept_by(other)
+    nets = (net, fresh, other)
+    numbers, before, of_other, outside = _numbers(net), kept_by(net), kept_by(other), Outside(net, nets)
     parameters = [id(parameter) for parameter in net.parameters()]
     _call(net, given(0), 1)
     after = _numbers(net)
@@ -61,7 +64,7 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
             f"{kind}{where(net)} replaces a parameter in forward, which no optimiser can know: change its numbers instead."
         )
     changed = [name for name, _ in net.named_parameters() if not equal(numbers[name], after[name])]
-    left = different(before, kept_by(net))
+    left, moved = different(before, kept_by(net)), different(outside.values, Outside(net, nets).values)
     for name in sorted(name for name in left if name.endswith(".requires_grad")):
         raise UserError(
             f"{kind}{where(net)} changes {name} in forward, when members take turns: freeze in its constructor."
@@ -72,8 +75,12 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
     theirs = _numbers(other)
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         value.data = theirs[name]
-    (one, kept), (two, also_kept) = ((_call(module, given(1), 2), kept_by(module)) for module in (net, other))
-    _refuse_memory(net, left, different(kept, also_kept), equal(one, two))
+    calls = [(_call(module, given(1), 2), kept_by(module), Outside(module, nets)) for module in (net, other)]
+    (one, kept, outside), (two, also_kept, also_outside) = calls
+    in_module, same = different(kept, also_kept), equal(one, two)
+    shared = different(outside.values, also_outside.values) or (set() if same or in_module or left else moved)
+    _refuse_outside_memory(net, shared, also_outside)
+    _refuse_memory(net, left, in_module, same)
     alone = f"its forward changes its parameter {changed[0]}" if changed else ""
     return Habits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
 
@@ -269,4 +276,14 @@ def _refuse_memory(net: nn.Module, left: set[str], different: set[str], same: bo
         raise UserError(
             f"{type(net).__name__} remembers {what} from one call of forward to the next, and members take turns in one module: "
             "make it a tensor, with register_buffer."
+        )
+
+
+def _refuse_outside_memory(net: nn.Module, changed: set[str], outside: Outside) -> None:
+    """Refuse variables outside of the net that each call changes."""
+    innermost = sorted(name for name in changed if not any(other.startswith(f"{name}.") for other in changed))
+    if innermost:
+        raise UserError(
+            f"{type(net).__name__} remembers {outside.describe(innermost)} from one call of forward to the next, and all members "
+            "share it: make it a tensor of the module, with register_buffer, or leave it out."
         )

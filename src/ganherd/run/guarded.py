@@ -8,9 +8,7 @@ import json
 import math
 import os
 import platform
-import site
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -31,7 +29,7 @@ from ganherd.herd.trace import NoGraph, trace
 from ganherd.herd.trial import SMALL, Task, unrelated_random_numbers
 from ganherd.host import give_back
 from ganherd.nets import catalog
-from ganherd.own_code import importable_from
+from ganherd.own_code import importable_from, is_installed
 from ganherd.recipe import Net
 from ganherd.run.assemble import Assembly
 from ganherd.run.ranks import together
@@ -208,16 +206,8 @@ def _loaded_files() -> Iterator[Path]:
     """Python files of this process that belong to no installed package: the user's own."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not _is_installed(file):
+        if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not is_installed(file):
             yield Path(file)
-
-
-def _is_installed(file: str) -> bool:
-    """Whether a file belongs to Python, to an installed package or to ganherd."""
-    paths = sysconfig.get_paths()  # among them the folder of a virtual environment, which may hold a project, too
-    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    installed += [*site.getsitepackages(), site.getusersitepackages(), str(Path(ganherd.__file__).parent)]
-    return any(Path(file).is_relative_to(folder) for folder in installed)
 
 
 def _files(paths: Iterable[Path]) -> str:
