@@ -439,6 +439,18 @@ class LateVariable(Net):
         return h
 
 
+samples = 0
+
+
+class CountedSamples(Net):
+    """A variable that only calls in evaluation mode count up."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        global samples
+        samples += 0 if self.training else 1
+        return h
+
+
 @functools.lru_cache
 def _merged(net: Net) -> Tensor:
     return net.f.weight.detach().clone()

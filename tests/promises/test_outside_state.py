@@ -50,6 +50,7 @@ REMEMBERS = {
     nets.BackwardCounter: ("backward_calls", "backward_calls += 1"),
     nets.HookCounter: ("hook_calls", "hook_calls += 1"),
     nets.LateVariable: ("late", "late = globals()"),
+    nets.CountedSamples: ("samples", "samples += 0 if self.training"),
     nets.CachedByNet: ("_merged", "_merged(self)"),
 }
 HARMLESS = [

@@ -81,6 +81,7 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
     shared = different(outside.values, also_outside.values) or (set() if same or in_module or left else moved)
     _refuse_outside_memory(net, shared, also_outside)
     _refuse_memory(net, left, in_module, same)
+    _refuse_outside_memory(net, *_changed_in_evaluation(net, other, given(1)))
     alone = f"its forward changes its parameter {changed[0]}" if changed else ""
     return Habits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
 
@@ -110,6 +111,19 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
             )
     gradients = [parameter.grad for parameter in net.parameters()]
     return [tree_leaves(answer), gradients, _numbers(net)]
+
+
+def _changed_in_evaluation(net: nn.Module, other: nn.Module, given: tuple[Tensor, ...]) -> tuple[set[str], Outside]:
+    """Call two nets in evaluation mode, and return the variables outside of them that the second call changes."""
+    seen = []
+    for module in (net, other):
+        try:
+            module.eval()
+            _call(module, given, 3)
+        except CannotRun:  # nothing is differentiated in evaluation mode, so it need not be possible
+            pass
+        seen.append(Outside(module, (net, other)))
+    return different(seen[0].values, seen[1].values), seen[1]
 
 
 def _line_that_draws(net: nn.Module, given: tuple[Tensor, ...]) -> str:
