@@ -445,6 +445,34 @@ class SpectralNorm(Net):
         self.f = nn.utils.parametrizations.spectral_norm(self.f)
 
 
+class _Normed(nn.Module):
+    """A layer divided by its norm, after one step of power iteration; its vectors are frozen parameters."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer, weight = layer, layer.weight.detach()
+        del layer._parameters["weight"]
+        self.bar = nn.Parameter(weight)
+        self.u = nn.Parameter(F.normalize(torch.randn(len(weight)), dim=0), requires_grad=False)
+        self.v = nn.Parameter(F.normalize(torch.randn(weight.shape[1]), dim=0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.v.data = F.normalize(self.bar.data.t() @ self.u.data, dim=0)
+        self.u.data = F.normalize(self.bar.data @ self.v.data, dim=0)
+        self.layer.weight = self.bar / self.u.dot(self.bar @ self.v)
+        return self.layer(x)
+
+
+class OwnSpectralNorm(Net):
+    """A spectral norm of one's own, which assigns `data` in forward."""
+
+    def setup(self) -> None:
+        self.inner = _Normed(nn.Linear(WIDTH, WIDTH))
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h)
+
+
 class ClassicWeightNorm(Net):
     """`nn.utils.weight_norm`."""
 

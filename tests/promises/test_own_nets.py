@@ -63,6 +63,7 @@ SUPPORTED = {
     supported.ReplacedForward: "vmap",
     supported.ClassicSpectralNorm: "loop",
     supported.SpectralNorm: "loop",
+    supported.OwnSpectralNorm: "loop",
     supported.ClassicWeightNorm: "vmap",
     supported.WeightNorm: "graph",
     supported.Checkpoint: "loop",

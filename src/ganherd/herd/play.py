@@ -16,7 +16,7 @@ from ganherd.herd.mapped import Mapped
 from ganherd.herd.names import called, places
 from ganherd.herd.state import Blueprint, State, bases
 from ganherd.herd.streams import MemberRandomness
-from ganherd.herd.weights import OwnWeights, Weights, fill
+from ganherd.herd.weights import OwnWeights, Weights, fill, write_back
 from ganherd.herd.where import where
 
 Tensors = dict[str, Tensor]
@@ -142,6 +142,7 @@ class OwnPlay(Play):
             own[name] = buffers[full].squeeze(0).clone()
         with self._autocast(inputs[0].device), MemberRandomness(keys()[0]):
             answer = self.net.module(*(value.squeeze(0) for value in inputs))
+        write_back(self.net, views)
         out: Answer = tree_map(lambda value: value[None], answer)
         return out, self._buffers()
 
