@@ -6,6 +6,7 @@ No answer of a net that is refused depends on what it remembers: the variable it
 from __future__ import annotations
 
 import collections
+import contextvars
 import dataclasses
 import enum
 import functools
@@ -349,6 +350,33 @@ class ChangedNamespace(Net):
 
     def mid(self, h: Tensor) -> Tensor:
         state.step += 1
+        return h
+
+
+step, of_thread = contextvars.ContextVar("step", default=0), threading.local()
+
+
+class ContextVariable(Net):
+    """A context variable."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        step.set(step.get() + 1)
+        return h
+
+
+class ThreadVariable(Net):
+    """A variable of a thread."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        of_thread.calls = getattr(of_thread, "calls", 0) + 1
+        return h
+
+
+class AttributeOfALibrary(Net):
+    """A variable that is kept in a module of somebody else."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        logging.calls = getattr(logging, "calls", 0) + 1  # type: ignore[attr-defined]
         return h
 
 

@@ -31,6 +31,12 @@ def global_names(code: types.CodeType) -> frozenset[str]:
     return frozenset(str(step.argval) for step in dis.get_instructions(code) if step.opname in _GLOBAL)
 
 
+@functools.lru_cache(4096)
+def assigned_attributes(code: types.CodeType) -> frozenset[str]:
+    """Return the attributes that a function assigns, of whatever object."""
+    return frozenset(str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_ATTR")
+
+
 def line_that_changes(name: str, codes: Iterable[types.CodeType]) -> str:
     """Return the first line that changes a variable, else one that reads it, else one that reads what holds it.
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import array
 import collections
+import contextvars
 import datetime
 import decimal
 import enum
 import functools
 import itertools
 import math
+import queue
 import random
+import threading
 import types
 import warnings
+import weakref
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -31,7 +35,10 @@ _PLAIN = (
     torch.dtype, torch.device, torch.Size,
 )  # fmt: skip
 _NAMED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
-_RECORDS = (types.SimpleNamespace, Namespace, nn.Module)  # instances of these are looked into, whatever their class
+_RECORDS = (
+    types.SimpleNamespace, Namespace, nn.Module, threading.local, collections.UserDict, collections.UserList, collections.ChainMap,
+    weakref.WeakKeyDictionary, weakref.WeakValueDictionary, queue.Queue,
+)  # fmt: skip  # classes of libraries whose instances are looked into
 _SEQUENCES = (list, tuple, collections.deque)
 _ITERABLES: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 65), set(), {}, {}.values(), {}.items())
 _SHRINKING = (
@@ -143,6 +150,8 @@ def _known_parts(value: Any, kind: type) -> Iterable[Any]:
         return [value.func, value.args, value.keywords]
     if kind is functools._lru_cache_wrapper:
         return [value.cache_info().currsize]  # hits do not change an answer
+    if kind is contextvars.ContextVar:
+        return [value.get(None)]
     return [*_random_state(value, kind), *_position(value, kind)]
 
 
@@ -180,7 +189,8 @@ def attributes(value: Any) -> dict[str, Any]:
                 with suppress(AttributeError):  # an empty slot
                     found[name] = member.__get__(value)
     with suppress(AttributeError):
-        found |= object.__getattribute__(value, "__dict__")
+        known: Any = threading.local if isinstance(value, threading.local) else object
+        found |= known.__getattribute__(value, "__dict__")
     if isinstance(value, nn.Module):
         registered = [found.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
         found = {name: one for name, one in found.items() if name not in OF_PYTORCH or name == "training"}

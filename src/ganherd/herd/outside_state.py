@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ganherd.herd.code_lines import global_names, line_that_changes, nested
+from ganherd.herd.code_lines import assigned_attributes, global_names, line_that_changes, nested
 from ganherd.herd.comparable import OF_PYTORCH, Look, attributes
 from ganherd.own_code import is_installed
 
@@ -132,9 +132,10 @@ class Outside:
         for name in sorted(global_names(code) & variables.keys()):
             value = variables[name]
             self._add(name, value, variables, [code])
-            if issubclass(type(value), types.ModuleType) and self._is_users(value.__name__):
+            if issubclass(type(value), types.ModuleType):
                 of_module = vars(value)
-                for each in sorted(of_module.keys() & set(code.co_names)):
+                named = code.co_names if self._is_users(value.__name__) else assigned_attributes(code)
+                for each in sorted(of_module.keys() & set(named)):
                     self._add(f"{name}.{each}", of_module[each], of_module, [code])
 
     def _follow_class(self, kind: type) -> None:
