@@ -71,11 +71,16 @@ class Look:
         self._names, self._opens = names, opens
         self._copied, self._summed = _COPIED_IN_ALL, _SUMMED_IN_ALL
         self._left = 0  # values of the present variable
+        self._looked_at: dict[
+            int, tuple[Any, Any]
+        ] = {}  # by `id`: a value, so that it stays alive, and what was returned
 
     def at(self, value: Any) -> Any:
         """Return a value in a form that `equal` compares with the one of another look."""
-        self._left = _MOST_VALUES
-        return self._value(value, frozenset())
+        if id(value) not in self._looked_at:
+            self._left = _MOST_VALUES
+            self._looked_at[id(value)] = value, self._value(value, frozenset())
+        return self._looked_at[id(value)][1]
 
     def _value(self, value: Any, around: frozenset[int]) -> Any:
         kind = type(value)
@@ -101,26 +106,24 @@ class Look:
             if not _has_numbers(value):
                 return [value.dtype, _version(value)]
             about, value, size = [value.shape, value.dtype], value.detach(), value.nbytes
-            if size <= min(_COPIED, self._copied):
+            if size <= _SAMPLE or size <= min(_COPIED, self._copied):
                 self._copied -= size
                 return value.clone()
             if size <= min(_SUMMED, self._summed) and value.is_contiguous():
                 self._summed -= size
                 return [*about, _sums(value.view(-1))]
-            places = torch.linspace(0, value.numel() - 1, _SAMPLE, dtype=torch.float64).long().to(value.device)
-            return [*about, value[torch.unravel_index(places, value.shape)], _version(value)]
+            return [*about, value[_places(value)], _version(value)]
 
     def _array(self, value: np.ndarray[Any, Any]) -> Any:
         if value.dtype.kind in "biufc":
-            with (
-                suppress(TypeError, ValueError),
-                warnings.catch_warnings(),
-            ):  # of a type or with strides that PyTorch lacks
+            with suppress(TypeError, ValueError), warnings.catch_warnings():  # PyTorch lacks some types and strides
                 warnings.simplefilter("ignore")  # of an array that must not be written to
                 return self._tensor(torch.from_numpy(value))
         places = np.linspace(0, max(value.size - 1, 0), min(value.size, _SAMPLE), dtype=np.int64)
-        sample = value[np.unravel_index(places, value.shape)].tolist()
-        return [str(value.dtype), *value.shape, *(self._value(each, frozenset()) for each in sample)]
+        about, sample = [str(value.dtype), *value.shape], value.flat[places]
+        if value.dtype.kind in "biufc":
+            return [*about, torch.from_numpy(sample.astype(np.complex128))]
+        return [*about, *(self._value(each, frozenset()) for each in sample.tolist())]
 
 
 def _known_parts(value: Any, kind: type) -> Iterable[Any]:
@@ -185,13 +188,13 @@ def attributes(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in type(value).__mro__:
         for name, member in vars(base).items():
-            if isinstance(member, types.MemberDescriptorType):
+            if type(member) is types.MemberDescriptorType:
                 with suppress(AttributeError):  # an empty slot
                     found[name] = member.__get__(value)
     with suppress(AttributeError):
-        known: Any = threading.local if isinstance(value, threading.local) else object
+        known: Any = threading.local if issubclass(type(value), threading.local) else object
         found |= known.__getattribute__(value, "__dict__")
-    if isinstance(value, nn.Module):
+    if issubclass(type(value), nn.Module):
         registered = [found.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
         found = {name: one for name, one in found.items() if name not in OF_PYTORCH or name == "training"}
         found |= {name: one for each in registered for name, one in each.items()}
@@ -209,7 +212,7 @@ def _items_of(value: dict[Any, Any]) -> Iterator[Any]:
     if size > _MOST_ITEMS:
         items += itertools.islice(reversed(dict.items(value)), _SAMPLE)
     for key, each in items:
-        yield key if isinstance(key, (str, int)) else type(key).__qualname__
+        yield key if issubclass(type(key), (str, int)) else type(key).__qualname__
         yield each
 
 
@@ -221,6 +224,16 @@ def _some(value: Any, kind: type) -> Iterator[Any]:
     step = 1 if size <= _MOST_ITEMS else (size - 1) / (_SAMPLE - 1)
     for number in range(min(size, _MOST_ITEMS if step == 1 else _SAMPLE)):
         yield known.__getitem__(value, int(number * step))
+
+
+def _places(value: Tensor) -> tuple[Tensor, ...]:
+    """Return evenly spaced indices into a tensor, which need not be contiguous."""
+    flat = torch.linspace(0, value.numel() - 1, _SAMPLE, dtype=torch.float64).long().to(value.device)
+    places: list[Tensor] = []
+    for size in reversed(value.shape):
+        places.insert(0, flat % size)
+        flat = flat // size
+    return tuple(places)
 
 
 def _sums(flat: Tensor) -> Tensor:
