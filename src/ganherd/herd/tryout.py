@@ -13,6 +13,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -117,11 +118,10 @@ def _changed_in_evaluation(net: nn.Module, other: nn.Module, given: tuple[Tensor
     """Call two nets in evaluation mode, and return the variables outside of them that the second call changes."""
     seen = []
     for module in (net, other):
-        try:
+        with suppress(Exception):  # a user's eval() may raise anything; a net that is never sampled need not have one
             module.eval()
+        with suppress(CannotRun):  # nothing is differentiated in evaluation mode, so it need not be possible
             _call(module, given, 3)
-        except CannotRun:  # nothing is differentiated in evaluation mode, so it need not be possible
-            pass
         seen.append(Outside(module, (net, other)))
     return different(seen[0].values, seen[1].values), seen[1]
 
