@@ -13,6 +13,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -24,8 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ganherd.herd.checks.forward_seeds import no_seeding
+from ganherd.herd.checks.hidden_state.comparable import different, equal
+from ganherd.herd.checks.hidden_state.outside_state import Outside
+from ganherd.herd.checks.hidden_state.python_state import kept_by
 from ganherd.herd.checks.module_copies import calling_line, held, is_own, line_of
-from ganherd.herd.checks.python_state import different, equal, kept_by
 from ganherd.herd.checks.source_line import where
 from ganherd.herd.parameter_names import refuse_other_numbers
 from ganherd.herd.rng import MemberRandomness
@@ -53,7 +56,8 @@ def try_out(
         raise UserError(f"{kind}{where(net)} keeps a buffer under a second name, {second}: use the buffer itself.")
     for module in (net, fresh, other):
         module.to(dtype)
-    numbers, before, of_other = _numbers(net), kept_by(net), kept_by(other)
+    nets = (net, fresh, other)
+    numbers, before, of_other, outside = _numbers(net), kept_by(net), kept_by(other), Outside(net, nets)
     parameters = [id(parameter) for parameter in net.parameters()]
     _call(net, given(0), 1)
     after = _numbers(net)
@@ -63,7 +67,7 @@ def try_out(
             f"{kind}{where(net)} replaces a parameter in forward, which no optimiser can know: change its numbers instead."
         )
     changed = [name for name, _ in net.named_parameters() if not equal(numbers[name], after[name])]
-    left = different(before, kept_by(net))
+    left, moved = different(before, kept_by(net)), different(outside.values, Outside(net, nets).values)
     for name in sorted(name for name in left if name.endswith(".requires_grad")):
         raise UserError(
             f"{kind}{where(net)} changes {name} in forward, when members take turns: freeze in its constructor."
@@ -74,8 +78,13 @@ def try_out(
     theirs = _numbers(other)
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         value.data = theirs[name]
-    (one, kept), (two, also_kept) = ((_call(module, given(1), 2), kept_by(module)) for module in (net, other))
-    _refuse_memory(net, left, different(kept, also_kept), equal(one, two))
+    calls = [(_call(module, given(1), 2), kept_by(module), Outside(module, nets)) for module in (net, other)]
+    (one, kept, outside), (two, also_kept, also_outside) = calls
+    in_module, same = different(kept, also_kept), equal(one, two)
+    shared = different(outside.values, also_outside.values) or (set() if same or in_module or left else moved)
+    _refuse_outside_memory(net, shared, also_outside)
+    _refuse_memory(net, left, in_module, same)
+    _refuse_outside_memory(net, *_changed_in_evaluation(net, other, given(1)))
     alone = f"its forward changes its parameter {changed[0]}" if changed else ""
     return ModuleTraits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
 
@@ -105,6 +114,18 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
             )
     gradients = [parameter.grad for parameter in net.parameters()]
     return [tree_leaves(answer), gradients, _numbers(net)]
+
+
+def _changed_in_evaluation(net: nn.Module, other: nn.Module, given: tuple[Tensor, ...]) -> tuple[set[str], Outside]:
+    """Call two nets in evaluation mode, and return the variables outside of them that the second call changes."""
+    seen = []
+    for module in (net, other):
+        with suppress(Exception):  # a user's eval() may raise anything; a net that is never sampled need not have one
+            module.eval()
+        with suppress(CannotRun):  # nothing is differentiated in evaluation mode, so it need not be possible
+            _call(module, given, 3)
+        seen.append(Outside(module, (net, other)))
+    return different(seen[0].values, seen[1].values), seen[1]
 
 
 def _line_that_draws(net: nn.Module, given: tuple[Tensor, ...]) -> str:
@@ -271,4 +292,14 @@ def _refuse_memory(net: nn.Module, left: set[str], different: set[str], same: bo
         raise UserError(
             f"{type(net).__name__} remembers {what} from one call of forward to the next, and members take turns in one module: "
             "make it a tensor, with register_buffer."
+        )
+
+
+def _refuse_outside_memory(net: nn.Module, changed: set[str], outside: Outside) -> None:
+    """Refuse variables outside of the net that each call changes."""
+    innermost = sorted(name for name in changed if not any(other.startswith(f"{name}.") for other in changed))
+    if innermost:
+        raise UserError(
+            f"{type(net).__name__} remembers {outside.describe(innermost)} from one call of forward to the next, and all members "
+            "share it: make it a tensor of the module, with register_buffer, or leave it out."
         )

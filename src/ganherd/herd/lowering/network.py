@@ -16,7 +16,7 @@ from ganherd.herd.lowering.vmap import VmappedModule
 from ganherd.herd.parameter_names import called, places
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import Blueprint, State, bases
-from ganherd.herd.step.weights import OwnWeights, Weights, fill
+from ganherd.herd.step.weights import OwnWeights, Weights, fill, write_back
 from ganherd.util.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -142,6 +142,7 @@ class MemberNetwork(StackedNetwork):
             own[name] = buffers[full].squeeze(0).clone()
         with self._autocast(inputs[0].device), MemberRandomness(keys()[0]):
             answer = self.net.module(*(value.squeeze(0) for value in inputs))
+        write_back(self.net, views)
         out: Answer = tree_map(lambda value: value[None], answer)
         return out, self._buffers()
 
