@@ -1,5 +1,5 @@
 """The two ways a command ends other than well: the user's input, or an interruption that can be resumed; and how their
-sentences name many things."""
+sentences name many things and other errors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ class UserError(Exception):
 
 class Interrupted(Exception):
     """The run stopped before its end and can go on. The message names the command that resumes it; exit 75."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that has text, without a full stop; its type if there is none.
+
+    >>> first_line(ValueError("Too large.\\nUse less.")), first_line(ValueError(""))
+    ('Too large', 'ValueError')
+    """
+    lines = (line.strip().rstrip(".") for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+def with_type(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message.
+
+    >>> with_type(ValueError("Too large.")), with_type(ValueError(""))
+    ('ValueError: Too large', 'ValueError: no reason given')
+    """
+    kind, line = type(error).__name__, first_line(error)
+    return f"{kind}: {'no reason given' if line == kind else line}"
 
 
 def few(names: Sequence[str], most: int) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd import nets
-from ganherd.errors import UserError
+from ganherd.errors import UserError, first_line
 from ganherd.herd.custom import twin
 from ganherd.herd.evaluation import Evaluated
 from ganherd.herd.state import takes_label
@@ -104,8 +104,7 @@ def _refusing(folder: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError, ArithmeticError, IndexError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"the generator that {folder} names cannot be built: {why}.") from error
+        raise UserError(f"the generator that {folder} names cannot be built: {first_line(error)}.") from error
 
 
 def _built(breed: Breed, tensors: dict[str, Tensor], facts: Facts, folder: Path, trust_code: bool) -> Generators:

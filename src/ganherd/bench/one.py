@@ -15,7 +15,7 @@ from ganherd.bench.data import as_file, images
 from ganherd.bench.plain import Work
 from ganherd.bench.processes import processes
 from ganherd.bench.ways import Measured
-from ganherd.errors import UserError
+from ganherd.errors import UserError, first_line, with_type
 from ganherd.run.assemble import assemble
 from ganherd.run.device import device_of, set_precision
 
@@ -83,8 +83,7 @@ def reason(error: Exception) -> str:
     """Why a row has no number, in a line."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
-    first = (str(error).strip() or "no reason given").splitlines()[0]
-    return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
+    return first_line(error) if isinstance(error, UserError) else with_type(error)
 
 
 if __name__ == "__main__":

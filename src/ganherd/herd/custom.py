@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _of_all  # its dictionaries of hooks that every module runs
 
+from ganherd.errors import first_line
+
 _FORWARD = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
 _EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks")
@@ -109,7 +111,7 @@ def line_of(error: BaseException) -> str:
 
 def in_short(error: BaseException) -> str:
     """Return the first sentence of an error, and the line of the user's code that raised it."""
-    why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+    why = first_line(error).split(". ")[0]
     where = line_of(error)
     return f"{why}; {where}" if where else why
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.errors import UserError
+from ganherd.errors import UserError, with_type
 from ganherd.herd import streams
 from ganherd.herd.agreement import FAILS, Agreement, compare
 from ganherd.herd.breeds import Breeds
@@ -138,7 +138,7 @@ def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool) -> Histo
     except Exception as error:  # a user's module may raise anything
         if is_out_of_memory(error):
             raise
-        raise _PlainFailure(_one_line(error)) from error
+        raise _PlainFailure(with_type(error)) from error
     return found
 
 
@@ -212,7 +212,3 @@ def _herd(task: Task, extent: Extent, dtype: torch.dtype) -> Herd:
         (g if task.kind == "g" else d).adopt(task.habits)
     feed = feed_of(task, extent, dtype)
     return Herd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0].rstrip('.')}"

@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import TorchFunctionMode
 
+from ganherd.errors import first_line
 from ganherd.herd.custom import is_library, line_of, twin, why_not_traced
 from ganherd.herd.names import kept
 from ganherd.herd.streams import DRAWS, DROPOUTS
@@ -178,7 +179,7 @@ def trace(module: nn.Module) -> Traced:
         where = line_of(why_not)
         raise NoGraph(f"{why_not}" + (f" ({where})" if where else "")) from why_not
     except Exception as error:  # a user's code on stand-ins may raise anything
-        raise NoGraph(f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}") from error
+        raise NoGraph(f"it cannot be traced: {first_line(error)}") from error
     for node in graph.nodes:
         if node.op == "get_attr" and node.target not in known:
             raise NoGraph(f"its tensor {node.target} is neither a parameter nor a buffer")

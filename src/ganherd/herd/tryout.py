@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ganherd.errors import UserError
+from ganherd.errors import UserError, first_line
 from ganherd.herd.custom import calling_line, held, is_own, line_of
 from ganherd.herd.names import refuse_other_numbers
 from ganherd.herd.own_seeds import no_seeding
@@ -136,7 +136,7 @@ def _loss(answer: Any) -> Tensor:
 
 def _mistake(net: nn.Module, given: tuple[Tensor, ...], key: int, error: Exception) -> str:
     """Return one sentence about an error, with the line of the user's code: that of the forward pass for a backward pass."""
-    what = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".:")
+    what = first_line(error).split(". ")[0].rstrip(":")
     line = line_of(error) or _line_of_forward(net, given, key)
     if "modified by an inplace operation" in what:
         what, out = (

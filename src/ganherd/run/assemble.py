@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ganherd import nets
 from ganherd.data import source
 from ganherd.data.stream_feed import make_feed
-from ganherd.errors import UserError
+from ganherd.errors import UserError, with_type
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.engine import Herd
 from ganherd.herd.pace import Pace, paces
@@ -281,10 +281,9 @@ def _try_once(
     except UserError:
         raise
     except Exception as error:
-        first_line = (str(error) or "no reason given").splitlines()[0]
         raise UserError(
             f"the nets {name} and {own} do not run on data of shape "
-            f"{dataset.shape} with latent {recipe.nets.latent}: {type(error).__name__}: {first_line}"
+            f"{dataset.shape} with latent {recipe.nets.latent}: {with_type(error)}."
         ) from error
     if made != (rows, *dataset.shape):
         raise UserError(f"the generator {name} makes images of shape {made[1:]}, but the data has {dataset.shape}.")

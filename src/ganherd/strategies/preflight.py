@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ganherd.errors import UserError
+from ganherd.errors import UserError, with_type
 from ganherd.recipe_strategy import Cellular, Mixing
 from ganherd.scores import networks
 from ganherd.scores.material import LeftOut
@@ -54,10 +54,8 @@ def _classes(network: Network, dataset: Dataset) -> int:
         with torch.inference_mode():
             features, logits = network.module(x)
     except Exception as error:  # whatever a network of the user's own raises
-        first = (str(error) or "no reason given").splitlines()[0].rstrip(".")
         raise UserError(
-            f"{_KEY}.network {network.name} cannot look at images of {tuple(dataset.shape)}: "
-            f"{type(error).__name__}: {first}."
+            f"{_KEY}.network {network.name} cannot look at images of {tuple(dataset.shape)}: {with_type(error)}."
         ) from error
     if features.ndim != 2 or len(features) != len(x):
         raise UserError(
