@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.state import takes_label
 from ganherd.herd.streams import MemberRandomness
-from ganherd.herd.trial import first_that_runs, unrelated_random_numbers
+from ganherd.herd.trial import first_that_runs
 
 
 def operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: Sequence[int]) -> float:
@@ -29,7 +30,7 @@ def operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: S
             net(torch.zeros(rows, *shape), *label)
         return counter.operations / rows
 
-    with unrelated_random_numbers(0), torch.no_grad():
+    with seeded_generators(0), torch.no_grad():
         return first_that_runs(count, batches)
 
 

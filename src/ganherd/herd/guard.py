@@ -28,6 +28,7 @@ from ganherd.herd.custom import in_short
 from ganherd.herd.engine import Engine, Herd, Plan
 from ganherd.herd.fallback import slow_operations
 from ganherd.herd.flops import operations
+from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.reference import PlainGan, Settings, Snapshot
 from ganherd.herd.state import State, buffers_of, new_state, seeded
 from ganherd.herd.step import SUMS
@@ -39,7 +40,6 @@ from ganherd.herd.trial import (
     batch_sizes,
     feed_of,
     rules_of,
-    unrelated_random_numbers,
 )
 from ganherd.memory import is_out_of_memory, reason
 
@@ -124,7 +124,7 @@ def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool) -> Histo
     """Train real module instances, one member after another; see `PlainGan` for `apart`."""
     rules, feed, found = rules_of(task, extent), feed_of(task, extent, dtype), []
     try:
-        with unrelated_random_numbers(0):
+        with seeded_generators(0):  # the engines get other seeds: a net that draws from these generators differs
             for row, seat in enumerate(SEATS):
                 keys = (streams.key(seat.base(), purpose) for purpose in (streams.INIT_G, streams.INIT_D))
                 g, d = (seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
@@ -145,13 +145,13 @@ def _plain(task: Task, extent: Extent, dtype: torch.dtype, apart: bool) -> Histo
 def _result(task: Task, extent: Extent, dtype: torch.dtype, name: str, plain: History) -> Agreement:
     """Train with one engine, as often as the extent says, always from the same start."""
     try:
-        with unrelated_random_numbers(1):
+        with seeded_generators(1):
             herd = _herd(task, extent, dtype)
             start = {key: value.clone() for key, value in herd.state.items()}
             engine = Engine(herd, Plan(name, len(SEATS), 1, "cpu"))
         worst = Agreement(0.0)
         for number in range(extent.passes):
-            with unrelated_random_numbers(2 + number):
+            with seeded_generators(2 + number):
                 worst = max(worst, _one_pass(engine, start, plain, task.kind, dtype), key=_severity)
             if worst.why:
                 break

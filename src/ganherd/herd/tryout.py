@@ -7,7 +7,6 @@ random number must come from the member's own stream.
 from __future__ import annotations
 
 import os
-import random
 import re
 import sys
 import types
@@ -16,7 +15,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -25,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from ganherd.errors import UserError, first_line
 from ganherd.herd.custom import calling_line, held, is_own, line_of
+from ganherd.herd.global_generators import outside_torch
 from ganherd.herd.names import refuse_other_numbers
 from ganherd.herd.own_seeds import no_seeding
 from ganherd.herd.python_state import different, equal, kept_by
@@ -83,7 +82,7 @@ def try_out(make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, 
 
 def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
     """Return the answer of one call, the gradients of all parameters, and all parameters and buffers after it."""
-    kind, before = type(net).__name__, _generators()
+    kind, before = type(net).__name__, outside_torch()
     try:
         net.zero_grad()
         with MemberRandomness(torch.tensor(key)), _Draws(kind), no_seeding(kind):
@@ -94,8 +93,8 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
         raise
     except Exception as error:
         raise CannotRun(_mistake(net, given, key, error)) from error
-    for name, one, after in zip(("random", "numpy.random"), before, _generators(), strict=True):
-        if not equal(one, after):
+    for name, after in outside_torch().items():
+        if not equal(before[name], after):
             line = _line_that_draws(net, given)
             raise UserError(
                 f"{kind} draws random numbers with {name} in forward{line}, which no member's stream controls: "
@@ -108,13 +107,13 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
 def _line_that_draws(net: nn.Module, given: tuple[Tensor, ...]) -> str:
     """Return the line of the user's code that draws from Python or NumPy, in brackets; empty if it is not found."""
     found: list[str] = []
-    before, line, around = _generators(), "", sys.gettrace()
+    before, line, around = outside_torch(), "", sys.gettrace()
 
     def trace(frame: types.FrameType, event: str, _: Any) -> Any:
         nonlocal before, line
         if not is_own(frame.f_code.co_filename):
             return None
-        if not equal(before, now := _generators()):
+        if not equal(before, now := outside_torch()):
             found.append(line)
             before = now
         line = f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"
@@ -162,10 +161,6 @@ def _line_of_forward(net: nn.Module, given: tuple[Tensor, ...], key: int) -> str
     found = [re.findall(rf'File ".*?({re.escape(own)})", line (\d+)', str(warning.message)) for warning in said]
     lines = [match for matches in found for match in matches]
     return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else ""
-
-
-def _generators() -> tuple[Any, Any]:
-    return random.getstate(), np.random.get_state()
 
 
 class _Draws(TorchFunctionMode):

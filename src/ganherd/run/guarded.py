@@ -25,10 +25,11 @@ from ganherd.errors import UserError
 from ganherd.files import write
 from ganherd.herd import fallback, guard
 from ganherd.herd.agreement import FAILS, Agreement
+from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.guard import Report
 from ganherd.herd.state import Blueprint
 from ganherd.herd.trace import NoGraph, trace
-from ganherd.herd.trial import SMALL, Task, unrelated_random_numbers
+from ganherd.herd.trial import SMALL, Task
 from ganherd.host import give_back
 from ganherd.nets import catalog
 from ganherd.own_code import importable_from
@@ -190,7 +191,7 @@ def _own_code() -> list[Path]:
 def _user_code(task: Task) -> list[str] | None:
     """Describe a user's net: its graph, its layers, and all code that is not an installed package's."""
     try:
-        with unrelated_random_numbers(0):
+        with seeded_generators(0):
             module = task.make()
         files = {Path(inspect.getfile(type(layer))) for layer in module.modules()}
     except Exception:  # a class of a notebook has no file, and a constructor may raise anything: `check` reports it
