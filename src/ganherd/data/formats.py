@@ -57,7 +57,7 @@ def read_npz(path: Path, mapped: bool = False) -> Raw:
     """
     with reading(path, "an .npz file of plain arrays"), path.open("rb") as handle:
         if not handle.peek(6).startswith((b"PK", b"\x93NUMPY")):  # else numpy would take it for a pickle
-            raise ValueError("it is none that numpy.savez wrote")
+            raise ValueError("numpy.savez did not write it")
         file = np.load(handle, allow_pickle=False)
         if not isinstance(file, NpzFile):
             raise ValueError("it holds one array without a name")
@@ -87,7 +87,7 @@ def read_npy(path: Path) -> Raw:
     """Read one array of images or points, without labels."""
     with reading(path, "an .npy file of numbers"), path.open("rb") as handle:
         if not handle.peek(6).startswith(b"\x93NUMPY"):  # else numpy would take it for a pickle
-            raise ValueError("it is none that numpy.save wrote")
+            raise ValueError("numpy.save did not write it")
         return Raw(np.load(handle, allow_pickle=False))
 
 

@@ -180,7 +180,7 @@ class _Draws(TorchFunctionMode):
 
     def _refuse(self, name: str) -> None:
         raise UserError(
-            f"{self._kind} draws random numbers in {name}{calling_line()}, where no member's stream can give them: "
+            f"{self._kind} draws random numbers in {name}{calling_line()}, and no member's stream can give those numbers: "
             "use torch.rand, torch.randn or nn.Dropout instead."
         )
 
@@ -260,7 +260,7 @@ def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], after: d
 def _refuse_memory(net: nn.Module, left: set[str], different: set[str], same: bool) -> None:
     if different or not same:
         names = sorted(different or left)
-        what = (", ".join(names) or "something outside of it") + where(net, *names[:1])
+        what = (", ".join(names) or "a value outside the module") + where(net, *names[:1])
         raise UserError(
             f"{type(net).__name__} remembers {what} from one call of forward to the next, and members take turns in one module: "
             "make it a tensor, with register_buffer."
