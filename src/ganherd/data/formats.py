@@ -21,7 +21,9 @@ from ganherd.data.arrays import Array, Raw
 from ganherd.data.mapped import map_bytes, map_member
 from ganherd.data.pickles import read_pickle
 from ganherd.errors import UserError
+from ganherd.memory import is_out_of_memory, reason, require_memory
 
+_LESS = "use a part of the data, or a machine with more memory"
 LARGEST = 2**29  # bytes of one file of CIFAR; the real ones have 150 MB at most
 
 
@@ -44,7 +46,17 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise
     except _BROKEN as error:
         kind = UserError if isinstance(error, OSError) and error.errno else Unreadable  # the system refused it
-        raise kind(f"{path} cannot be read as {what}: {str(error).rstrip('.')}.") from None
+        raise kind(f"{path} cannot be read as {what}: {_why(error)}.") from None
+
+
+def _why(error: Exception) -> str:
+    if is_out_of_memory(error):
+        return f"{reason(error)}; {_LESS}"
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _require_memory(path: Path, num_bytes: int) -> None:
+    require_memory(num_bytes, f"the contents of {path}", _LESS.capitalize())
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------
@@ -88,6 +100,7 @@ def read_npy(path: Path) -> Raw:
     with reading(path, "an .npy file of numbers"), path.open("rb") as handle:
         if not handle.peek(6).startswith(b"\x93NUMPY"):  # else numpy would take it for a pickle
             raise ValueError("numpy.save did not write it")
+        _require_memory(path, path.stat().st_size)
         return Raw(np.load(handle, allow_pickle=False))
 
 
@@ -168,6 +181,8 @@ def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
         promised, start = math.prod(shape), file.tell()
         if mapped and not packed and promised and path.stat().st_size == start + promised:
             return map_bytes(cast(IO[bytes], file), start, shape)
+        if not packed:
+            _require_memory(path, min(promised, path.stat().st_size))
         body = _at_most(file, promised + 1)
         if len(body) != promised:
             less = "fewer" if len(body) < promised else "more"
@@ -231,6 +246,9 @@ def _cifar_files(path: Path) -> dict[str, bytes]:
                     with file.open("rb") as handle:
                         files[file.name] = _at_most(handle, LARGEST)
             return files
+        with path.open("rb") as handle:
+            if not handle.read(tarfile.BLOCKSIZE).strip(b"\0"):  # tarfile would look for an end of the zeros
+                raise ValueError("it begins with an empty block, so it holds no files")
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
@@ -277,6 +295,7 @@ def read_points(path: Path) -> Raw:
     """Lines `x y` or `x y label`, apart by blanks or commas; what follows a # is not read."""
     rows: list[list[float]] = []
     with reading(path, "text"):
+        _require_memory(path, path.stat().st_size)
         for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
             words = line.split("#")[0].replace(",", " ").split()
             if not words:
