@@ -25,7 +25,7 @@ from ganherd.run.folder import RunFolder
 from ganherd.run.meetings import never_meet
 from ganherd.run.preview import Preview
 from ganherd.run.progress import Progress
-from ganherd.run.record import Lines, line_of
+from ganherd.run.record import PROCESS_EVENTS, Lines, line_of, significant
 from ganherd.run.repair import RunFailed
 from ganherd.run.rescue import Rescue
 from ganherd.run.rest import Rest
@@ -292,7 +292,8 @@ class Trainer:
     def event(self, event: str, /, **facts: Any) -> None:
         """A line of events.jsonl."""
         if self.writes:
-            self.lines["events"].write({"step": self.step, "event": event, **facts})
+            known = facts if event in PROCESS_EVENTS else significant(facts)
+            self.lines["events"].write({"step": self.step, "event": event, **known})
 
     @property
     def writes(self) -> bool:
