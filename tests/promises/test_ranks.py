@@ -312,6 +312,20 @@ def test_where_the_launcher_ends_all_at_once_the_way_to_go_on_was_said_at_the_st
     assert said.count(f"the job ends; go on with: mpiexec -n 2 ganherd train --resume {run}\n") == 1, said
 
 
+@pytest.mark.mpi
+@pytest.mark.long
+def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(data: Path, tmp_path: Path) -> None:
+    written, run = tmp_path / "recipe.yaml", tmp_path / "run"
+    written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
+    command = [*mpiexec(), "-n", "2", sys.executable, "-m", "ganherd", "train", str(written), "--run", str(run)]
+    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
+    little.underway(process, run)
+    process.send_signal(signal.SIGUSR1)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 75 and f"stopped by SIGUSR1 at step {little.steps(run)[-1]}." in said, said
+    assert RunFolder(run).info["state"] == "interrupted"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_torchrun_passes_a_stop_on_and_the_run_can_be_gone_on_with(
