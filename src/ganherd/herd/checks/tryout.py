@@ -7,7 +7,6 @@ random number must come from the member's own stream.
 from __future__ import annotations
 
 import os
-import random
 import re
 import sys
 import types
@@ -17,7 +16,6 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -30,10 +28,11 @@ from ganherd.herd.checks.hidden_state.outside_state import Outside
 from ganherd.herd.checks.hidden_state.python_state import kept_by
 from ganherd.herd.checks.module_copies import calling_line, held, is_own, line_of
 from ganherd.herd.checks.source_line import where
+from ganherd.herd.global_generators import outside_torch
 from ganherd.herd.parameter_names import refuse_other_numbers
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, seeded
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line
 
 
 class CannotRun(UserError):
@@ -94,7 +93,7 @@ def try_out(
 
 def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
     """Return the answer of one call, the gradients of all parameters, and all parameters and buffers after it."""
-    kind, before = type(net).__name__, _generators()
+    kind, before = type(net).__name__, outside_torch()
     try:
         net.zero_grad()
         with MemberRandomness(torch.tensor(key)), _Draws(kind), no_seeding(kind):
@@ -105,8 +104,8 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
         raise
     except Exception as error:
         raise CannotRun(_mistake(net, given, key, error)) from error
-    for name, one, after in zip(("random", "numpy.random"), before, _generators(), strict=True):
-        if not equal(one, after):
+    for name, after in outside_torch().items():
+        if not equal(before[name], after):
             line = _line_that_draws(net, given)
             raise UserError(
                 f"{kind} draws random numbers with {name} in forward{line}, which no member's stream controls: "
@@ -131,13 +130,13 @@ def _changed_in_evaluation(net: nn.Module, other: nn.Module, given: tuple[Tensor
 def _line_that_draws(net: nn.Module, given: tuple[Tensor, ...]) -> str:
     """Return the line of the user's code that draws from Python or NumPy, in brackets; empty if it is not found."""
     found: list[str] = []
-    before, line, around = _generators(), "", sys.gettrace()
+    before, line, around = outside_torch(), "", sys.gettrace()
 
     def trace(frame: types.FrameType, event: str, _: Any) -> Any:
         nonlocal before, line
         if not is_own(frame.f_code.co_filename):
             return None
-        if not equal(before, now := _generators()):
+        if not equal(before, now := outside_torch()):
             found.append(line)
             before = now
         line = f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"
@@ -159,7 +158,7 @@ def _loss(answer: Any) -> Tensor:
 
 def _mistake(net: nn.Module, given: tuple[Tensor, ...], key: int, error: Exception) -> str:
     """Return one sentence about an error, with the line of the user's code: that of the forward pass for a backward pass."""
-    what = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".:")
+    what = first_line(error).split(". ")[0].rstrip(":")
     line = line_of(error) or _line_of_forward(net, given, key)
     if "modified by an inplace operation" in what:
         what, out = (
@@ -187,10 +186,6 @@ def _line_of_forward(net: nn.Module, given: tuple[Tensor, ...], key: int) -> str
     return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else ""
 
 
-def _generators() -> tuple[Any, Any]:
-    return random.getstate(), np.random.get_state()
-
-
 class _Draws(TorchFunctionMode):
     """Refuses a function that draws from PyTorch's own generator."""
 
@@ -208,7 +203,7 @@ class _Draws(TorchFunctionMode):
 
     def _refuse(self, name: str) -> None:
         raise UserError(
-            f"{self._kind} draws random numbers in {name}{calling_line()}, where no member's stream can give them: "
+            f"{self._kind} draws random numbers in {name}{calling_line()}, and no member's stream can give those numbers: "
             "use torch.rand, torch.randn or nn.Dropout instead."
         )
 
@@ -288,7 +283,7 @@ def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], after: d
 def _refuse_memory(net: nn.Module, left: set[str], different: set[str], same: bool) -> None:
     if different or not same:
         names = sorted(different or left)
-        what = (", ".join(names) or "something outside of it") + where(net, *names[:1])
+        what = (", ".join(names) or "a value outside the module") + where(net, *names[:1])
         raise UserError(
             f"{type(net).__name__} remembers {what} from one call of forward to the next, and members take turns in one module: "
             "make it a tensor, with register_buffer."

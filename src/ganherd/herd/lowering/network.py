@@ -29,9 +29,8 @@ def member_call(
     blueprint: Blueprint, params: Tensors, buffers: Tensors, key: Tensor, *inputs: Tensor
 ) -> tuple[Answer, Tensors]:
     """One member's module as a pure function, also under `vmap`: (output, buffers after it)."""
-    changing = (
-        {**params, **buffers} if blueprint.habits.alone else buffers
-    )  # a net that runs alone may change its parameters
+    # A net that runs alone may change its parameters.
+    changing = {**params, **buffers} if blueprint.habits.alone else buffers
     both = {**params, **{name: value.clone() for name, value in changing.items()}}  # the call writes into the clones
     randomness = VmappedModule if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
     with randomness(key), _tidied(blueprint):

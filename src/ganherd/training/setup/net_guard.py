@@ -23,7 +23,8 @@ from ganherd.features.cache import cache_folder
 from ganherd.herd.checks import guard, vmap_fallback
 from ganherd.herd.checks.agreement import FAILS, Agreement
 from ganherd.herd.checks.guard import GuardReport
-from ganherd.herd.checks.trial import SMALL, ComparisonTask, unrelated_random_numbers
+from ganherd.herd.checks.trial import SMALL, ComparisonTask
+from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.lowering.trace import NoGraph, trace
 from ganherd.herd.state import Blueprint
 from ganherd.nets import catalog
@@ -197,7 +198,7 @@ def _own_code() -> list[Path]:
 def _user_code(task: ComparisonTask) -> list[str] | None:
     """Describe a user's net: its graph, its layers, and all code that is not an installed package's."""
     try:
-        with unrelated_random_numbers(0):
+        with seeded_generators(0):
             module = task.make()
         files = {Path(inspect.getfile(type(layer))) for layer in module.modules()}
     except Exception:  # a class of a notebook has no file, and a constructor may raise anything: `check` reports it
