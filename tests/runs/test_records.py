@@ -17,7 +17,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path, write_aside
-from ganherd.runs.records import JsonLinesWriter, plain
+from ganherd.runs.records import JsonLinesWriter, plain, significant
 from ganherd.training.budget import Budget, plan_budget
 from ganherd.training.recording.preview import Preview
 from ganherd.training.setup.assemble import assemble
@@ -245,7 +245,7 @@ def test_a_run_keeps_what_its_recipe_says(tmp_path: Path, monkeypatch: pytest.Mo
     best = facts.best[1]
     assert set(little.steps(tmp_path / "run")) == {28, 30, best}
     scores = {e["step"]: e["score"] for e in RunFolder(tmp_path / "run").events() if e["event"] == "checkpoint"}
-    assert sorted(scores) == list(range(0, 29, 4)) and scores[best] == min(scores.values()) == facts.best[0]
+    assert sorted(scores) == list(range(0, 29, 4)) and scores[best] == min(scores.values()) == significant(facts.best[0])
 
 
 # -- a look at the members --------------------------------------------------------------------------------------------

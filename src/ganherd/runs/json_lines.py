@@ -23,23 +23,23 @@ Line = TypeVar("Line", bound=JsonLine)
 
 def read_all(path: Path, kind: type[Line]) -> Iterator[Line]:
     """Yield every line; a last line that is still being written is left out."""
-    for line in _raw(path):
-        yield _parsed(path, line, kind)
+    for number, line in enumerate(_raw(path), 1):
+        yield _parsed(path, line, number, kind)
 
 
 def read_some(path: Path, kind: type[Line], most: int) -> list[Line]:
     """Return at most 2 × `most` lines, spread evenly, the first and the last among them; all if the file has fewer."""
-    chosen: list[bytes] = []
-    every, last, last_number = 1, b"", -1
+    chosen: list[tuple[int, bytes]] = []
+    every, last = 1, (-1, b"")
     for number, line in enumerate(_raw(path)):
-        last, last_number = line, number
+        last = number, line
         if number % every == 0:
-            chosen.append(line)
+            chosen.append(last)
             if len(chosen) == 2 * most:
                 chosen, every = chosen[::2], 2 * every
-    if last_number >= 0 and last_number % every:
+    if last[0] >= 0 and last[0] % every:
         chosen.append(last)
-    return [_parsed(path, line, kind) for line in chosen]
+    return [_parsed(path, line, number + 1, kind) for number, line in chosen]
 
 
 def read_last(path: Path, kind: type[Line], count: int) -> list[Line]:
@@ -57,7 +57,8 @@ def read_last(path: Path, kind: type[Line], count: int) -> list[Line]:
             handle.seek(end)
             text = handle.read(size) + text
     whole = text.split(b"\n")[:-1]  # what follows the last line end is still being written
-    return [_parsed(path, line, kind) for line in (whole if end == 0 else whole[1:])[-count:]]
+    lines = (whole if end == 0 else whole[1:])[-count:]
+    return [_parsed(path, line, number, kind) for number, line in enumerate(lines, -len(lines))]
 
 
 def _raw(path: Path) -> Iterator[bytes]:
@@ -81,16 +82,15 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _parsed(path: Path, line: bytes, kind: type[Line]) -> Line:
-    shown = line[:60].decode("utf-8", "replace").rstrip("\n")
+def _parsed(path: Path, line: bytes, number: int, kind: type[Line]) -> Line:
+    """Return what a line holds; `number` is its number in the file, negative if it counts from the end."""
     try:
-        content = json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} holds a line that is not JSON: {shown!r}.") from error
-    try:
-        return kind.parse(content)
-    except ValueError as error:
-        raise UserError(f"{path} holds a line that ganherd did not write: {shown!r}.") from error
+        return kind.parse(json.loads(line.decode("utf-8", "replace")))
+    except (ValueError, RecursionError):
+        shown = line[:60].decode("utf-8", "replace").rstrip("\n")
+        if number < 0:
+            number += 1 + sum(1 for _ in _raw(path))
+        raise UserError(f"line {number} of {path} was not written by ganherd: {shown!r}. Remove that line.") from None
 
 
 def _too_long(path: Path) -> UserError:
