@@ -86,7 +86,7 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
         # a step takes the same time however many images there are, so the few random ones of the file do for it
         steps, rows = -(-asked.images // recipe.train.batch), []
         for travels in TRAVELS:
-            settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})  # type: ignore[arg-type]
+            settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})
             assembly = replace(assembly, recipe=recipe.model_copy(update={"strategy": settings}))
             strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
             took: list[float] = []

@@ -73,7 +73,8 @@ class ComparisonRequest:
     def training(self) -> dict[str, Any]:
         """What the runs of a comparison are made of; those of another one are not mixed with them."""
         recipes = {name: recipe.model_dump(exclude={"run": {"scores"}}) for name, recipe in self.recipes.items()}
-        return _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
+        result: dict[str, Any] = _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
+        return result
 
     def scoring(self) -> dict[str, Any]:
         return {"metrics": self.metrics, "samples": self.samples, "network": self.network}

@@ -82,7 +82,8 @@ class Classifier:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The likeliest class of each, int64 [n]."""
-        return self.logits(x).argmax(1).astype(np.int64)
+        result: np.ndarray = self.logits(x).argmax(1).astype(np.int64)
+        return result
 
 
 def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], None] | None = None) -> Classifier:

@@ -238,7 +238,8 @@ class MemberRandomness(TorchFunctionMode):
         self._calls = calls or DrawCounter()
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-        return _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)
+        drawn: Tensor = _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)  # type: ignore[no-untyped-call]
+        return drawn
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -73,7 +73,8 @@ def _influence(centred: Tensor, shift: Tensor, change: Tensor) -> Tensor:
 def _root(cov: Tensor) -> Tensor:
     """The symmetric square root, [..., d, d]; what is negative by rounding counts as 0."""
     values, vectors = torch.linalg.eigh(cov)
-    return (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
+    result: Tensor = (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
+    return result
 
 
 def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> list[tuple[float, float | None]]:

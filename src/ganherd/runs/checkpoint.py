@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ganherd.comm.ranks import Ranks, together
 from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, named, unnamed
-from ganherd.runs.folder import steps
+from ganherd.runs.folder import steps as steps
 from ganherd.runs.models import CheckpointMeta, TrainerState
 from ganherd.runs.records import plain
 from ganherd.util import tensor_file

@@ -50,7 +50,8 @@ class GivenSet:
     @cached_property
     def weights(self) -> np.ndarray:
         counts = np.array([(self.y == k).sum() for k in self.label_of], np.float64)
-        return counts / counts.sum()
+        result: np.ndarray = counts / counts.sum()
+        return result
 
     def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> DrawnSamples:
         """n of its rows, or all it has where those are fewer: never a row twice."""

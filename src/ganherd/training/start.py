@@ -18,7 +18,7 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path, write_aside
 from ganherd.training.budget import plan_budget, too_short
-from ganherd.training.conclude import Run
+from ganherd.training.conclude import Run as Run
 from ganherd.training.course import train_on
 from ganherd.training.health import look_interval
 from ganherd.training.ranks.catch_up import bring_back

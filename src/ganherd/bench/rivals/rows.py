@@ -76,7 +76,8 @@ def _best(run: Any, device: torch.device, seconds: float) -> MeasuredWay:
     for threads in counts:
         torch.set_num_threads(threads)
         found.append(run(seconds / len(counts)))
-    return max(found, key=lambda one: one.rate)
+    result: MeasuredWay = max(found, key=lambda one: one.rate)
+    return result
 
 
 def reason(error: Exception) -> str:

@@ -206,6 +206,8 @@ def _part(
     """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
     loaded = _load(recipe, None, overrides, trust_code)
     refuse_meeting(loaded, "--members")
+    from ganherd.runs.folder import RunFolder
+    from ganherd.runs.part_folders import unfinished
     from ganherd.training.variants import job_parts, phases
 
     phases.refuse(loaded)
@@ -214,7 +216,7 @@ def _part(
     if done.folder.info.part is None or as_json:
         _trained(done, as_json)
         return
-    left = ", ".join(job_parts.unfinished(job_parts.RunFolder(run)))
+    left = ", ".join(unfinished(RunFolder(run)))
     show(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
 
 

@@ -212,7 +212,7 @@ class _Backward(TorchDispatchMode):
     """Refuses a backward pass that draws random numbers, as a checkpoint does when it runs its layers again."""
 
     def __init__(self, net: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._net = net
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

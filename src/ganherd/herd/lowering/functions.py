@@ -69,7 +69,8 @@ def _windows(args: Any, kwargs: Any) -> int | None:
 def _largest(x: Tensor, size: int) -> Tensor:
     """The largest of every `size` neighbours; those at the end that fill no window are left out."""
     count = x.shape[-1] // size
-    return x[..., : count * size].unflatten(-1, (count, size)).max(-1).values
+    result: Tensor = x[..., : count * size].unflatten(-1, (count, size)).max(-1).values
+    return result
 
 
 def _has_tensor(values: Any) -> bool:

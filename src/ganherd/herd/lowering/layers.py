@@ -61,7 +61,8 @@ def _linear(layer: Layer, x: Tensor) -> Tensor:
     flatten = any(isinstance(other, nn.Flatten) for other in layer.beside)
     shape = next((tuple(other.unflattened_size) for other in layer.beside if isinstance(other, nn.Unflatten)), ())
     weight, bias = layer.own["weight"], layer.own.get("bias")
-    return layer.library.linear(x, weight, bias, flatten, shape, layer.normed, layer.after)
+    result: Tensor = layer.library.linear(x, weight, bias, flatten, shape, layer.normed, layer.after)
+    return result
 
 
 def _elementwise(layer: Layer, x: Tensor) -> Tensor:
@@ -72,7 +73,8 @@ def _elementwise(layer: Layer, x: Tensor) -> Tensor:
 def _dropout(layer: Layer, x: Tensor) -> Tensor:
     if not layer.module.training or layer.module.p == 0.0:
         return x
-    return layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.beside))
+    result: Tensor = layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.beside))
+    return result
 
 
 def _flatten(layer: Layer, x: Tensor) -> Tensor:
@@ -82,7 +84,8 @@ def _flatten(layer: Layer, x: Tensor) -> Tensor:
 
 def _unflatten(layer: Layer, x: Tensor) -> Tensor:
     dim = int(layer.module.dim)
-    return x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
+    result: Tensor = x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
+    return result
 
 
 def _slope(activations: list[Any]) -> float:
@@ -101,7 +104,8 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
             out = ops.normalise(x, mean, var, weight, bias, m.eps)
             return out if slope == 1.0 else F.leaky_relu(out, slope)
         running = ops.Running(mean, var, count, m.momentum)
-    out, moved = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
+    normed: Tensor
+    normed, moved = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
     if moved is not None:
         for name, value in (
             ("running_mean", moved.mean),
@@ -109,14 +113,15 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
             ("num_batches_tracked", moved.count),
         ):
             buffers.set(name, value)
-    return out
+    return normed
 
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
     weight, bias = layer.own["weight"], layer.own.get("bias")
     doubled = any(isinstance(other, nn.Upsample) for other in layer.beside)
     pooled = next((other for other in layer.beside if isinstance(other, nn.AvgPool2d)), None)
-    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.normed, layer.after, pooled)
+    result: Tensor = layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.normed, layer.after, pooled)
+    return result
 
 
 def _embedding(layer: Layer, y: Tensor) -> Tensor:
@@ -141,7 +146,8 @@ def _spectral(layer: Layer, x: Tensor) -> Tensor:
 
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
     weight, bias = layer.own["weight"], layer.own.get("bias")
-    return layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.normed, layer.after)
+    result: Tensor = layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.normed, layer.after)
+    return result
 
 
 def _each_image(layer: Layer, x: Tensor) -> Tensor:

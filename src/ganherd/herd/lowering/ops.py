@@ -48,14 +48,16 @@ def linear(
     if after is not None:
         return after(linear(x, weight, bias, flatten, shape))
     if shape:
-        return linear(x, weight, bias, flatten).unflatten(2, shape)
+        images: Tensor = linear(x, weight, bias, flatten).unflatten(2, shape)
+        return images
     x = x.flatten(2) if flatten else x
     flat = x.flatten(1, -2) if x.dim() > 3 else x
     if torch.is_autocast_enabled(x.device.type):  # here, since autocast does not reach into a backward pass of our own
         low = torch.get_autocast_dtype(x.device.type)
         flat, weight, bias = flat.to(low), weight.to(low), None if bias is None else bias.to(low)
     out = BatchedLinear.apply(flat, weight, bias)
-    return out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
+    unflattened: Tensor = out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
+    return unflattened
 
 
 class BatchedLinear(torch.autograd.Function):
@@ -68,7 +70,7 @@ class BatchedLinear(torch.autograd.Function):
         return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         turned = weight.transpose(1, 2)
         return torch.bmm(x, turned) if bias is None else torch.baddbmm(bias[:, None], x, turned)
 
@@ -77,7 +79,7 @@ class BatchedLinear(torch.autograd.Function):
         ctx.save_for_backward(inputs[0], inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
@@ -160,7 +162,8 @@ def upsample(x: Tensor) -> Tensor:
 def each_image(layer: nn.Module, x: Tensor) -> Tensor:
     """A layer without parameters on images [N, B, C, H, W]."""
     out: Tensor = layer(x.flatten(0, 1))
-    return out.unflatten(0, x.shape[:2])
+    result: Tensor = out.unflatten(0, x.shape[:2])
+    return result
 
 
 def conv2d(

@@ -180,7 +180,7 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
     """A spectral layer's weight [N, O, …] over its largest singular value as u [N, O] sees it, and u."""
     if weight.dtype != torch.float32:
         return ops.divide(weight, u, move)
-    return MemberDivide.apply(weight, u, move)  # type: ignore[no-any-return]
+    return MemberDivide.apply(weight, u, move)
 
 
 def fits(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:

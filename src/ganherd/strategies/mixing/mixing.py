@@ -130,7 +130,8 @@ class FrechetScore:
         trace = ((weights * self.square[table]).sum(1) - shift) * unbiased
         shared = torch.linalg.eigvalsh(cov).clamp(min=0).sqrt().sum(1)
         distance = shift + trace + self.real_trace - 2 * shared
-        return distance.masked_fill(_touched(weights, self.broken[table]), torch.inf)
+        result: Tensor = distance.masked_fill(_touched(weights, self.broken[table]), torch.inf)
+        return result
 
 
 class VariationScore:

@@ -99,7 +99,8 @@ class InformationScore:
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
         own, of = weights.cpu(), table.cpu()
         mixed = (own.unsqueeze(1) @ self.share[of]).squeeze(1)  # [M, K]
-        return (torch.special.entr(mixed).sum(1) - (own * self.entropy[of]).sum(1)).exp().to(weights)
+        result: Tensor = (torch.special.entr(mixed).sum(1) - (own * self.entropy[of]).sum(1)).exp().to(weights)
+        return result
 
 
 class MeanScore:

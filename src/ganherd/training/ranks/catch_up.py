@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.ranks import together
 from ganherd.herd.engine.engines import Plan, never, place
+from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import snapshot
@@ -55,7 +56,7 @@ class Follower(Trainer):
         self.last_good = self.step
 
     def close(self) -> None:
-        if isinstance(self.engine, response.SubsetEngine):
+        if isinstance(self.engine, SubsetEngine):
             self.engine.close()
         self.herd.feed.close()
 

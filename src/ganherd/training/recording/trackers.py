@@ -61,10 +61,10 @@ class Trackers:
 
         def write(step: int, values: dict[str, float]) -> None:
             if not opened:  # with the first record, when those that a resume makes again are cut off already
-                opened.append(SummaryWriter(str(place), purge_step=_kept(folder) + 1))  # type: ignore[no-untyped-call]
+                opened.append(SummaryWriter(str(place), purge_step=_kept(folder) + 1))
                 self._close.append(opened[0].close)
             for name, value in values.items():
-                opened[0].add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+                opened[0].add_scalar(name, value, step)
 
         self._write.append(write)
 

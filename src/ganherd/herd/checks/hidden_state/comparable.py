@@ -164,7 +164,8 @@ def _random_state(value: Any, kind: type) -> Iterable[Any]:
     if issubclass(kind, np.random.RandomState):
         return value.get_state()  # type: ignore[no-any-return]
     if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
-        return value.getstate()
+        result: Iterable[Any] = value.getstate()
+        return result
     return [value.get_state()] if issubclass(kind, torch.Generator) else []
 
 
