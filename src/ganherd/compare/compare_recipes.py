@@ -14,14 +14,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from ganherd.compare.comparison_record import (
+    Comparison,
+    ComparisonRow,
+    ComparisonScoring,
+    ComparisonTraining,
+    RecipeJson,
+)
 from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
 from ganherd.metrics.registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder, write_aside
+from ganherd.runs.score_entry import Scores
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
 
@@ -70,17 +78,17 @@ class ComparisonRequest:
     def is_time(self) -> bool:
         return parse_budget(self.budget)[0] == "seconds"
 
-    def training(self) -> dict[str, Any]:
+    def training(self) -> ComparisonTraining:
         """What the runs of a comparison are made of; those of another one are not mixed with them."""
         recipes = {name: recipe.model_dump(exclude={"run": {"scores"}}) for name, recipe in self.recipes.items()}
-        result: dict[str, Any] = _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
+        result: ComparisonTraining = _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
         return result
 
-    def scoring(self) -> dict[str, Any]:
+    def scoring(self) -> ComparisonScoring:
         return {"metrics": self.metrics, "samples": self.samples, "network": self.network}
 
 
-def compare(asked: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> dict[str, Any]:
+def compare(asked: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> Comparison:
     """Trains and scores what is still missing in the folder, and answers what compare.json says."""
     from ganherd.training.variants import phases
 
@@ -121,7 +129,7 @@ class _State:
 
     def __init__(self, folder: Path, asked: ComparisonRequest) -> None:
         self.folder, self.path, self.asked = folder, folder / RESULT, asked
-        self.facts: dict[str, Any] = {
+        self.facts: Comparison = {
             "state": "running",
             "training": asked.training(),
             "wall": {BUDGET: {}, IMAGES: {}},
@@ -148,11 +156,12 @@ class _State:
         write_aside(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
 
     def _refuse_another(self) -> None:
-        old, new = self.facts.get("training", {}), self.asked.training()
+        old, new = cast(dict[str, Any], self.facts.get("training", {})), self.asked.training()
         if old == new:
             return
-        changed = [f"{key}: {old.get(key)} -> {new[key]}" for key in ("budget", "seeds") if old.get(key) != new[key]]
-        before: dict[str, Any] = old.get("recipes", {})
+        settings = {"budget": new["budget"], "seeds": new["seeds"]}
+        changed = [f"{key}: {old.get(key)} -> {value}" for key, value in settings.items() if old.get(key) != value]
+        before: dict[str, RecipeJson] = old.get("recipes", {})
         if list(before) != list(new["recipes"]):
             changed.append(f"recipes: {', '.join(before)} -> {', '.join(new['recipes'])}")
         else:
@@ -240,14 +249,14 @@ def _score(state: _State, entries: dict[str, Entry], say: Say) -> None:
     state.write(bases=bases, state="finished")
 
 
-def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str, say: Say) -> dict[str, Any]:
+def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str, say: Say) -> dict[str, Scores]:
     """Of each run by itself, and then of their contests, where such metrics are asked for."""
     from ganherd.scoring import score_run, score_runs
 
     asked, kept = state.asked, state.facts["scores"]
     alone = [name for name in names if not METRICS[name].contest]
     contests = [name for name in names if METRICS[name].contest]
-    found: dict[str, Any] = {}
+    found: dict[str, Scores] = {}
     for name, run in runs.items():
         key = _key(run)
         if alone and key not in kept:
@@ -272,18 +281,19 @@ def _made(run: RunFolder, entry: Entry) -> TrainedSteps:
     return TrainedSteps(run.info.step or 0, before)
 
 
-def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:
+def _row(state: _State, entry: Entry, run: RunFolder) -> ComparisonRow:
     info, basis, name = run.info, run.path.parent.name, run.path.name
     before = run.first.info.seconds or 0.0 if entry.first else 0.0
-    wall = state.facts["wall"][basis]
+    wall, made = state.facts["wall"][basis], _made(run, entry)
     return {
         "run": _key(run),
         "members": entry.members,
         "parameters": entry.parameters,
         "generator_parameters": list(entry.generators),
         "discriminator_parameters": entry.discriminator,
-        **vars(_made(run, entry)),
-        "images": entry.seen(_made(run, entry)),
+        "steps": made.steps,
+        "first": made.first,
+        "images": entry.seen(made),
         "device": info.engine.device if info.engine else "unknown",
         "device_seconds": before + (info.seconds or 0.0),
         "wall_seconds": wall.get(name) and wall[name] + wall.get(run.first.path.name, 0.0),
@@ -297,7 +307,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(plain(value), allow_nan=False))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Comparison:
     try:
         found = files.read_json(path)
         wall = found["wall"]
@@ -305,4 +315,4 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not what `ganherd compare` writes; choose another -o.") from error
-    return dict(found)
+    return cast(Comparison, found)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ganherd.compare import comparison_text
+from ganherd.compare.comparison_record import Comparison, ComparisonBasis
 from ganherd.metrics.registry import METRICS
 from ganherd.report.document import document
 from ganherd.report.html import SafeHtml, figure, image, join, table, tag
@@ -27,7 +28,7 @@ BESIDE = ("samples", "network", "seed")  # what stands beside every number
 COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
 
 
-def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+def write(facts: Comparison, folder: Path) -> dict[str, Path]:
     """compare.png and compare.html in the folder; what was written, by its kind."""
     pictures.save(draw(facts, "compare.html"), folder / "compare.png")
     write_aside(folder / "compare.html", render(facts, folder))
@@ -37,12 +38,12 @@ def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     }
 
 
-def draw(facts: Mapping[str, Any], others_in: str = "") -> Figure:
+def draw(facts: Comparison, others_in: str = "") -> Figure:
     """A panel for each metric: on the left at the equal budget, on the right at equal images; bars are intervals.
 
     `others_in`: where the scores stand that have no panel.
     """
-    bases: Mapping[str, Any] = facts["bases"]
+    bases = facts["bases"]
     metrics, others = panels(bases)[:MOST], panels(bases)[MOST:]
     drawn, axes = pictures.new_figure(2.6 * max(2, len(metrics)) + 0.6, 3.3, columns=max(1, len(metrics)))
     for panel, metric in zip(axes, metrics, strict=False):
@@ -56,13 +57,13 @@ def draw(facts: Mapping[str, Any], others_in: str = "") -> Figure:
     return drawn
 
 
-def panels(bases: Mapping[str, Any]) -> list[str]:
+def panels(bases: Mapping[str, ComparisonBasis]) -> list[str]:
     """The metrics that were asked for, the usual ones first; the first few are drawn."""
     found = {m for found in bases.values() for row in found["entries"].values() for m in measured(row["scores"])}
     return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found]
 
 
-def _panel(axes: Axes, metric: str, facts: Mapping[str, Any]) -> None:
+def _panel(axes: Axes, metric: str, facts: Comparison) -> None:
     bases, in_budget = facts["bases"], f"in {facts['training']['budget']}"
     axes.set_title(f"{metric.replace('_', ' ')} ({METRICS[metric].goal})", color=pictures.INK, fontsize=10, loc="left")
     for place, found in enumerate(bases.values()):
@@ -90,7 +91,7 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def render(facts: Mapping[str, Any], folder: Path) -> str:
+def render(facts: Comparison, folder: Path) -> str:
     """The page."""
     training = facts["training"]
     head = tag(
@@ -104,16 +105,16 @@ def render(facts: Mapping[str, Any], folder: Path) -> str:
     return document(comparison_text.title(facts), join([head, chart, *sections, _samples(facts, folder)], "\n"))
 
 
-def _legend(facts: Mapping[str, Any]) -> str:
+def _legend(facts: Comparison) -> str:
     seeds = facts["training"]["seeds"]
     what = "dots are seeds, bars 95 % intervals over them" if seeds > 1 else "bars are 95 % intervals over the samples"
     rest = " The other scores stand in the tables below." if len(panels(facts["bases"])) > MOST else ""
     return f"Large dots are means, {what}.{rest}"
 
 
-def _basis(facts: Mapping[str, Any], basis: str) -> SafeHtml:
+def _basis(facts: Comparison, basis: str) -> SafeHtml:
     found = facts["bases"][basis]
-    entries: Mapping[str, Any] = found["entries"]
+    entries = found["entries"]
     scores = [measured(row["scores"]) for row in entries.values()]
     rows = []
     for metric in dict.fromkeys(metric for own in scores for metric in own):
@@ -138,7 +139,7 @@ def _table(content: tuple[Sequence[str], Sequence[Sequence[str]]], right: Sequen
     return table(content[0], content[1], right=right)
 
 
-def _samples(facts: Mapping[str, Any], folder: Path) -> SafeHtml:
+def _samples(facts: Comparison, folder: Path) -> SafeHtml:
     """What the mixtures at the equal budget make, as the end of their training drew it."""
     grids = []
     for name, row in facts["bases"]["budget"]["entries"].items():

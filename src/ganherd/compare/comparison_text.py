@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ganherd.compare.comparison_record import Comparison, ScoreDifference
 from ganherd.compare.differences import better
 from ganherd.recipe.schema import parse_budget
 from ganherd.report.html import duration
@@ -14,7 +14,7 @@ from ganherd.scoring.score_table import side_by_side
 UNEQUAL = 0.05  # device-seconds that differ by more than this part are said to
 
 
-def title(facts: Mapping[str, Any]) -> str:
+def title(facts: Comparison) -> str:
     """What is compared, in one sentence."""
     training = facts["training"]
     names, seeds = list(training["recipes"]), training["seeds"]
@@ -22,12 +22,12 @@ def title(facts: Mapping[str, Any]) -> str:
     return f"{names[0]} against {others} on {facts['data']['name']}, {seeds} seed{'s' * (seeds > 1)} each"
 
 
-def rows(facts: Mapping[str, Any]) -> str:
+def rows(facts: Comparison) -> str:
     """What its data is made of: images, also where an older comparison does not say so, or points."""
     return str(facts["data"].get("rows", "images"))
 
 
-def heading(facts: Mapping[str, Any], basis: str) -> str:
+def heading(facts: Comparison, basis: str) -> str:
     """What is equal here."""
     if basis == "images":
         least = min(row["images"] for row in facts["bases"]["images"]["entries"].values())
@@ -39,7 +39,7 @@ def heading(facts: Mapping[str, Any], basis: str) -> str:
     return f"At equal {unit}: {amount:g} for each"
 
 
-def took(facts: Mapping[str, Any], basis: str) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def took(facts: Comparison, basis: str) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Head and rows of the table of what each took."""
     seen = f"{rows(facts)} seen"
     head = ("recipe", "members", "parameters", "of G", "of D", "steps", seen, "device", "device s", "wall s")
@@ -53,7 +53,7 @@ def took(facts: Mapping[str, Any], basis: str) -> tuple[Sequence[str], Sequence[
     return head, lines
 
 
-def apart(found: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def apart(found: Mapping[str, Mapping[str, ScoreDifference]]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Head and rows of the table of differences to the first: a line for each metric, a column for each other recipe."""
     metrics = list(dict.fromkeys(metric for entry in found.values() for metric in entry))
     lines = [
@@ -63,7 +63,7 @@ def apart(found: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[Sequence[st
     return ("difference", *found), lines
 
 
-def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
+def difference(metric: str, entry: ScoreDifference | None) -> str:
     """One difference with its interval and what may be said of it.
 
     >>> difference("fid", {"value": -2.0, "interval": {"low": -3.0, "high": -1.0}, "verdict": "better"})
@@ -77,7 +77,7 @@ def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
     return f"{sign}{format_value(metric, entry['value'])}{span} {entry['verdict']}"
 
 
-def notes(facts: Mapping[str, Any], basis: str) -> list[str]:
+def notes(facts: Comparison, basis: str) -> list[str]:
     """What has to be known to read the tables."""
     first, entries = next(iter(facts["training"]["recipes"])), facts["bases"][basis]["entries"]
     out = []
@@ -95,7 +95,7 @@ def notes(facts: Mapping[str, Any], basis: str) -> list[str]:
     return out
 
 
-def text(facts: Mapping[str, Any]) -> str:
+def text(facts: Comparison) -> str:
     """The whole comparison."""
     parts = [title(facts)]
     for basis, found in facts["bases"].items():

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Required, TypedDict, cast
+from typing import Any, cast
 
+from ganherd.compare.comparison_record import ScoreDifference
 from ganherd.metrics.registry import METRICS
 from ganherd.metrics.statistics.seeds import together
-from ganherd.metrics.statistics.verdict import UNDECIDED, Verdict, verdict
-from ganherd.runs.score_entry import ScoreInterval
+from ganherd.metrics.statistics.verdict import UNDECIDED, verdict
 from ganherd.scoring.result import SKIPPED
 
 Scores = Mapping[str, Mapping[str, Any]]
-
-
-class ScoreDifference(TypedDict, total=False):
-    """The mean difference of a score between two recipes, as comparison.json holds it."""
-
-    value: Required[float | None]
-    interval: ScoreInterval
-    std: float | None
-    per_seed: Required[list[float | None]]
-    seeds: list[int]
-    verdict: Required[Verdict]
 
 
 def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, ScoreDifference]]:

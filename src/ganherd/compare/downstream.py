@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ganherd.compare.comparison_record import Downstream, DownstreamRow
 from ganherd.data.keyed import shuffle
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
@@ -40,7 +41,7 @@ def measure(
     output: Path | None = None,
     trust_code: bool = False,
     say: Say | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Downstream]:
     """What classifiers say of each run, by its path; downstream.json and downstream.png lie in the run or under `output`."""
     for run in runs:
         RunFolder.open(run), mixture_of(run)
@@ -54,9 +55,7 @@ def measure(
     return found
 
 
-def measure_run(
-    run: Path, asked: DownstreamRequest, trust_code: bool = False, say: Say | None = None
-) -> dict[str, Any]:
+def measure_run(run: Path, asked: DownstreamRequest, trust_code: bool = False, say: Say | None = None) -> Downstream:
     """Nothing is written. Rows: generated images alone, so many real ones of each class, and all that the mixture has seen."""
     from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
     from ganherd.data.dataset import load
@@ -130,10 +129,11 @@ def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images
     return Images(data.x[rows], data.y[rows])
 
 
-def _row(real: int, is_all: bool, alone: list[float], beside: list[float], seeds: list[int]) -> dict[str, Any]:
+def _row(real: int, is_all: bool, alone: list[float], beside: list[float], seeds: list[int]) -> DownstreamRow:
     both = [b - a for a, b in zip(alone, beside, strict=False)]
     found = _over(both, seeds, -1.0)
-    verdict = {1: "helped", -1: "hurt", 0: UNDECIDED}[sign((found or {}).get("interval"))]
+    verdicts: dict[int, Literal["helped", "hurt", "undecided"]] = {1: "helped", -1: "hurt", 0: UNDECIDED}
+    verdict = verdicts[sign(found.get("interval") if found else None)]
     return {
         "real": "all" if is_all else real,
         "alone": _over(alone, seeds),
@@ -147,7 +147,7 @@ def _over(values: list[float], seeds: list[int], least: float = 0.0) -> ScoreEnt
     return together([{"value": value} for value in values], seeds, (least, 1.0)) if values else None
 
 
-def _write(facts: Mapping[str, Any], where: Path) -> None:
+def _write(facts: Downstream, where: Path) -> None:
     from ganherd.compare.downstream_text import draw
     from ganherd.runs.records import plain
     from ganherd.viz import pictures
