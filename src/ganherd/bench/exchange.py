@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ganherd.bench import cases
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
 
-Row = dict[str, Any]
+Row = JsonObject
 SELDOM = 0.5  # swaps an epoch: one every two epochs, for which the claim stands that they cost little
 OFTEN = 2.0  # one every half epoch, where the paper's DCGANs varied least
 LITTLE = 0.01  # of an epoch: what swaps may cost

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from ganherd.util import files
+from ganherd.util.files import JsonObject
 from ganherd.util.paths import cache_home
 
 
@@ -25,7 +27,7 @@ def path_of(kind: str, key: str) -> Path:
     return cache_folder(kind) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
 
 
-def read(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def read(path: Path, key: str) -> tuple[dict[str, Tensor], JsonObject] | None:
     """Tensors and facts; None (compute them anew) where they are missing, damaged or of something else.
 
     The tensors are the file's own pages, which all processes of a host share.
@@ -40,7 +42,7 @@ def read(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | Non
         return None
 
 
-def write(path: Path, key: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+def write(path: Path, key: str, tensors: dict[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Written aside, then renamed: two processes may fill the cache at once."""
     raw = save_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
     facts = {**facts, "key": key, "sha256": hashlib.sha256(raw).hexdigest()}

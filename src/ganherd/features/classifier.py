@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
 from ganherd.util.time_left import timed
 
@@ -188,7 +189,7 @@ def _batches(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([rng.permutation(n) for _ in range(epochs)])[: steps * size].reshape(steps, size)
 
 
-def _tried(net: nn.Module, dataset: Dataset, held_out: _Rows) -> dict[str, Any]:
+def _tried(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
     rows = held_out.index
     if len(rows) == 0:
         return {"held_out_accuracy": None, "held_out_samples": 0}
@@ -201,7 +202,7 @@ def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
     return torch.from_numpy((np.asarray(x, np.float32) - np.float32(offset)) / np.float32(scale))
 
 
-def _read(path: Path, net: nn.Module, key: str) -> dict[str, Any] | None:
+def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:
     """Fills the net from the cache; None (train anew) where that is missing, damaged or of something else."""
     found = cache.read(path, key)
     try:

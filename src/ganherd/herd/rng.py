@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -269,7 +269,7 @@ class MemberRandomness(TorchFunctionMode):
             )
         return func(*args, **kwargs)
 
-    def _fresh(self, shape: Sequence[int], kind: str, options: dict[str, Any]) -> Tensor:
+    def _fresh(self, shape: Sequence[int], kind: str, options: Mapping[str, Any]) -> Tensor:
         """Draw a tensor with the options that PyTorch's functions take."""
         out, dtype = options.get("out"), options.get("dtype")
         drawn = self._draw(shape, kind, dtype or (torch.get_default_dtype() if out is None else out.dtype))
@@ -300,7 +300,7 @@ class MemberRandomness(TorchFunctionMode):
         return x.copy_(drawn * b + a if name == "normal_" else drawn * (b - a) + a)
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 

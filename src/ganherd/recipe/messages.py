@@ -6,7 +6,7 @@ import difflib
 import reprlib
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -18,7 +18,7 @@ from ganherd.recipe.schema import Recipe, Section, nearest
 from ganherd.recipe.yaml_lines import Lines, Path
 
 
-def sentence(error: ValidationError, data: dict[str, Any], lines: Lines, name: str) -> str:
+def sentence(error: ValidationError, data: Mapping[str, Any], lines: Lines, name: str) -> str:
     """The first mistake, in the order of the file: one at a time is what a person mends."""
     found = [_one(details, data, lines) for details in error.errors()]
     (_, line, option), _, what = min(found)
@@ -41,7 +41,7 @@ def _place(paths: list[Path], lines: Lines) -> _Place:
     return max(places, default=(False, 0, ""))
 
 
-def _one(details: ErrorDetails, data: dict[str, Any], lines: Lines) -> tuple[_Place, int, str]:
+def _one(details: ErrorDetails, data: Mapping[str, Any], lines: Lines) -> tuple[_Place, int, str]:
     """Where the mistake is, how little is known of it (of two sentences about one place the first is told), and it."""
     kind, context = details["type"], details.get("ctx", {})
     path, field = _find(details["loc"])

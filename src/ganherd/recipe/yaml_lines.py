@@ -7,7 +7,7 @@ truth values are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,7 +140,7 @@ class _Reader:
             yield word, self.value(value, (*path, word))
 
 
-def write(data: dict[str, Any]) -> str:
+def write(data: Mapping[str, Any]) -> str:
     """The data as YAML, keys in their order, lists on one line.
 
     >>> write({"name": "off", "lr": [1e-4, 0.5]})

@@ -16,6 +16,7 @@ from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.progress import words
 from ganherd.viz.charts import TROUBLES, loss_table
 from ganherd.viz.pictures import MOST_ROWS
@@ -98,7 +99,7 @@ def gather(
     if dataset is None and recipe:
         dataset = _attempt(lambda: _load_data(run), notes, "the data")
     labels = tuple(str(name) for name in (dataset.labels if dataset else mixture.labels if mixture else ()))
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     if mixture is not None:
         made_at = int(mixture.step)
         generated = _attempt(lambda: _draw(mixture), notes, "samples of the mixture")
@@ -186,7 +187,7 @@ def _last_picture(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def _scores(folder: Path, notes: list[str]) -> dict[str, Any]:
+def _scores(folder: Path, notes: list[str]) -> JsonObject:
     path = folder / "scores.json"
     if not path.is_file():
         return {}

@@ -18,6 +18,7 @@ from ganherd.runs import json_lines
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
 _NOT_OURS = ("tensorboard", "wandb")  # folders that ganherd does not write itself; W&B links to its last run
@@ -102,7 +103,7 @@ class RunFolder:
         """Read run.json."""
         return self._read_info()[1]
 
-    def _read_info(self) -> tuple[dict[str, Any], RunInfo]:
+    def _read_info(self) -> tuple[JsonObject, RunInfo]:
         """Return run.json as its file has it, and checked."""
         try:
             content = files.read_json(self.info_path)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ganherd.recipe.base import MOST_THREADS, Device
+from ganherd.util.files import JsonObject
 
 LARGEST = 1 << 53  # the largest count or step: beyond it floats skip whole numbers
 NOT_FINITE = ("nan", "inf", "-inf")  # strict JSON has no such numbers: files hold their names
@@ -54,7 +55,7 @@ class _Record(BaseModel):
             where = ".".join(str(part)[:40] for part in first["loc"])
             raise ValueError(f"{where}: {first['msg'].lower()}" if where else first["msg"].lower()) from None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return the keys that were given, in the order of the model."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.runs import profile
 from ganherd.util import files
+from ganherd.util.files import JsonObject
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -72,7 +73,7 @@ class JsonLinesWriter:
         self._handle.close()
 
 
-def line_of(trainer: Trainer) -> dict[str, Any]:
+def line_of(trainer: Trainer) -> JsonObject:
     """The numbers of all members at this step; all ranks ask for them together."""
     line = {
         "step": trainer.step,

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ganherd.comm.liveness import heartbeat
 from ganherd.runs import profile, staleness
@@ -19,6 +18,7 @@ from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.models import EngineRecord, EventRecord, MetricsRecord
 from ganherd.runs.part_folders import unfinished
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 _HEALTH = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _LISTED = 1000  # of them, for programs: the last
@@ -68,14 +68,14 @@ class RunStatus:
     engine: EngineRecord
     host: str | None
     heartbeat: float | None  # seconds since the last record
-    losses: dict[str, Any]
+    losses: JsonObject
     profile: dict[str, float]  # seconds of each routine
     staleness: dict[str, float]
     alarms: list[EventRecord]  # the last ones
     alarms_before: int  # how many there were before these
     ill: list[EventRecord]  # the alarms that are not over
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return what `ganherd status --json` prints."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {
             "ranks": [asdict(rank) for rank in self.ranks],
@@ -94,7 +94,7 @@ class PartsStatus:
     left: list[str]  # what is left to do, in words
     state: str = "parts"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         """Return what `ganherd status --json` prints."""
         parts = [part.as_json() for part in self.parts]
         return {"run": self.run, "state": self.state, "parts": parts, "left": self.left}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ganherd.strategies.mixing import objectives, subset_search
 from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.time_left import Progress, timed
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class ChosenGenerators:
             return verdict(ends)
         return verdict((-ends["high"], -ends["low"]))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """As `--json` prints them."""
         chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
         told = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
@@ -78,7 +79,7 @@ class EnsembleResult:
     generators: int
     each: tuple[ChosenGenerators, ...]  # of every replica
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         own = {"mixture": str(self.folder), "by": self.by, "search": self.search, "network": self.network}
         rows = [one.facts() for one in self.each]
         return {**own, "samples": self.samples, "generators": self.generators, "ensembles": rows}

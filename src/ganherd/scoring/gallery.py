@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ganherd.data.keyed import shuffle
 from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.time_left import Progress
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def read(run: Path, step: int | None) -> list[GalleryPicture]:
     return found
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _about(folder: Path) -> JsonObject:
     try:
         found = files.read_json(folder / ABOUT)
     except (OSError, ValueError):

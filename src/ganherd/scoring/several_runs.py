@@ -14,6 +14,7 @@ from ganherd.runs.score_entry import Scores
 from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.time_left import Progress
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class ScoredRun:
             text = side_by_side(self.runs, bool(self.per))
         return f"{text}\n\n{self.contest}" if self.contest else text
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """As `--json` prints them: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         if len(self.runs) == 1:

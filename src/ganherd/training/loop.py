@@ -8,7 +8,7 @@ a while: then all of this waits, but for meetings, until they are together again
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
@@ -49,7 +49,7 @@ class Trainer:
         budget: Budget,
         progress: Progress,
         resumed: checkpoint.Checkpoint | None = None,
-        also_record: Callable[[dict[str, Any]], None] = lambda line: None,
+        also_record: Callable[[Mapping[str, Any]], None] = lambda line: None,
         paced: look_interval.LookInterval | None = None,
         strategy: Strategy | None = None,
     ) -> None:

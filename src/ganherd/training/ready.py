@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,7 +130,7 @@ def beating(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbe
     heart.note("processing" if ranks.own else None, **machine())
     if trainer is not None and ranks.is_first:
 
-        def tell(event: str, facts: dict[str, Any]) -> None:
+        def tell(event: str, facts: Mapping[str, Any]) -> None:
             trainer.event(event, **facts)
             trainer.progress.say(silence.in_words(event, facts))
 

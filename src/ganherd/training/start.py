@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -158,7 +158,9 @@ def _begin(
         return train_on(rescue, assembly, own, folder, budget, quiet, meetings, None, paced)
 
 
-def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: ExitStack, rescue: Recovery) -> RunFolder:
+def _founded(
+    path: Path | str, recipe: Recipe, facts: Mapping[str, Any], held: ExitStack, rescue: Recovery
+) -> RunFolder:
     """A new run folder, locked, with its recipe and its facts."""
     folder = RunFolder.create(path)
     held.enter_context(rescue.lock(folder))

@@ -22,6 +22,7 @@ from typing import Any
 from ganherd.util.errors import UserError
 from ganherd.util.host import memory
 
+JsonObject = dict[str, Any]  # the content of a JSON object that has no model of its own
 NEW = ".new-"  # how names of files begin that are being written
 MOST_JSON = 64 << 20  # bytes of a JSON file; that of a hundred thousand members is smaller
 _DEEPEST = 32  # folders within folders of a run, more than any has; Python 3.11 walks a thousand at most

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -62,7 +63,7 @@ class Progress:
         self._task = self._bar.add_task("", total=1, about="")
         self._times: deque[tuple[int, float]] = deque(maxlen=400)
         self._alarms: dict[int, list[str]] = {}  # by member, those that are not over
-        self._line: dict[str, Any] = {}
+        self._line: Mapping[str, Any] = {}
         self._steps = 1
         self._seconds, self._deadline = 0.0, float("inf")  # that it has trained, and may train
         self._members = float(len(names))  # that make a step with each of the run
@@ -93,7 +94,7 @@ class Progress:
         if self._live:
             self._bar.update(self._task, completed=step, about=self._about(step))
 
-    def record(self, line: dict[str, Any]) -> None:
+    def record(self, line: Mapping[str, Any]) -> None:
         self._line = line
         step = line["step"]
         now = time.monotonic()

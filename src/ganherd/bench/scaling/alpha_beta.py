@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from ganherd.comm.placement import border
+from ganherd.util.files import JsonObject
 
 RANKS = (10, 20, 50, 100, 200, 500, 1000, 2000)
 STRATEGIES = ("independent", "gap", "cellular", "cellular, all-gather")
@@ -98,7 +98,7 @@ def _square(number: int) -> tuple[int, int]:
     return rows, number // rows
 
 
-def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> dict[str, Any]:
+def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> JsonObject:
     """Seconds of one round (steps and exchange), and the efficiency: the share of it that is steps."""
     messages, bytes_ = exchange(strategy, ranks, work, line)
     shared = math.ceil(math.log2(ranks)) * line.alpha if ranks > 1 and strategy != "independent" else 0.0
@@ -114,7 +114,7 @@ def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> dic
     }
 
 
-def paper() -> list[dict[str, Any]]:
+def paper() -> list[JsonObject]:
     """The cellular paper's rows: minutes, and the weak-scaling efficiency against its smallest grid.
 
     >>> [(row["ranks"], round(row["efficiency"], 2)) for row in paper()]

@@ -7,17 +7,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 _IMAGES, _SIZE = 64, 16  # of a class
 
 
-def measure(ranks: int, steps: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(ranks: int, steps: int, say: Callable[[str], None]) -> JsonObject:
     """Both, one after the other: so many processes at once on the cores at hand, a thread each."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -30,7 +31,7 @@ def measure(ranks: int, steps: int, say: Callable[[str], None]) -> dict[str, Any
     return {"ranks": ranks, "steps": steps, "cores": os.cpu_count(), "rows": rows, "share": share}
 
 
-def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[dict[str, Any]]:
+def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[JsonObject]:
     """What each process counted."""
     from ganherd.data.shards.prepare import prepare
 
@@ -68,7 +69,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[d
     return [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("counted-*.json")]
 
 
-def _row(found: list[dict[str, Any]], ranks: int, steps: int) -> dict[str, Any]:
+def _row(found: Sequence[Mapping[str, Any]], ranks: int, steps: int) -> JsonObject:
     if len(found) != ranks:
         raise UserError(f"{len(found)} of {ranks} processes came to their end.")
     shards = Counter(path for each in found for path in each["files"] if "/shards/" in path)
@@ -111,7 +112,7 @@ def _images(folder: Path, classes: int) -> None:
             )
 
 
-def table(found: dict[str, Any]) -> str:
+def table(found: Mapping[str, Any]) -> str:
     """Both rows for people."""
     lines = [
         f"{'':<18}  {'CPU, s':>8}  {'steps/CPU-s':>11}  {'messages':>8}  {'files':>5}  {'shards':>6}  {'read':>12}"

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,7 +158,7 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
         return
     said: list[str] = []
 
-    def tell(facts: dict[str, Any]) -> None:
+    def tell(facts: Mapping[str, Any]) -> None:
         said.extend(facts["notes"])
         show(dry.known(facts))
         say("measuring memory and time…")

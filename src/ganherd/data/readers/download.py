@@ -16,6 +16,7 @@ from typing import Any
 
 from ganherd.data.readers.named import NAMED, find
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.paths import data_home
 
 TIMEOUT = 30  # seconds without an answer
@@ -61,7 +62,7 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
 }
 
 
-def list_sources() -> list[dict[str, Any]]:
+def list_sources() -> list[JsonObject]:
     """Every source that a recipe may name: what it is, where it lies or is looked for, and whether it is there."""
     rows = []
     for name, source in NAMED.items():
@@ -73,7 +74,7 @@ def list_sources() -> list[dict[str, Any]]:
     return rows
 
 
-def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> dict[str, Any]:
+def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> JsonObject:
     """Fetch a named source unless it is here already; says where it lies and which files were fetched."""
     if name not in NAMED:
         near = get_close_matches(name, NAMED, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +17,10 @@ from ganherd.herd.lowering import lower
 from ganherd.herd.lowering.lower import LoweredOperation
 from ganherd.herd.lowering.trace import NoGraph, trace
 from ganherd.herd.step.rules import StepRules
+from ganherd.util.files import JsonObject
 
 
-def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def explain(herd: Herd, guards: Sequence[Mapping[str, Any]] = ()) -> JsonObject:
     """Facts of each net: its layers with `here` and `gpu`, each {"how", "why"}; nothing is trained.
 
     `guards`: of each net, how its engines compare with plain PyTorch; see `guard`.
@@ -36,7 +37,7 @@ def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]
     }
 
 
-def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> dict[str, Any]:
+def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> JsonObject:
     gpu = _why_no_kernels(herd)
     here = gpu if herd.device.type == "cuda" else "they need a GPU"
     return {
@@ -62,7 +63,7 @@ def _why_no_kernels(herd: Herd) -> str:
     return ""
 
 
-def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[dict[str, Any]]:
+def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[JsonObject]:
     both = [_lowered(module, rules, kernels) for kernels in (here, gpu)]
     return [
         {
@@ -96,7 +97,7 @@ def _why_whole(module: nn.Module) -> str:
     return ""
 
 
-def _compared(guard: dict[str, Any]) -> list[str]:
+def _compared(guard: Mapping[str, Any]) -> list[str]:
     """How each engine compares with plain PyTorch."""
     lines = [f"  compared with plain PyTorch ({guard['extent']}):"]
     for engine, result in guard["engines"].items():
@@ -107,7 +108,7 @@ def _compared(guard: dict[str, Any]) -> list[str]:
     return lines
 
 
-def text(facts: dict[str, Any]) -> str:
+def text(facts: Mapping[str, Any]) -> str:
     """For people: a table for each net, and what follows from it."""
     here_is_gpu = facts["device"].startswith("cuda")
     columns = [("here", f"here ({facts['device']})")] + ([] if here_is_gpu else [("gpu", "on a GPU")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,7 +33,7 @@ class Trackers:
         if recipe.run.wandb != "off" and is_first:
             self._wandb(folder, recipe)
 
-    def record(self, line: dict[str, Any]) -> None:
+    def record(self, line: Mapping[str, Any]) -> None:
         """A line of metrics.jsonl: a curve for each member, scores of a look at the step at which it was taken."""
         if not self._write:
             return
@@ -87,7 +87,7 @@ def _kept(folder: RunFolder) -> int:
     return max((line.step for line in read_last(folder.metrics_path, MetricsRecord, 2)[:-1]), default=0)
 
 
-def curves(line: dict[str, Any]) -> dict[str, float]:
+def curves(line: Mapping[str, Any]) -> dict[str, float]:
     """What a line says of each member, by the name of its curve.
 
     >>> curves({"step": 50, "loss_g": [0.5, 0.25], "loss_d": None})

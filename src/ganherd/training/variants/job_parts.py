@@ -228,7 +228,7 @@ def _alone(whole: RunFolder) -> Iterator[None]:
         yield
 
 
-def _found(whole: RunFolder, recipe: Recipe, facts: dict[str, Any]) -> None:
+def _found(whole: RunFolder, recipe: Recipe, facts: Mapping[str, Any]) -> None:
     """The run that parts belong to: its recipe is all of theirs."""
     if whole.info_path.exists():
         refuse_changes(whole.recipe, recipe, whole)

@@ -22,7 +22,7 @@ import types
 import warnings
 import weakref
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -284,7 +284,7 @@ def equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def different(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """Return the names whose values are not the same in both."""
     missing = object()
     names = one.keys() | other.keys()
