@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.herd.lowering.lower import JOINED, VMAP, lower
+from ganherd.herd.lowering.lower import FUSED, VMAP, lower
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.gran import GranGenerator, StepNorm
 from ganherd.recipe.schema import NetConfig
@@ -148,7 +148,7 @@ def test_every_layer_is_lowered() -> None:
 def test_a_norm_with_its_relu_is_one_operation_at_each_step() -> None:
     lowered = lower(gran((1, 28, 28), 6, width=3, steps=3))
     assert lowered is not None
-    rectified = [each for each in lowered.explain() if each.what == "ReLU" and each.how == JOINED]
+    rectified = [each for each in lowered.explain() if each.what == "ReLU" and each.how == FUSED]
     of = [each.why.removeprefix("a part of ") for each in rectified]
     assert of == [
         "paint.norm.norms.0",

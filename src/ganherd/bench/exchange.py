@@ -65,8 +65,8 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
     from ganherd.bench.random_images import as_file
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
-    from ganherd.herd.engine.engines import place, rate
-    from ganherd.herd.state import finite
+    from ganherd.herd.engine.engines import measure_rate, place_state
+    from ganherd.herd.state import finite_members
     from ganherd.recipe import recipe_file
     from ganherd.recipe.strategy_config import GapConfig
     from ganherd.strategies.gap.gap import travelling
@@ -81,8 +81,8 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
     herd = assembly.herd
     plan = autotune.choose(herd, recipe.engine, say)
     with torch_threads(plan.threads):
-        step = herd.size / rate(herd, plan, asked.seconds)  # seconds
-        place(herd, plan)
+        step = herd.num_members / measure_rate(herd, plan, asked.seconds)  # seconds
+        place_state(herd, plan)
         # a step takes the same time however many images there are, so the few random ones of the file do for it
         steps, rows = -(-asked.images // recipe.train.batch), []
         for travels in TRAVELS:
@@ -94,7 +94,7 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
                 synchronize(herd.device)
                 began = time.perf_counter()
                 # as the loop does: it looks for members that turned NaN before they meet, and tells what it saw
-                strategy.looked(len(took) + 1, finite(herd.state).cpu().numpy())
+                strategy.looked(len(took) + 1, finite_members(herd.state).cpu().numpy())
                 ((_, swap),) = strategy.open(len(took) + 1)  # who meets whom, and the exchange
                 synchronize(herd.device)
                 took.append(time.perf_counter() - began)

@@ -26,19 +26,19 @@ class Breed:
     name: str  # of the net
     g: Blueprint
     slots: range
-    mark: str = ""  # leads the names of its buffers; empty where the herd has no other breed
+    buffer_prefix: str = ""  # leads the names of its buffers; empty where the herd has no other breed
 
     def view(self, state: State) -> State:
         """The state of these members as a herd of this breed alone would have it; the same storage."""
-        if not self.mark:
+        if not self.buffer_prefix:
             return state
         out: State = {}
         for name, value in state.items():
             if name.startswith(_BUFFERS):
-                if name.startswith(_BUFFERS + self.mark):
-                    out[_BUFFERS + name.removeprefix(_BUFFERS + self.mark)] = value
+                if name.startswith(_BUFFERS + self.buffer_prefix):
+                    out[_BUFFERS + name.removeprefix(_BUFFERS + self.buffer_prefix)] = value
             else:
-                out[name] = value[:, : self.g.size] if _is_row(name) else value
+                out[name] = value[:, : self.g.num_params] if _is_row(name) else value
         return out
 
 
@@ -52,13 +52,13 @@ class Breeds:
             Breed(name, g, range(end - members, end), f"{i}." if len(each) > 1 else "")
             for i, ((name, g, members), end) in enumerate(zip(each, ends, strict=True))
         )
-        self.width = max(breed.g.size for breed in self.all)
+        self.row_width = max(breed.g.num_params for breed in self.all)
 
     def of(self, slot: int) -> Breed:
         """The breed of the members in that slot."""
         return next((breed for breed in self.all[:-1] if slot in breed.slots), self.all[-1])
 
-    def runs(self, slots: Sequence[int]) -> list[tuple[slice, Breed]]:
+    def blocks(self, slots: Sequence[int]) -> list[tuple[slice, Breed]]:
         """Members in these slots as neighbours of one breed each."""
         out: list[tuple[slice, Breed]] = []
         first = 0
@@ -67,20 +67,20 @@ class Breeds:
             first = out[-1][0].stop
         return out
 
-    def rows(self, breed: Breed, slots: Sequence[int]) -> list[int]:
+    def rows_of(self, breed: Breed, slots: Sequence[int]) -> list[int]:
         """Which of the members in these slots are of that breed."""
         return [row for row, slot in enumerate(slots) if self.of(slot) is breed]
 
     # -- rows under the names of their parameters -------------------------------------------------------------------
 
-    def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
+    def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
         """Rows [n, width] as named parameters; where there are several breeds, `number/name` of that breed's members."""
         if len(self.all) == 1:
             return self.all[0].g.views(rows)
         out: dict[str, Tensor] = {}
         for number, breed in enumerate(self.all):
-            if own := self.rows(breed, slots):
-                views = breed.g.views(rows[own][:, : breed.g.size])
+            if own := self.rows_of(breed, slots):
+                views = breed.g.views(rows[own][:, : breed.g.num_params])
                 out.update({f"{number}/{name}": view for name, view in views.items()})
         return out
 
@@ -92,17 +92,17 @@ class Breeds:
         known = number.isdecimal() and int(number) < len(self.all)
         return self.all[int(number)].g.shape_of(own) if known else None
 
-    def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
+    def join_rows(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
         """The reverse of `parts`."""
         if len(self.all) == 1:
-            return self.all[0].g.joined(parts, slots)
+            return self.all[0].g.join_rows(parts, slots)
         if not parts:
             raise KeyError("no parameters")
-        out = torch.zeros(len(slots), self.width, dtype=next(iter(parts.values())).dtype)
+        out = torch.zeros(len(slots), self.row_width, dtype=next(iter(parts.values())).dtype)
         for number, breed in enumerate(self.all):
-            if own := self.rows(breed, slots):
+            if own := self.rows_of(breed, slots):
                 mine = {name: parts[f"{number}/{name}"] for name in breed.g.shapes}
-                out[own, : breed.g.size] = breed.g.joined(mine, own)
+                out[own, : breed.g.num_params] = breed.g.join_rows(mine, own)
         return out
 
 
@@ -132,8 +132,8 @@ def new_breeds(
     for breed, (*_, part) in zip(breeds.all, found, strict=True):
         for name, value in part.items():
             if name.startswith(_BUFFERS):
-                name = _BUFFERS + breed.mark + name.removeprefix(_BUFFERS)
-            shape = (breeds.width,) if _is_row(name) else value.shape[1:]
+                name = _BUFFERS + breed.buffer_prefix + name.removeprefix(_BUFFERS)
+            shape = (breeds.row_width,) if _is_row(name) else value.shape[1:]
             state.setdefault(name, torch.zeros(len(seats), *shape, dtype=value.dtype))
     for breed, (*_, rows, part) in zip(breeds.all, found, strict=True):
         take_(breed.view(state), part, rows, range(len(rows)))

@@ -11,23 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ganherd.herd.checks.module_copies import twin
+from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.checks.python_state import different, equal, kept_by
-from ganherd.herd.parameter_names import called, kept
+from ganherd.herd.parameter_names import call_with_tensors, canonical_names
 from ganherd.herd.rng import MemberRandomness
 
 Tensors = dict[str, Tensor]
 
 
-def own_module(template: nn.Module, tensors: Tensors) -> nn.Module:
+def member_module(template: nn.Module, tensors: Tensors) -> nn.Module:
     """Return a copy of a net with these parameters and buffers, in evaluation mode as of the moment they were loaded.
 
     Args:
         template: The net as it trains; `eval()` was never called on it.
         tensors: By the names that they are kept under; they are copied.
     """
-    module = twin(template)
-    names = kept(module)
+    module = copy_module(template)
+    names = canonical_names(module)
     first = next((tensors[name] for name, _ in module.named_parameters()), torch.empty(0))
     module.to(first.device, first.dtype)
     for prefix, layer in module.named_modules():
@@ -54,13 +54,13 @@ class EvaluationCall:
             key: What the net draws by itself comes from this key.
         """
         if self.needs_copies(tensors, inputs, key):
-            module = own_module(self._template, tensors)
+            module = member_module(self._template, tensors)
             with MemberRandomness(key):
                 return module(*inputs)
         if self._shared is None:
-            self._shared = twin(self._template).eval()
+            self._shared = copy_module(self._template).eval()
         with MemberRandomness(key):
-            return called(self._shared, tensors, inputs)
+            return call_with_tensors(self._shared, tensors, inputs)
 
     def needs_copies(self, tensors: Tensors, inputs: tuple[Tensor, ...], key: Tensor) -> bool:
         """Return whether each call needs a fresh copy; found out once, with the numbers of one member."""
@@ -80,7 +80,7 @@ def _works_in_evaluation(template: nn.Module, tensors: Tensors, inputs: tuple[Te
         for layer in template.modules()
     ):
         return True
-    module = own_module(template, tensors)
+    module = member_module(template, tensors)
     before = kept_by(module), _numbers(module)
     with MemberRandomness(key):
         answer = module(*inputs)
@@ -89,7 +89,7 @@ def _works_in_evaluation(template: nn.Module, tensors: Tensors, inputs: tuple[Te
     copied = {name: value.clone() for name, value in tensors.items()}
     try:
         with MemberRandomness(key):
-            return not equal(answer, called(twin(template).eval(), copied, inputs))
+            return not equal(answer, call_with_tensors(copy_module(template).eval(), copied, inputs))
     except (RuntimeError, KeyError, AttributeError):  # it has other parameters in evaluation mode
         return True
 

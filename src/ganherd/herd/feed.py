@@ -69,7 +69,7 @@ class Feed:
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
         return self.gather(torch.from_numpy(self.indices(members, base, c)).to(self.x.device))
 
-    def only(self, members: Sequence[int]) -> Feed:
+    def select(self, members: Sequence[int]) -> Feed:
         """The same batches for these members alone, numbered from 0 in this order."""
         return Feed(self.x, self.y, *self._own(members), self.batch, self._offset, self._scale, self.dtype)
 
@@ -84,6 +84,6 @@ class Feed:
     def close(self) -> None:
         """Ends what it has under way: nothing."""
 
-    def own_rows(self, member: int) -> np.ndarray:
+    def member_rows(self, member: int) -> np.ndarray:
         """[count] the rows of the data that are this member's."""
         return np.asarray(self._index[member, : int(self._count[member])])

@@ -15,7 +15,7 @@ from ganherd.util.errors import UserError
 _PLACES: WeakKeyDictionary[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
 
-def kept(module: nn.Module) -> dict[str, str]:
+def canonical_names(module: nn.Module) -> dict[str, str]:
     """Every name of a parameter or buffer -> the one that it is kept under.
 
     >>> twice = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
@@ -30,31 +30,31 @@ def kept(module: nn.Module) -> dict[str, str]:
     return found
 
 
-def places(module: nn.Module) -> dict[str, str]:
+def attribute_paths(module: nn.Module) -> dict[str, str]:
     """Where parameters and buffers lie, each layer once -> the name that is kept; looked up once."""
     found = _PLACES.get(module)
     if found is None:
-        found = _PLACES[module] = _places(module)
+        found = _PLACES[module] = _attribute_paths(module)
     return found
 
 
-def called(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any = None) -> Any:
+def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any = None) -> Any:
     """What the module answers with these parameters and buffers, by the names that they are kept under; buffers that it puts in
     the place of others are in `tensors` after it.
 
     Every place is filled once. PyTorch, left to find shared parameters by itself, fills that of a layer which has two names
     twice, and leaves the caller's tensors in it.
     """
-    own = places(module)
+    own = attribute_paths(module)
     given = {place: tensors[name] for place, name in own.items()}
     out = functional_call(module, given, args, kwargs, tie_weights=False)
     tensors.update({name: given[place] for place, name in own.items()})
     return out
 
 
-def _places(module: nn.Module) -> dict[str, str]:
+def _attribute_paths(module: nn.Module) -> dict[str, str]:
     """Where parameters and buffers lie, each layer once -> the name that is kept."""
-    names, found = kept(module), list[str]()
+    names, found = canonical_names(module), list[str]()
     for prefix, layer in module.named_modules():
         for named in (layer.named_parameters, layer.named_buffers):
             found += [place for place, _ in named(prefix, recurse=False, remove_duplicate=False)]

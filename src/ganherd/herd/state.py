@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd import rng
-from ganherd.herd.checks.module_copies import why_alone
+from ganherd.herd.checks.module_copies import why_not_fused
 from ganherd.herd.checks.source_line import where
-from ganherd.herd.parameter_names import kept, refuse_other_numbers, refuse_shared_buffers
+from ganherd.herd.parameter_names import canonical_names, refuse_other_numbers, refuse_shared_buffers
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
 
@@ -30,18 +30,18 @@ _SHORT = 4096  # numbers of a member in one tensor that are sooner copied than s
 class NamedRows(Protocol):
     """How rows of members read under the names of their nets' parameters; the members' slots say which net is whose."""
 
-    def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]: ...
+    def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]: ...
 
     def shape_of(self, name: str) -> tuple[int, ...] | None: ...
 
-    def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor: ...
+    def join_rows(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor: ...
 
 
 class ModuleTraits(NamedTuple):
     """What a module was seen to do, which the engines must know."""
 
-    left_behind: tuple[tuple[str, str], ...]  # layers and their attributes that a forward pass changes
-    alone: str  # why only one member at a time can run it; empty: all can at once
+    transient_attributes: tuple[tuple[str, str], ...]  # layers and their attributes that a forward pass changes
+    why_not_fused: str  # why only one member at a time can run it; empty: all can at once
 
 
 class Blueprint:
@@ -53,28 +53,28 @@ class Blueprint:
         parameters = dict(module.named_parameters())
         refuse_other_numbers(module)
         # parameter -> whether it is trained: one with requires_grad_(False) keeps the numbers that it has
-        self.learns = {name: p.requires_grad for name, p in parameters.items()}
-        self.habits = ModuleTraits((), why_alone(module))
+        self.trainable = {name: p.requires_grad for name, p in parameters.items()}
+        self.traits = ModuleTraits((), why_not_fused(module))
         self.shapes = {name: tuple(p.shape) for name, p in parameters.items()}
-        self.sizes = [p.numel() for p in parameters.values()]
-        self.size = sum(self.sizes)
+        self.param_sizes = [p.numel() for p in parameters.values()]
+        self.num_params = sum(self.param_sizes)
         self.buffers = {name: (tuple(b.shape), b.dtype) for name, b in module.named_buffers()}
         self.takes_label = takes_label(module)
-        self.kept = kept(module)
+        self.canonical_names = canonical_names(module)
         norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
         of_norms = {id(p) for layer in norms for p in layer.parameters(recurse=False)}
-        self.normalising = [id(p) in of_norms for p in parameters.values()]  # gain and shift of batch norm
+        self.is_norm_param = [id(p) in of_norms for p in parameters.values()]  # gain and shift of batch norm
 
-    def adopt(self, habits: ModuleTraits) -> None:
+    def adopt(self, traits: ModuleTraits) -> None:
         """Takes over what was learned of the module by trying it out."""
-        self.habits = ModuleTraits(habits.left_behind, self.habits.alone or habits.alone)
+        self.traits = ModuleTraits(traits.transient_attributes, self.traits.why_not_fused or traits.why_not_fused)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Rows [N, P] as named parameters [N, …]; one split, so that its gradient is one concatenation."""
-        n, parts = rows.shape[0], rows.split_with_sizes(self.sizes, dim=1)
+        n, parts = rows.shape[0], rows.split_with_sizes(self.param_sizes, dim=1)
         return {name: part.view(n, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
-    def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
+    def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
         """The same: all members have this net."""
         return self.views(rows)
 
@@ -83,21 +83,21 @@ class Blueprint:
         shape = self.shapes.get(name)
         return None if shape is None else tuple(shape)
 
-    def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
+    def join_rows(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
         """The reverse of `views`."""
         return torch.cat(
             [parts[name].flatten(1) if shape else parts[name][:, None] for name, shape in self.shapes.items()], dim=1
         )
 
-    def row(self, module: nn.Module) -> Tensor:
+    def flatten_parameters(self, module: nn.Module) -> Tensor:
         parts = [p.detach().reshape(-1) for p in module.parameters()]
         return torch.cat(parts) if parts else torch.zeros(0)
 
-    def clipped(self, what: str) -> Tensor:
+    def clip_mask(self, what: str) -> Tensor:
         """[P] bool: which parameters weight clipping touches: of those that learn, all or those of no norm."""
-        each = zip(self.learns.values(), self.normalising, strict=True)
+        each = zip(self.trainable.values(), self.is_norm_param, strict=True)
         keep = [learns and (what == "all" or not is_norm) for learns, is_norm in each]
-        return torch.repeat_interleave(torch.tensor(keep, dtype=torch.bool), torch.tensor(self.sizes))
+        return torch.repeat_interleave(torch.tensor(keep, dtype=torch.bool), torch.tensor(self.param_sizes))
 
 
 def takes_label(module: nn.Module) -> bool:
@@ -113,7 +113,7 @@ class Seat:
     slot: int
     life: int = 0
 
-    def base(self) -> int:
+    def base_key(self) -> int:
         return rng.key(self.seed, self.slot, self.life)
 
 
@@ -129,7 +129,7 @@ def new_state(
     state: State = {}
     blueprints = []
     for kind, make, purpose in (("g", make_g, rng.INIT_G), ("d", make_d, rng.INIT_D)):
-        blueprint, params, buffers = founded(make, [rng.key(seat.base(), purpose) for seat in seats], dtype)
+        blueprint, params, buffers = init_members(make, [rng.key(seat.base_key(), purpose) for seat in seats], dtype)
         blueprints.append(blueprint)
         state[f"{kind}.params"] = params  # [N, P]
         state[f"{kind}.adam.m"] = _zeros(params)
@@ -160,13 +160,13 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # other devices use all bits of it
             rng.seed_(torch.default_generator, seed)
-            return told_to_train(make())
+            return apply_custom_train(make())
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
 
 
-def told_to_train(module: nn.Module) -> nn.Module:
+def apply_custom_train(module: nn.Module) -> nn.Module:
     """Calls `train()` of modules that have their own, as a training script does; others stay as they were built."""
     called: list[str] = []
     for name, layer in module.named_modules():
@@ -177,7 +177,7 @@ def told_to_train(module: nn.Module) -> nn.Module:
     return module
 
 
-def founded(
+def init_members(
     make: Callable[[], nn.Module], seeds: Sequence[int], dtype: torch.dtype
 ) -> tuple[Blueprint, Tensor, dict[str, Tensor]]:
     """A net's blueprint, and parameters [N, P] and buffers [N, …] of the modules that are built after these seeds.
@@ -187,14 +187,14 @@ def founded(
     first = seeded(make, seeds[0])
     refuse_other_numbers(first)  # before a cast drops what is not real
     blueprint = Blueprint(first.to(dtype))
-    if not any(blueprint.learns.values()):
+    if not any(blueprint.trainable.values()):
         raise UserError(
             f"{type(first).__name__}{where(first)} has no parameter that can be trained: give it one, or do not freeze all of them."
         )
     require_memory(
-        3 * len(seeds) * blueprint.size * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"
+        3 * len(seeds) * blueprint.num_params * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"
     )
-    params = torch.empty(len(seeds), blueprint.size, dtype=dtype)
+    params = torch.empty(len(seeds), blueprint.num_params, dtype=dtype)
     buffers = {name: torch.empty(len(seeds), *shape, dtype=of) for name, (shape, of) in blueprint.buffers.items()}
     for row, seed in enumerate(seeds):
         module = seeded(make, seed).to(dtype) if row else blueprint.module
@@ -202,7 +202,7 @@ def founded(
             raise UserError(
                 f"{type(module).__name__} is built with other parameters for each seed: members must be alike."
             )
-        params[row] = blueprint.row(module)
+        params[row] = blueprint.flatten_parameters(module)
         for name, buffer in module.named_buffers():
             buffers[name][row] = buffer
     return blueprint, params, buffers
@@ -213,7 +213,7 @@ def _zeros(like: Tensor) -> Tensor:
     return torch.from_numpy(np.zeros(like.shape, like[:0].numpy().dtype))
 
 
-def bases(state: State) -> np.ndarray:
+def base_keys(state: State) -> np.ndarray:
     """The key [N] from which every draw of each member is derived."""
     seed, slot, life = (state[f"set.{name}"].cpu().numpy() for name in ("seed", "slot", "life"))
     return rng.keys(np.zeros(len(seed), np.int64), seed, slot, life)
@@ -240,7 +240,7 @@ def bytes_per_member(state: State) -> int:
     return sum(value[0].numel() * value.element_size() for value in state.values())
 
 
-def finite(state: State) -> Tensor:
+def finite_members(state: State) -> Tensor:
     """[N] bool: whose weights and moments are all finite; few operations, since every meeting asks for it.
 
     >>> finite({"w": torch.tensor([[1.0, 2.0], [torch.inf, -torch.inf]]), "set.lr": torch.ones(2, dtype=torch.float64)})
@@ -265,21 +265,21 @@ def _sums(values: Sequence[Tensor]) -> Tensor:
     return torch.stack([*plain, *(value.sum(1) for value in long)])
 
 
-def named(nets: Mapping[str, NamedRows], state: State) -> dict[str, Tensor]:
+def to_named_tensors(nets: Mapping[str, NamedRows], state: State) -> dict[str, Tensor]:
     """The state under the modules' own parameter names, as it is written to files."""
     slots = state["set.slot"].tolist()
     out: dict[str, Tensor] = {}
     for name, value in state.items():
         kind, _, what = name.partition(".")
         if what in ROWS:
-            out.update({f"{name}/{part}": view for part, view in nets[kind].parts(value, slots).items()})
+            out.update({f"{name}/{part}": view for part, view in nets[kind].split_rows(value, slots).items()})
         else:
             out[name] = value
     return out
 
 
-def unnamed(nets: Mapping[str, NamedRows], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
-    """The reverse of `named`, for the state names asked for."""
+def from_named_tensors(nets: Mapping[str, NamedRows], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
+    """The reverse of `to_named_tensors`, for the state names asked for."""
     slots = tensors["set.slot"].tolist()
     state: State = {}
     for name in names:
@@ -287,7 +287,7 @@ def unnamed(nets: Mapping[str, NamedRows], tensors: Mapping[str, Tensor], names:
         if what in ROWS:
             prefix = f"{name}/"
             parts = {part.removeprefix(prefix): value for part, value in tensors.items() if part.startswith(prefix)}
-            state[name] = nets[kind].joined(parts, slots)
+            state[name] = nets[kind].join_rows(parts, slots)
         else:
             state[name] = tensors[name]
     return state

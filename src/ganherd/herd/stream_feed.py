@@ -119,7 +119,7 @@ class StreamFeed(Feed):
         """x [n, B, …] in model units and y [n, B], for rows [n, B] that nobody could foresee."""
         return self._send(*self._read(indices.cpu().numpy()))
 
-    def only(self, members: Sequence[int]) -> Feed:
+    def select(self, members: Sequence[int]) -> Feed:
         index, count = self._own(members)
         given = (self._rows, self.y.numpy(), index, count, self.batch, self._offset, self._scale, self.dtype)
         return StreamFeed(*given, self._device, self._ahead, self._most)

@@ -19,7 +19,7 @@ import torch
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import ROWS, Blueprint, finite
+from ganherd.herd.state import ROWS, Blueprint, finite_members
 from ganherd.recipe.base import nearest
 from ganherd.recipe.strategy_config import ShareConfig as Settings
 from ganherd.strategies.strategy import Event, Strategy
@@ -47,12 +47,12 @@ def columns(net: Blueprint, layers: Sequence[str]) -> tuple[slice, ...]:
     """
     wanted = {
         kept
-        for name, kept in net.kept.items()
+        for name, kept in net.canonical_names.items()
         if any(name == layer or name.startswith(f"{layer}.") for layer in layers)
     }
     found: list[slice] = []
     start = 0
-    for name, size in zip(net.shapes, net.sizes, strict=True):
+    for name, size in zip(net.shapes, net.param_sizes, strict=True):
         if name in wanted:
             begin = found.pop().start if found and found[-1].stop == start else start
             found.append(slice(begin, start + size))
@@ -108,7 +108,7 @@ class Share(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        well = self.comm.gather(finite(self.herd.state).cpu().numpy(), self.placement)  # [N]
+        well = self.comm.gather(finite_members(self.herd.state).cpu().numpy(), self.placement)  # [N]
         for part in self.parts:
             self._average(part, well)
         facts: dict[str, Any] = {"number": step // self.every}

@@ -21,7 +21,7 @@ from ganherd.herd.lowering.kernels.conv import ConvSpec
 from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.norm import MemberNorm
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
-from ganherd.herd.lowering.kernels.taps import Turn
+from ganherd.herd.lowering.kernels.taps import WeightLayout
 from ganherd.herd.step.adam import adam_reference_
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
@@ -75,7 +75,7 @@ def test_convolution_equals_its_twin(name):
     ours_w = rows[:, 7:].view(weight.shape).copy_(weight.float()).requires_grad_()
     ours_b = bias.clone().requires_grad_()
     size = tuple(theirs.shape[-2:])
-    turn = Turn(k, in_first=transposed)
+    turn = WeightLayout(k, in_first=transposed)
     how = ConvSpec(size, turn, stride, pad, transposed, False)
     ours, stats = MemberConv.apply(ours_x, ours_w, ours_b, how, normed)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
@@ -137,7 +137,7 @@ def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope, parts, monk
     theirs_in = [t.double().requires_grad_() for t in (x, weight, bias)]
     before = [torch.rand(2, c, generator=generator).to(DEVICE) for _ in range(2)]
     count = torch.zeros(2, dtype=torch.int64, device=DEVICE)
-    running = ops.Running(before[0].double(), before[1].double(), count, 0.1)
+    running = ops.RunningStats(before[0].double(), before[1].double(), count, 0.1)
     theirs, moved = ops.batch_norm(*theirs_in, 1e-5, slope, running)
     ours_in = [t.clone().requires_grad_() for t in (x, weight, bias)]
     batches = torch.tensor([3, 9], device=DEVICE)

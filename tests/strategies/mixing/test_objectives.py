@@ -262,7 +262,7 @@ def test_the_best_iteration_is_the_one_with_the_most_of_it(tmp_path: Path) -> No
     told = []
     for step in range(0, SPAN * 5, SPAN):
         list(strategy.open(step))
-        engine.advance(step, step + SPAN, assembly.herd.no_sums())
+        engine.advance(step, step + SPAN, assembly.herd.zero_sums())
         told.append(max(dict(strategy.close(step + SPAN))["mixture"]["after"]))
     assert strategy.neighbourhoods(SPAN * 5).iteration == [int(np.argmax(told))]
 

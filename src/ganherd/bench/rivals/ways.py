@@ -14,7 +14,7 @@ from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
 from ganherd.bench.rivals.grouped import GroupedHerd
 from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Plan, rate
+from ganherd.herd.engine.engines import Plan, measure_rate
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
@@ -150,14 +150,14 @@ def engine(assembly: PreparedHerd, name: str, threads: int, seconds: float) -> M
     herd = assembly.herd
     if name == "graph" and herd.device.type != "cuda":
         raise UserError("graph needs a GPU.")
-    return _engine(assembly, Plan(name, herd.size, threads, str(herd.device)), seconds)
+    return _engine(assembly, Plan(name, herd.num_members, threads, str(herd.device)), seconds)
 
 
 def _engine(assembly: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:
     herd = assembly.herd
     reset_peaks(herd.device)
-    speed = rate(herd, plan, seconds)
-    note = plan.describe(herd.size) if plan.name != "loop" and plan.chunk < herd.size else ""
+    speed = measure_rate(herd, plan, seconds)
+    note = plan.describe(herd.num_members) if plan.name != "loop" and plan.chunk < herd.num_members else ""
     return MeasuredWay(speed, *peaks(herd.device), plan.name, plan.threads, note)
 
 

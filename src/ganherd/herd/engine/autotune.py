@@ -13,9 +13,17 @@ from pathlib import Path
 
 import torch
 
-from ganherd.herd.checks.module_copies import in_short
-from ganherd.herd.engine.engines import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
-from ganherd.herd.state import bases
+from ganherd.herd.checks.module_copies import short_message
+from ganherd.herd.engine.engines import (
+    Herd,
+    Plan,
+    copy_block,
+    keys_on_device,
+    measure_rate,
+    members_that_fit,
+    one_member_per_breed,
+)
+from ganherd.herd.state import base_keys
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.recipe.schema import EngineConfig as Settings
 from ganherd.recipe.schema import parse_bytes
@@ -48,11 +56,11 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
     if herd.device.type == "cuda":
         threads = threads[-1:]
-        whole = chunk >= herd.size and not herd.pace  # a graph holds the addresses of the whole state
+        whole = chunk >= herd.num_members and not herd.pace  # a graph holds the addresses of the whole state
         can_capture = whole and herd.feed.resident  # and its data must lie on the device
         if settings.name == "auto":
-            names = [*(["loop"] if herd.size <= _FEW else []), "fused", *(["graph"] if can_capture else [])]
-    plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
+            names = [*(["loop"] if herd.num_members <= _FEW else []), "fused", *(["graph"] if can_capture else [])]
+    plans = [Plan(name, min(chunk, herd.num_members), count, str(herd.device)) for name in names for count in threads]
     if len(plans) == 1:
         return plans[0]
     memory = cache_home() / "engines.json"
@@ -65,7 +73,7 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     rates: dict[Plan, float] = {}
     began = time.perf_counter()
     for plan in reversed(plans):  # what is likely to win goes first, so that the others need not take their time
-        rates[plan] = rate(herd, plan, _SECONDS, max(rates.values(), default=0.0))
+        rates[plan] = measure_rate(herd, plan, _SECONDS, max(rates.values(), default=0.0))
         if herd.device.type == "cpu" and time.perf_counter() - began > _MOST:
             break
     best = _best(rates)
@@ -73,7 +81,7 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
         found = (
             f"{rates[plan]:,.3g} member-steps/s" if plan in rates else "not measured, since a step takes so long here"
         )
-        say(f"  {plan.describe(herd.size)}: {found}{'  <- chosen' if plan is best else ''}")
+        say(f"  {plan.describe(herd.num_members)}: {found}{'  <- chosen' if plan is best else ''}")
     if len(rates) == len(plans):
         _write(memory, {**_read(memory), identity: [best.name, best.chunk, best.threads]})
     return best
@@ -93,19 +101,19 @@ def cannot_be_fused(herd: Herd) -> str:
     except UserError:
         raise
     except Exception as error:  # a user's module under vmap may raise anything
-        return in_short(error)
+        return short_message(error)
     return ""
 
 
 def _try_step(herd: Herd, mapped: bool) -> None:
     """Train one member of each breed for one step, on copies; refuse a member that does not fit into the memory."""
-    for block, breed in one_of_each(herd):
+    for block, breed in one_member_per_breed(herd):
         try:
-            state = copied(herd, block, breed)
-            own = bases(state)
+            state = copy_block(herd, block, breed)
+            own = base_keys(state)
             sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
             batches = partial(herd.feed.batch_at, block, own)
-            Step(breed.g, herd.d, herd.rules, mapped)(state, batches, on_device(own, herd.device), sums, 0)
+            Step(breed.g, herd.d, herd.rules, mapped)(state, batches, keys_on_device(own, herd.device), sums, 0)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -145,7 +153,7 @@ def _identity(herd: Herd, plans: list[Plan]) -> str:
     }
     parts = [
         _WORTH,
-        platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.size, list(herd.feed.x.shape[1:]),
+        platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.num_members, list(herd.feed.x.shape[1:]),
         [(str(breed.g.module), len(breed.slots)) for breed in herd.breeds.all], str(herd.d.module), rules,
         *herd.pace, [(plan.name, plan.chunk, plan.threads) for plan in plans],
     ]  # fmt: skip

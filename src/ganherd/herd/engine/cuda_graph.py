@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.engine.engines import Engine, Herd, Plan, never
-from ganherd.herd.lowering.kernels.weight_cache import remembered
-from ganherd.herd.state import State, bases, bytes_per_member, members_of
+from ganherd.herd.lowering.kernels.weight_cache import cache_weights
+from ganherd.herd.state import State, base_keys, bytes_per_member, members_of
 
 _STEPS_AHEAD = 64  # the order of the data is sent to the device for so many steps at a time
 _UNROLLED = 8  # periods in the longer of the two graphs
@@ -22,14 +22,14 @@ class GraphEngine(Engine):
 
     def __init__(self, herd: Herd, plan: Plan) -> None:
         super().__init__(herd, plan)
-        device, n = herd.device, herd.size
+        device, n = herd.device, herd.num_members
         self._period = herd.rules.skip_d + 1
         self._base = torch.zeros(n, dtype=torch.int64, device=device)
         self._at = torch.zeros((), dtype=torch.int64, device=device)  # the step
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)  # the batch, counted from the first one sent
         ahead = _STEPS_AHEAD * self._period * herd.rules.n_critic
         self._indices = torch.zeros(ahead, n, herd.rules.batch, dtype=torch.int64, device=device)
-        self._sums = herd.no_sums()
+        self._sums = herd.zero_sums()
         self._whole = herd.blocks(n)  # all members of a breed at once
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -41,7 +41,7 @@ class GraphEngine(Engine):
         asked_to_stop: Callable[[], bool] = never,
         tick: Callable[[int], None] | None = None,
     ) -> int:
-        base = bases(self.herd.state)
+        base = base_keys(self.herd.state)
         aligned = -(-start // self._period) * self._period
         if aligned != start:  # a resumed run may stand within a period
             start = super().advance(start, min(aligned, stop), sums, asked_to_stop, tick)
@@ -62,7 +62,7 @@ class GraphEngine(Engine):
 
     def _send(self, base: np.ndarray, step: int, steps: int) -> None:
         """The rows of the data for the next steps, all members, in one copy."""
-        n_critic, everyone = self.herd.rules.n_critic, slice(0, self.herd.size)
+        n_critic, everyone = self.herd.rules.n_critic, slice(0, self.herd.num_members)
         first = step * n_critic
         rows = [self.herd.feed.indices(everyone, base, first + c) for c in range(steps * n_critic)]
         self._indices[: len(rows)].copy_(torch.from_numpy(np.stack(rows)))
@@ -103,7 +103,7 @@ class GraphEngine(Engine):
 
     def _steps(self, periods: int) -> None:
         """What a graph holds; every number that changes between replays is a tensor."""
-        feed, n_critic, rivals = self.herd.feed, self.herd.rules.n_critic, self.herd.rivals
+        feed, n_critic, rivals = self.herd.feed, self.herd.rules.n_critic, self.herd.opponents
         for number in range(periods * self._period):
             phase = number % self._period  # decides whether the discriminator learns
             for block, breed in self._whole:
@@ -114,7 +114,7 @@ class GraphEngine(Engine):
                 state = breed.view(members_of(self.herd.state, block))
                 met = rivals and rivals.of(block)
                 step = self._step[breed]
-                with remembered():
+                with cache_weights():
                     step(state, batch, self._base[block], self._sums[:, block], phase, at=self._at, rivals=met)
             self._at += 1
             self._cursor += n_critic

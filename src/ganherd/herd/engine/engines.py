@@ -14,9 +14,9 @@ from ganherd.herd import rng
 from ganherd.herd.breeds import Breed, Breeds
 from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.feed import Feed
-from ganherd.herd.state import Blueprint, NamedRows, State, bases, bytes_per_member, members_of
+from ganherd.herd.state import Blueprint, NamedRows, State, base_keys, bytes_per_member, members_of
 from ganherd.herd.step.opponents import FrozenOpponents
-from ganherd.herd.step.pace import Pace, blocks, own_step
+from ganherd.herd.step.pace import Pace, own_step, pace_blocks
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.util.host import torch_threads
@@ -35,11 +35,11 @@ class Herd:
     rules: StepRules
     feed: Feed
     device: torch.device
-    rivals: FrozenOpponents | None = None  # whom the members meet instead of their own partner
+    opponents: FrozenOpponents | None = None  # whom the members meet instead of their own partner
     pace: Pace = ()  # where members make steps at their own pace
 
     @property
-    def size(self) -> int:
+    def num_members(self) -> int:
         return len(self.state["set.seed"])
 
     @property
@@ -60,8 +60,8 @@ class Herd:
         """All members, cut into blocks of at most so many that are of one breed and one pace."""
         return [
             (slice(run.start + block.start, run.start + block.stop), breed)
-            for run, breed in self.breeds.runs(self.state["set.slot"].tolist())
-            for block in blocks(run.stop - run.start, width, self.pace[run])
+            for run, breed in self.breeds.blocks(self.state["set.slot"].tolist())
+            for block in pace_blocks(run.stop - run.start, width, self.pace[run])
         ]
 
     def priors(self, members: slice) -> Tensor | None:
@@ -69,13 +69,13 @@ class Herd:
         found = self.state.get("set.prior")
         return None if found is None else found[members].cpu()
 
-    def made(self, step: int) -> list[int]:
+    def steps_made(self, step: int) -> list[int]:
         """[N] how many steps each member has made at that step of the run."""
-        return [int(step * pace) for pace in self.pace] or [step] * self.size
+        return [int(step * pace) for pace in self.pace] or [step] * self.num_members
 
-    def no_sums(self) -> Tensor:
+    def zero_sums(self) -> Tensor:
         """[4, N] float64: what records are made of, before the first step."""
-        return torch.zeros(len(SUMS), self.size, dtype=torch.float64, device=self.state["set.seed"].device)
+        return torch.zeros(len(SUMS), self.num_members, dtype=torch.float64, device=self.state["set.seed"].device)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Engine:
         tick: Callable[[int], None] | None = None,
     ) -> int:
         """Trains every member from `start` up to `stop`, or to the first step after it is asked to stop; says where it is."""
-        base = bases(self.herd.state)
+        base = base_keys(self.herd.state)
         if self.is_resident:  # everything is where it is computed: step by step, so that a stop takes effect at once
             blocks = [
                 (block, breed, breed.view(members_of(self.herd.state, block)), sums[:, block])
@@ -166,10 +166,10 @@ class Engine:
         self._step[breed](
             state,
             lambda number: feed.batch_at(block, base, first + number),
-            on_device(base, self.herd.device),
+            keys_on_device(base, self.herd.device),
             sums,
             step,
-            rivals=self.herd.rivals and self.herd.rivals.of(block),
+            rivals=self.herd.opponents and self.herd.opponents.of(block),
         )
 
 
@@ -178,9 +178,9 @@ def has_kernels(herd: Herd) -> bool:
     return herd.device.type == "cuda" and herd.rules.precision != "float64" and rng.HAS_TRITON
 
 
-def place(herd: Herd, plan: Plan) -> None:
+def place_state(herd: Herd, plan: Plan) -> None:
     """The state where it is computed, unless only a part of the herd fits there."""
-    if plan.chunk >= herd.size or plan.name == "loop":
+    if plan.chunk >= herd.num_members or plan.name == "loop":
         herd.state = {name: _placed(value, herd.device) for name, value in herd.state.items()}
 
 
@@ -204,7 +204,7 @@ def make_engine(herd: Herd, plan: Plan) -> Engine:
     return Engine(herd, plan)
 
 
-def on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+def keys_on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
     """Keys where the draws are made: on a CPU they stay with numpy."""
     return torch.from_numpy(base).to(device) if device.type == "cuda" else base
 
@@ -214,11 +214,11 @@ def memory_per_member(herd: Herd) -> int:
 
     Measured on one step of one member (of the breed that takes most), on copies: nothing has to run out to find it.
     """
-    return max(_memory_of(herd, block, breed) for block, breed in one_of_each(herd))
+    return max(_memory_of(herd, block, breed) for block, breed in one_member_per_breed(herd))
 
 
 def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
-    state = copied(herd, block, breed)
+    state = copy_block(herd, block, breed)
     kept: dict[int, Tensor] = {}  # by where they lie; held on to, so that no place is used twice
 
     def keep(tensor: Tensor) -> Tensor:
@@ -226,49 +226,49 @@ def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
         return tensor
 
     step = Step(breed.g, herd.d, herd.rules, mapped=False)  # works for nets that cannot be fused, too
-    own = bases(state)
+    own = base_keys(state)
     sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        step(state, lambda number: herd.feed.batch_at(block, own, number), on_device(own, herd.device), sums, 0)
-    gradients = 2 * (breed.g.size + herd.d.size) * state["g.params"].element_size()
+        step(state, lambda number: herd.feed.batch_at(block, own, number), keys_on_device(own, herd.device), sums, 0)
+    gradients = 2 * (breed.g.num_params + herd.d.num_params) * state["g.params"].element_size()
     return bytes_per_member(state) + sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + gradients
 
 
-def one_of_each(herd: Herd) -> list[tuple[slice, Breed]]:
+def one_member_per_breed(herd: Herd) -> list[tuple[slice, Breed]]:
     """One member of each breed, as a block."""
-    found = {breed: slice(block.start, block.start + 1) for block, breed in reversed(herd.blocks(herd.size))}
+    found = {breed: slice(block.start, block.start + 1) for block, breed in reversed(herd.blocks(herd.num_members))}
     return [(found[breed], breed) for breed in herd.breeds.all if breed in found]
 
 
-def copied(herd: Herd, block: slice, breed: Breed) -> State:
+def copy_block(herd: Herd, block: slice, breed: Breed) -> State:
     """A copy of these members on the device, to try something out."""
     return {k: v.clone().to(herd.device) for k, v in breed.view(members_of(herd.state, block)).items()}
 
 
 def members_that_fit(herd: Herd, limit: int) -> int:
     """How many members the device may hold at once."""
-    return max(1, min(herd.size, limit // memory_per_member(herd)))
+    return max(1, min(herd.num_members, limit // memory_per_member(herd)))
 
 
-def rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
+def measure_rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
     """Member-steps per second of that plan, measured for about so long on a copy of the state.
 
     One that is hopelessly slower than `beat` already while it warms up is not measured any longer.
     """
     trial = replace(herd)
-    place(trial, plan)  # what moves is a copy already
+    place_state(trial, plan)  # what moves is a copy already
     trial.state = {k: v.clone() if v is herd.state[k] else v for k, v in trial.state.items()}
     with torch_threads(plan.threads):
         engine = make_engine(trial, plan)
         period = herd.rules.skip_d + 1  # a fair mixture of steps with and without the discriminator
-        sums = trial.no_sums()
+        sums = trial.zero_sums()
         began = time.perf_counter()
         engine.advance(0, period, sums)  # compiles, captures, fills caches
         _synchronize(herd.device)
         took = time.perf_counter() - began
-        hopeless = took > _LONG and period * herd.size / took < beat / 10
+        hopeless = took > _LONG and period * herd.num_members / took < beat / 10
         if hopeless or (herd.device.type == "cpu" and took > _VERY_LONG):
-            return period * herd.size / took
+            return period * herd.num_members / took
         steps, took, more = 0, 0.0, period
         while took < seconds:
             _synchronize(herd.device)
@@ -278,7 +278,7 @@ def rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
             took += time.perf_counter() - began
             steps += more
             more *= 2 if took < seconds / 4 else 1
-        return steps * herd.size / took
+        return steps * herd.num_members / took
 
 
 def _synchronize(device: torch.device) -> None:

@@ -15,7 +15,7 @@ from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.lowering import lower
 from ganherd.herd.lowering.lower import LoweredOperation
-from ganherd.herd.lowering.trace import NoGraph, trace
+from ganherd.herd.lowering.trace import NotTraceable, trace
 from ganherd.herd.step.rules import StepRules
 
 
@@ -24,7 +24,7 @@ def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]
 
     `guards`: of each net, how its engines compare with plain PyTorch; see `guard`.
     """
-    vmap_fallback.mute()  # `guards` name the operations
+    vmap_fallback.mute_warnings()  # `guards` name the operations
     nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
     nets.append(("discriminator", herd.d.module, herd.rules.game.penalty or herd.rules.r1 > 0))
     found = [_net(herd, role, module, twice) for role, module, twice in nets]
@@ -91,7 +91,7 @@ def _why_whole(module: nn.Module) -> str:
     """Why a module's graph is not lowered."""
     try:
         trace(module)
-    except NoGraph as why:
+    except NotTraceable as why:
         return str(why)
     return ""
 
@@ -107,7 +107,7 @@ def _compared(guard: dict[str, Any]) -> list[str]:
     return lines
 
 
-def text(facts: dict[str, Any]) -> str:
+def render_text(facts: dict[str, Any]) -> str:
     """For people: a table for each net, and what follows from it."""
     here_is_gpu = facts["device"].startswith("cuda")
     columns = [("here", f"here ({facts['device']})")] + ([] if here_is_gpu else [("gpu", "on a GPU")])

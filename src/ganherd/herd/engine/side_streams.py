@@ -21,7 +21,7 @@ class SideStreams:
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     @contextmanager
-    def beside(self, number: int) -> Iterator[None]:
+    def fork(self, number: int) -> Iterator[None]:
         """Starts when all is done that was asked for so far, and runs beside what follows."""
         lane = self._streams[number]
         lane.wait_stream(torch.cuda.current_stream(lane.device))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.engines import Engine, Herd, Plan, make_engine, never, place
+from ganherd.herd.engine.engines import Engine, Herd, Plan, make_engine, never, place_state
 from ganherd.herd.state import members_of
 
 
@@ -17,15 +17,15 @@ class SubsetEngine:
 
     def __init__(self, herd: Herd, plan: Plan, rows: Sequence[int]) -> None:
         """For herds whose members meet nobody and all make the same step."""
-        assert herd.rivals is None and not herd.pace
+        assert herd.opponents is None and not herd.pace
         own = list(rows)
         self._herd, self._rows = herd, torch.tensor(own, device=herd.state["set.seed"].device)
         self._part: Herd | None = None
         if plan.name == "loop" or not own:  # one by one, where they lie
             self._engine = Engine(herd, plan, own)
             return
-        self._part = replace(herd, state=members_of(herd.state, own), feed=herd.feed.only(own))
-        place(self._part, plan)
+        self._part = replace(herd, state=members_of(herd.state, own), feed=herd.feed.select(own))
+        place_state(self._part, plan)
         self._engine = make_engine(self._part, plan)
 
     def advance(
@@ -39,7 +39,7 @@ class SubsetEngine:
         """As that of the whole herd's engine; sums [4, N] of the others stay as they are."""
         if self._part is None:
             return self._engine.advance(start, stop, sums, asked_to_stop, tick)
-        own = self._part.no_sums()
+        own = self._part.zero_sums()
         own.copy_(sums[:, self._rows])
         for name, value in self._part.state.items():
             value.copy_(self._herd.state[name][self._rows])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from ganherd.herd.lowering.vmap import Draws, mapped
+from ganherd.herd.lowering.vmap import Draws, vmap_call
 
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, torch.add, torch.mul, torch.tanh,
                torch.relu, torch.sigmoid, F.relu, F.leaky_relu, F.tanh, F.sigmoid, F.softplus}  # fmt: skip
@@ -24,7 +24,7 @@ _NUMBERS = (
 _SHAPING = {operator.getitem, torch.flatten, "reshape", "view", "squeeze", "unsqueeze", "flatten"}
 
 
-def is_known(node: fx.Node) -> bool:
+def is_supported(node: fx.Node) -> bool:
     """Whether an operation that is no layer has one for all members; anything else runs through `vmap`."""
     if node.target in _ARITHMETIC:
         return not any(isinstance(value, fx.Node) for value in node.kwargs.values())
@@ -47,7 +47,7 @@ def run(node: fx.Node, args: Any, kwargs: Any, draws: Draws) -> Any:
     function: Any = node.target if node.op == "call_function" else _method(str(node.target))
     if not _has_tensor((args, kwargs)):
         numbers = node.op == "call_method" or getattr(function, "__module__", "") in _NUMBERS
-        return function(*args, **kwargs) if numbers else mapped(function, args, kwargs, draws)
+        return function(*args, **kwargs) if numbers else vmap_call(function, args, kwargs, draws)
     if function in _ARITHMETIC and not _has_tensor(kwargs):
         return function(*_aligned(args), **kwargs)
     if (asked := _shape_of(node, args, kwargs)) is not None:
@@ -56,7 +56,7 @@ def run(node: fx.Node, args: Any, kwargs: Any, draws: Draws) -> Any:
         return reshaped
     if node.target is F.max_pool1d and (size := _windows(args, kwargs)):
         return _largest(args[0], size)
-    return mapped(function, args, kwargs, draws)
+    return vmap_call(function, args, kwargs, draws)
 
 
 def _windows(args: Any, kwargs: Any) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx, nn
 
 from ganherd.herd.lowering.layers import Library
-from ganherd.herd.lowering.trace import Traced, only_user
+from ganherd.herd.lowering.trace import TracedGraph, only_user
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear
 
 _LINEAR: tuple[type[nn.Module], ...] = (nn.Linear, SpectralLinear)
@@ -20,21 +20,23 @@ Reader = tuple[nn.Module | None, bool]  # a layer, and whether an upsampling goe
 class FusionPlan:
     """The joins of one graph, found once; a library whose kernels can do more of their neighbours' work says `JOINS`."""
 
-    def __init__(self, graph: Traced, library: Library) -> None:
+    def __init__(self, graph: TracedGraph, library: Library) -> None:
         self._graph, self._library = graph, library
         self._more = bool(getattr(library, "JOINS", False))
-        self.into = self._pairs() | (self._ends() if self._more else {})  # an operation -> the neighbour that does it
+        self.fused_into = self._pairs() | (
+            self._ends() if self._more else {}
+        )  # an operation -> the neighbour that does it
         self._beside: dict[fx.Node, list[nn.Module]] = {}
-        for node, into in self.into.items():
+        for node, into in self.fused_into.items():
             self._beside.setdefault(into, []).append(graph.layers[str(node.target)])
         self._normed = {node for node in graph.nodes if self._is_normed(node)}
         self._readers = {node: self._read_by(node) for node in graph.nodes}
 
-    def beside(self, node: fx.Node) -> list[nn.Module]:
+    def fused_layers(self, node: fx.Node) -> list[nn.Module]:
         """The layers whose work this operation does beside its own."""
         return self._beside.get(node, [])
 
-    def normed(self, node: fx.Node) -> bool:
+    def feeds_norm(self, node: fx.Node) -> bool:
         """Whether a batch norm with batch statistics is all that sees this operation, and how it ends."""
         return node in self._normed
 
@@ -92,7 +94,7 @@ class FusionPlan:
 
     def _is_normed(self, node: fx.Node) -> bool:
         last = node
-        while (user := only_user(last)) is not None and self.into.get(user) is node:
+        while (user := only_user(last)) is not None and self.fused_into.get(user) is node:
             last = user
         after = self._layer(user)
         return isinstance(after, _NORMS) and after.training
@@ -101,7 +103,7 @@ class FusionPlan:
         layer = self._layer(node)
         if not self._more or type(layer) is not nn.BatchNorm2d:
             return None, False
-        last = next((other for other, into in self.into.items() if into is node), node)
+        last = next((other for other, into in self.fused_into.items() if into is node), node)
         return self._reader(last, layer)
 
     def _reader(self, node: fx.Node, made: nn.Module) -> Reader:

@@ -37,31 +37,31 @@ class Layer:
     """One layer of the module for all members: its parameters [N, …], its buffers, and its neighbours."""
 
     module: Any
-    own: Tensors
+    params: Tensors
     buffers: Buffers
     draws: Draws
     library: Library
     # the activation after a batch norm or before a dropout, the upsampling before a convolution, the change of shape around
     # a linear layer, the average pooling after a convolution, the activation and dropout that a product ends with
-    beside: list[Any]
-    normed: bool  # a batch norm follows
+    fused: list[Any]
+    feeds_norm: bool  # a batch norm follows
     reader: tuple[nn.Module | None, bool]  # of a batch norm: see `Joins.reader`
 
     @property
-    def after(self) -> ops.After | None:
+    def after(self) -> ops.Epilogue | None:
         """How a convolution or a linear layer ends."""
-        activation = [other for other in self.beside if isinstance(other, (nn.ReLU, nn.LeakyReLU))]
-        dropout = next((other for other in self.beside if isinstance(other, nn.Dropout)), None)
+        activation = [other for other in self.fused if isinstance(other, (nn.ReLU, nn.LeakyReLU))]
+        dropout = next((other for other in self.fused if isinstance(other, nn.Dropout)), None)
         if dropout is not None:
-            return ops.After(_slope(activation), dropout.p, self.draws.keys, self.draws.calls.next())
-        return ops.After(_slope(activation)) if activation else None
+            return ops.Epilogue(_slope(activation), dropout.p, self.draws.keys, self.draws.calls.next())
+        return ops.Epilogue(_slope(activation)) if activation else None
 
 
 def _linear(layer: Layer, x: Tensor) -> Tensor:
-    flatten = any(isinstance(other, nn.Flatten) for other in layer.beside)
-    shape = next((tuple(other.unflattened_size) for other in layer.beside if isinstance(other, nn.Unflatten)), ())
-    weight, bias = layer.own["weight"], layer.own.get("bias")
-    return layer.library.linear(x, weight, bias, flatten, shape, layer.normed, layer.after)
+    flatten = any(isinstance(other, nn.Flatten) for other in layer.fused)
+    shape = next((tuple(other.unflattened_size) for other in layer.fused if isinstance(other, nn.Unflatten)), ())
+    weight, bias = layer.params["weight"], layer.params.get("bias")
+    return layer.library.linear(x, weight, bias, flatten, shape, layer.feeds_norm, layer.after)
 
 
 def _elementwise(layer: Layer, x: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _elementwise(layer: Layer, x: Tensor) -> Tensor:
 def _dropout(layer: Layer, x: Tensor) -> Tensor:
     if not layer.module.training or layer.module.p == 0.0:
         return x
-    return layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.beside))
+    return layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.fused))
 
 
 def _flatten(layer: Layer, x: Tensor) -> Tensor:
@@ -92,15 +92,15 @@ def _slope(activations: list[Any]) -> float:
 
 def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
     m, buffers = layer.module, layer.buffers
-    weight, bias = layer.own.get("weight"), layer.own.get("bias")
-    slope = _slope(layer.beside)
+    weight, bias = layer.params.get("weight"), layer.params.get("bias")
+    slope = _slope(layer.fused)
     mean, var, count = (buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked"))
     running = None
     if mean is not None and var is not None and count is not None:
         if not m.training:
             out = ops.normalise(x, mean, var, weight, bias, m.eps)
             return out if slope == 1.0 else F.leaky_relu(out, slope)
-        running = ops.Running(mean, var, count, m.momentum)
+        running = ops.RunningStats(mean, var, count, m.momentum)
     out, moved = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
     if moved is not None:
         for name, value in (
@@ -113,15 +113,15 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
-    weight, bias = layer.own["weight"], layer.own.get("bias")
-    doubled = any(isinstance(other, nn.Upsample) for other in layer.beside)
-    pooled = next((other for other in layer.beside if isinstance(other, nn.AvgPool2d)), None)
-    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.normed, layer.after, pooled)
+    weight, bias = layer.params["weight"], layer.params.get("bias")
+    doubled = any(isinstance(other, nn.Upsample) for other in layer.fused)
+    pooled = next((other for other in layer.fused if isinstance(other, nn.AvgPool2d)), None)
+    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.feeds_norm, layer.after, pooled)
 
 
 def _embedding(layer: Layer, y: Tensor) -> Tensor:
     """As a product with ones and zeros: its gradient adds up in one order, which that of an index does not on a GPU."""
-    weight = layer.own["weight"]  # [N, classes, C]
+    weight = layer.params["weight"]  # [N, classes, C]
     if layer.module.padding_idx is not None:
         weight = ops.without_gradient(weight, layer.module.padding_idx)
     chosen = y.flatten(1)[..., None] == torch.arange(weight.shape[1], device=y.device)
@@ -133,19 +133,19 @@ def _embedding(layer: Layer, y: Tensor) -> Tensor:
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
     u = layer.buffers.get("u")
     assert u is not None
-    weight, moved = layer.library.divide(layer.own["weight"], u, layer.module.training)
+    weight, moved = layer.library.divide(layer.params["weight"], u, layer.module.training)
     layer.buffers.set("u", moved)
     plain = next(own for kind, own in _SPECTRAL.items() if isinstance(layer.module, kind))
-    return plain(replace(layer, own={**layer.own, "weight": weight}), x)
+    return plain(replace(layer, params={**layer.params, "weight": weight}), x)
 
 
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
-    weight, bias = layer.own["weight"], layer.own.get("bias")
-    return layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.normed, layer.after)
+    weight, bias = layer.params["weight"], layer.params.get("bias")
+    return layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.feeds_norm, layer.after)
 
 
 def _each_image(layer: Layer, x: Tensor) -> Tensor:
-    return ops.each_image(layer.module, x)
+    return ops.apply_to_images(layer.module, x)
 
 
 _SPECTRAL: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
@@ -176,7 +176,7 @@ _LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
 _MOST_CLASSES = 1024  # beyond them ones and zeros cost more than an index
 
 
-def known(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None:
+def find_operation(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None:
     """The layer as one operation on all members; none where there is none for it, or not with its settings."""
     if isinstance(layer, nn.Embedding):
         special = layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse

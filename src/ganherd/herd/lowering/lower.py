@@ -14,13 +14,13 @@ from torch import Tensor, fx, nn
 
 from ganherd.herd.lowering import functions, ops
 from ganherd.herd.lowering.fusion import FusionPlan
-from ganherd.herd.lowering.layers import Buffers, Layer, Library, known
-from ganherd.herd.lowering.trace import NoGraph, Traced, label, trace
-from ganherd.herd.lowering.vmap import Draws, Tensors, mapped_layer
+from ganherd.herd.lowering.layers import Buffers, Layer, Library, find_operation
+from ganherd.herd.lowering.trace import NotTraceable, TracedGraph, node_label, trace
+from ganherd.herd.lowering.vmap import Draws, Tensors, vmap_layer
 
 # how an operation runs
-KERNEL, ALL, EACH = "kernel", "PyTorch on all members", "PyTorch member by member"
-VMAP, JOINED = "vmap", "with its neighbour"
+KERNEL, ALL_AT_ONCE, ONE_BY_ONE = "kernel", "PyTorch on all members", "PyTorch member by member"
+VMAP, FUSED = "vmap", "with its neighbour"
 
 Values = dict[Any, Any]  # by node
 Run = Callable[[Values, Tensors, Tensors, Draws], Any]  # what is known so far, parameters, buffers that move on, draws
@@ -35,10 +35,10 @@ class LoweredOperation(NamedTuple):
     why: str = ""
 
 
-class Lowered:
+class LoweredModule:
     """A module's graph, run for a block of members: a pure function of (parameters, buffers, keys, inputs)."""
 
-    def __init__(self, graph: Traced, library: Library) -> None:
+    def __init__(self, graph: TracedGraph, library: Library) -> None:
         self._graph, self._library, self._joins = graph, library, FusionPlan(graph, library)
         spent = _spent(graph.nodes)
         self._plan = [(node, self._runner(node), spent.get(node, ())) for node in graph.nodes]
@@ -66,17 +66,17 @@ class Lowered:
             return lambda values, *_: fx.node.map_arg(node.args[0], values.__getitem__)
         if layer is None:
             return lambda values, params, moved, draws: functions.run(node, *_arguments(node, values), draws)
-        if node in self._joins.into:
+        if node in self._joins.fused_into:
             return lambda values, *_: values[node.args[0]]  # its neighbour does it
-        operation, names = known(layer), self._graph.own(name)
+        operation, names = find_operation(layer), self._graph.tensor_names(name)
         if operation is None or node.kwargs:
-            return lambda values, *around: mapped_layer(names, layer, *_arguments(node, values), *around)
+            return lambda values, *around: vmap_layer(names, layer, *_arguments(node, values), *around)
         keys = [
-            (key, self._graph.kept[f"{name}.{key}"])
+            (key, self._graph.canonical_names[f"{name}.{key}"])
             for key, _ in layer.named_parameters(recurse=False, remove_duplicate=False)
         ]
         joins, source = self._joins, node.args[0]
-        neighbours = joins.beside(node), joins.normed(node), joins.reader(node)
+        neighbours = joins.fused_layers(node), joins.feeds_norm(node), joins.reader(node)
 
         def run(values: Values, params: Tensors, moved: Tensors, draws: Draws) -> Any:
             own = {key: params[full] for key, full in keys}
@@ -91,7 +91,7 @@ class Lowered:
     def explain(self, batch: int = 1, dtype: torch.dtype = torch.float32) -> list[LoweredOperation]:
         """How every operation of the module runs, in the order of its graph, for batches of that size."""
         calls = [node for node in self._graph.nodes if node.op.startswith("call")]
-        return [LoweredOperation(label(node), self._what(node), *self._how(node, batch, dtype)) for node in calls]
+        return [LoweredOperation(node_label(node), self._what(node), *self._how(node, batch, dtype)) for node in calls]
 
     def _what(self, node: fx.Node) -> str:
         layer = self._graph.layer(node)
@@ -103,40 +103,40 @@ class Lowered:
         """(how, why)"""
         layer, unknown = self._graph.layer(node), f"{self._what(node)} has no operation for all members"
         if layer is None:
-            return (ALL, "") if functions.is_known(node) else (VMAP, unknown)
-        if node in self._joins.into:
-            return JOINED, f"a part of {label(self._joins.into[node])}"
-        if known(layer) is None or node.kwargs:
-            return VMAP, "it is called with arguments by name" if known(layer) else unknown
+            return (ALL_AT_ONCE, "") if functions.is_supported(node) else (VMAP, unknown)
+        if node in self._joins.fused_into:
+            return FUSED, f"a part of {node_label(self._joins.fused_into[node])}"
+        if find_operation(layer) is None or node.kwargs:
+            return VMAP, "it is called with arguments by name" if find_operation(layer) else unknown
         kernels = self._library is not ops
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
             if kernels and self._library.fits(layer):
                 return KERNEL, ""
-            return EACH, "no kernel for its size, stride, padding or groups" if kernels else ""
+            return ONE_BY_ONE, "no kernel for its size, stride, padding or groups" if kernels else ""
         if not kernels:
-            return ALL, ""
+            return ALL_AT_ONCE, ""
         if isinstance(layer, nn.Linear):
             return self._product(node, layer, batch, dtype)
         if isinstance(layer, nn.Dropout):
-            return (KERNEL, "") if layer.training and 0.0 < layer.p < 1.0 else (ALL, "it draws nothing")
+            return (KERNEL, "") if layer.training and 0.0 < layer.p < 1.0 else (ALL_AT_ONCE, "it draws nothing")
         if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
             return self._norm(layer)
-        return ALL, ""
+        return ALL_AT_ONCE, ""
 
     def _product(self, node: fx.Node, layer: nn.Linear, batch: int, dtype: torch.dtype) -> tuple[str, str]:
-        around = [other for other in self._joins.beside(node) if isinstance(other, (nn.Flatten, nn.Unflatten))]
+        around = [other for other in self._joins.fused_layers(node) if isinstance(other, (nn.Flatten, nn.Unflatten))]
         if any(isinstance(other, nn.Unflatten) and len(other.unflattened_size) != 3 for other in around):
-            return ALL, "no kernel makes anything but rows or images"
+            return ALL_AT_ONCE, "no kernel makes anything but rows or images"
         if around or not self._library.is_aligned(dtype, batch, layer.in_features, layer.out_features):
             return KERNEL, ""
         why = "its sizes suit PyTorch's batched product"
-        return ALL, why if layer.bias is None else f"{why}; a kernel adds the biases"
+        return ALL_AT_ONCE, why if layer.bias is None else f"{why}; a kernel adds the biases"
 
     def _norm(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> tuple[str, str]:
         if self._library.batch_norm is ops.batch_norm:
-            return ALL, "its kernel can be differentiated once"
+            return ALL_AT_ONCE, "its kernel can be differentiated once"
         if layer.track_running_stats and layer.momentum is None:
-            return ALL, "no kernel for a plain average over all batches"
+            return ALL_AT_ONCE, "no kernel for a plain average over all batches"
         return KERNEL, ""
 
 
@@ -154,7 +154,7 @@ def _spent(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     return found
 
 
-def lower(module: nn.Module, kernels: bool = False, twice: bool = False) -> Lowered | None:
+def lower(module: nn.Module, kernels: bool = False, twice: bool = False) -> LoweredModule | None:
     """The module's graph, or None where it is not known (its flow depends on its inputs, say).
 
     `kernels`: by Triton on a GPU. `twice`: its gradient is differentiated itself, as a penalty does; then a kernel does only what
@@ -166,6 +166,6 @@ def lower(module: nn.Module, kernels: bool = False, twice: bool = False) -> Lowe
     elif kernels:
         from ganherd.herd.lowering import ops_triton as library
     try:
-        return Lowered(trace(module), library)
-    except NoGraph:
+        return LoweredModule(trace(module), library)
+    except NotTraceable:
         return None

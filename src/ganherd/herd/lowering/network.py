@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_map
 
 from ganherd.herd.checks.source_line import where
 from ganherd.herd.lowering.lower import lower
-from ganherd.herd.lowering.vmap import VmappedModule
-from ganherd.herd.parameter_names import called, places
+from ganherd.herd.lowering.vmap import VmapRandomness
+from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
 from ganherd.herd.rng import MemberRandomness
-from ganherd.herd.state import Blueprint, State, bases
-from ganherd.herd.step.weights import OwnWeights, Weights, fill
+from ganherd.herd.state import Blueprint, State, base_keys
+from ganherd.herd.step.weights import MemberWeights, Weights, load_member_
 from ganherd.util.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -30,19 +30,19 @@ def member_call(
 ) -> tuple[Answer, Tensors]:
     """One member's module as a pure function, also under `vmap`: (output, buffers after it)."""
     changing = (
-        {**params, **buffers} if blueprint.habits.alone else buffers
+        {**params, **buffers} if blueprint.traits.why_not_fused else buffers
     )  # a net that runs alone may change its parameters
     both = {**params, **{name: value.clone() for name, value in changing.items()}}  # the call writes into the clones
-    randomness = VmappedModule if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
+    randomness = VmapRandomness if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
     with randomness(key), _tidied(blueprint):
-        out = called(blueprint.module, both, inputs)
+        out = call_with_tensors(blueprint.module, both, inputs)
     return out, {name: both[name] for name in buffers}
 
 
 @contextmanager
 def _tidied(net: Blueprint) -> Iterator[None]:
     """Put attributes that a forward pass sets back, also if it fails: under `vmap` they hold tensors that nobody can read."""
-    layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.habits.left_behind]
+    layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.traits.transient_attributes]
     before = [(own, name, own[name]) for own, name in layers if name in own]
     try:
         yield
@@ -67,10 +67,10 @@ class StackedNetwork:
     """
 
     def __init__(
-        self, net: Blueprint, mapped: bool, kernels: bool = False, precision: str = "float32", twice: bool = False
+        self, net: Blueprint, fused: bool, kernels: bool = False, precision: str = "float32", twice: bool = False
     ) -> None:
-        self.net, self.mapped, self._precision = net, mapped, precision
-        self._lowered = lower(net.module, kernels, twice) if mapped else None
+        self.net, self.fused, self._precision = net, fused, precision
+        self._lowered = lower(net.module, kernels, twice) if fused else None
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
@@ -82,7 +82,7 @@ class StackedNetwork:
         with self._autocast(inputs[0].device):
             if self._lowered is not None:
                 return self._lowered(views, buffers, keys, *inputs)
-            if self.mapped:
+            if self.fused:
                 return vmap(lambda p, b, k, i: member_call(self.net, p, b, k, *i))(views, buffers, keys(), inputs)
             return self._one_by_one(views, buffers, keys(), inputs)
 
@@ -105,7 +105,7 @@ class StackedNetwork:
         """Return the rows [N, P] of these members to differentiate by."""
         return Weights(self.net, rows)
 
-    def settle(self) -> None:
+    def commit_buffers(self) -> None:
         """After a backward pass; see `MemberNetwork`."""
 
     def release(self) -> None:
@@ -126,9 +126,11 @@ class MemberNetwork(StackedNetwork):
 
     def __init__(self, net: Blueprint, precision: str = "float32") -> None:
         super().__init__(net, False, precision=precision)
-        self._unused: dict[int, set[str]] = {}  # see `OwnWeights`
+        self._unused: dict[int, set[str]] = {}  # see `MemberWeights`
         self._own = {name: parameter.data for name, parameter in net.module.named_parameters()}
-        layers = ((*place.rpartition("."), name) for place, name in places(net.module).items() if name in net.buffers)
+        layers = (
+            (*place.rpartition("."), name) for place, name in attribute_paths(net.module).items() if name in net.buffers
+        )
         self._places = [(net.module.get_submodule(layer)._buffers, own, name) for layer, _, own, name in layers]
         self._before = {name: buffers[own] for buffers, own, name in self._places}
         self._given: Tensors = {}  # the buffers that those of the module stand for
@@ -136,7 +138,7 @@ class MemberNetwork(StackedNetwork):
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
     ) -> tuple[Answer, Tensors]:
-        fill(self.net, views)
+        load_member_(self.net, views)
         self._given = buffers
         for own, name, full in self._places:
             own[name] = buffers[full].squeeze(0).clone()
@@ -147,9 +149,9 @@ class MemberNetwork(StackedNetwork):
 
     def weights(self, rows: Tensor, state: State) -> Weights:
         """Return the row [1, P] of one member to differentiate by, in the module's own parameters."""
-        return OwnWeights(self.net, rows, self._unused, int(bases(state)[0]))
+        return MemberWeights(self.net, rows, self._unused, int(base_keys(state)[0]))
 
-    def settle(self) -> None:
+    def commit_buffers(self) -> None:
         """Writes down what the backward pass did to buffers: a checkpoint runs its layers again there."""
         with torch.no_grad():
             for name, value in self._buffers().items():
@@ -163,7 +165,7 @@ class MemberNetwork(StackedNetwork):
             own[name] = self._before[full]
         for name, parameter in self.net.module.named_parameters():
             parameter.data = self._own[name]
-            parameter.requires_grad_(self.net.learns[name])
+            parameter.requires_grad_(self.net.trainable[name])
 
     def _buffers(self) -> Tensors:
         found: Tensors = {}
@@ -186,7 +188,7 @@ class NetworkCall(StackedNetwork):
     """
 
     def __init__(self, net: Blueprint, kernels: bool = False, precision: str = "float32") -> None:
-        super().__init__(net, not net.habits.alone, kernels, precision)
+        super().__init__(net, not net.traits.why_not_fused, kernels, precision)
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
@@ -196,13 +198,13 @@ class NetworkCall(StackedNetwork):
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError):
-            if not self.mapped:
+            if not self.fused:
                 raise
-            self.mapped, self._lowered = False, None
+            self.fused, self._lowered = False, None
             out, moved = super().__call__(views, buffers, keys, inputs)
         return logits_of(out), moved
 
-    def most(self, views: Tensors, buffers: Tensors, samples: int, *inputs: Tensor) -> int:
+    def max_at_once(self, views: Tensors, buffers: Tensors, samples: int, *inputs: Tensor) -> int:
         """How many nets may be called at once, each on so many samples: found by one net with a few of them."""
         found = [value[0, 0].numel() for value in inputs]
 
@@ -220,4 +222,4 @@ class NetworkCall(StackedNetwork):
             for hook in hooks:
                 hook.remove()
         # a few layers' outputs are alive at once, beside the weights
-        return max(1, _AT_ONCE[device.type] // (3 * samples * max(found) + self.net.size))
+        return max(1, _AT_ONCE[device.type] // (3 * samples * max(found) + self.net.num_params))

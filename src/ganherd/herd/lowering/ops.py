@@ -13,7 +13,7 @@ from ganherd.herd import rng
 from ganherd.nets.common.spectral import divide as divide  # of a spectral layer: the same for stacked weights
 
 
-def refine(keys: Tensor, number: int) -> Tensor:
+def refine_keys(keys: Tensor, number: int) -> Tensor:
     """[N] keys of one operation out of the keys of its module."""
     if keys.is_cuda:
         return rng.device_keys(keys, number)
@@ -21,7 +21,7 @@ def refine(keys: Tensor, number: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class After:
+class Epilogue:
     """How an operation ends: (leaky) ReLU with that slope below 0 (1: none), then dropout with probability p, if keys [N] of
     the module are given; `call` numbers its draws."""
 
@@ -32,13 +32,13 @@ class After:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.keys is not None:
-            return dropout(x, self.p, refine(self.keys, self.call), self.slope)
+            return dropout(x, self.p, refine_keys(self.keys, self.call), self.slope)
         return x if self.slope == 1.0 else F.leaky_relu(x, self.slope)
 
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool = False, shape: tuple[int, ...] = (),
-    normed: bool = False, after: After | None = None,
+    normed: bool = False, after: Epilogue | None = None,
 ) -> Tensor:  # fmt: skip
     """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay.
 
@@ -114,7 +114,7 @@ def normalise(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningStats:
     """Running statistics [N, C] of a batch norm, the number of batches [N] that they saw, and how fast they move."""
 
     mean: Tensor
@@ -124,9 +124,9 @@ class Running:
 
 
 def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: Running | None,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: RunningStats | None,
     reader: nn.Module | None = None, doubled: bool = False,
-) -> tuple[Tensor, Running | None]:  # fmt: skip
+) -> tuple[Tensor, RunningStats | None]:  # fmt: skip
     """Batch norm with each member's own batch statistics, then (leaky) ReLU with that slope below 0 (1: none).
 
     Answers the output and the running statistics after this batch. `reader`, the layer that alone reads the output, and
@@ -149,7 +149,7 @@ def batch_norm(
             old * (1 - share) + new.to(old.dtype) * share
             for old, new in ((running.mean, mean), (running.var, unbiased))
         ]
-    return out, Running(moved[0], moved[1], count, running.momentum)
+    return out, RunningStats(moved[0], moved[1], count, running.momentum)
 
 
 def upsample(x: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ def upsample(x: Tensor) -> Tensor:
     return x.repeat_interleave(2, -1).repeat_interleave(2, -2)
 
 
-def each_image(layer: nn.Module, x: Tensor) -> Tensor:
+def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
     """A layer without parameters on images [N, B, C, H, W]."""
     out: Tensor = layer(x.flatten(0, 1))
     return out.unflatten(0, x.shape[:2])
@@ -170,7 +170,7 @@ def conv2d(
     like: nn.Conv2d,
     upsample_first: bool = False,
     normed: bool = False,
-    after: After | None = None,
+    after: Epilogue | None = None,
     pool_after: nn.AvgPool2d | None = None,
 ) -> Tensor:
     """x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W']; padding, stride, … as the module has them.
@@ -178,7 +178,7 @@ def conv2d(
     `normed` and `after` as in `linear`; `pool_after`: what comes out goes through it.
     """
     if pool_after is not None:
-        return each_image(pool_after, conv2d(x, weight, bias, like, upsample_first))
+        return apply_to_images(pool_after, conv2d(x, weight, bias, like, upsample_first))
     if after is not None:
         return after(conv2d(x, weight, bias, like, upsample_first))
     x = upsample(x) if upsample_first else x
@@ -190,7 +190,7 @@ def conv2d(
 
 def conv_transpose2d(
     x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d, normed: bool = False,
-    after: After | None = None,
+    after: Epilogue | None = None,
 ) -> Tensor:  # fmt: skip
     if after is not None:
         return after(conv_transpose2d(x, weight, bias, like))

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd.lowering import ops
-from ganherd.herd.lowering.kernels.conv import ConvSpec, is_few
+from ganherd.herd.lowering.kernels.conv import ConvSpec, has_few_outputs
 from ganherd.herd.lowering.kernels.linear import MemberLinear
 from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.norm import MemberNorm, NormOnLoad
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout
 from ganherd.herd.lowering.kernels.spectral_kernel import MemberDivide
-from ganherd.herd.lowering.kernels.taps import Turn
-from ganherd.herd.lowering.ops import After
+from ganherd.herd.lowering.kernels.taps import WeightLayout
+from ganherd.herd.lowering.ops import Epilogue
 
 _LIGHT = 8e9  # operations of a layer that normalises what it reads: of a heavier one this would slow the product
 JOINS = True  # convolutions do part of the work of those who read them, as `joins` may ask
@@ -37,7 +37,7 @@ def _channels_last(x: Tensor) -> Tensor:
 
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool = False, shape: tuple[int, ...] = (),
-    normed: bool = False, after: After | None = None,
+    normed: bool = False, after: Epilogue | None = None,
 ) -> Tensor:  # fmt: skip
     """A convolution of one tap: the kernel takes any size, where the library's batched product wants multiples of 8.
 
@@ -52,7 +52,7 @@ def linear(
             return ops.linear(x, weight, bias, after=after)
         out = MemberLinear.apply(x, weight, bias)  # the library's product reads the weights as they lie
         return after(out) if after else out
-    turn = Turn(1, places_in=math.prod(x.shape[3:]), places_out=math.prod(shape[1:]))
+    turn = WeightLayout(1, places_in=math.prod(x.shape[3:]), places_out=math.prod(shape[1:]))
     source = _source(x)
     x = _channels_last(x).flatten(2) if images else x
     if shape and bias is not None:
@@ -83,9 +83,9 @@ def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:
 
 
 def batch_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: ops.Running | None,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: ops.RunningStats | None,
     reader: nn.Module | None = None, doubled: bool = False,
-) -> tuple[Tensor, ops.Running | None]:  # fmt: skip
+) -> tuple[Tensor, ops.RunningStats | None]:  # fmt: skip
     """`reader`: the layer that alone reads it, if a kernel does (`reads`); `doubled`: an upsampling goes before that."""
     if x.dtype == torch.float64 or (
         running and running.momentum is None
@@ -93,8 +93,8 @@ def batch_norm(
         return ops.batch_norm(x, weight, bias, eps, slope, running)
     if running and not all(value.is_contiguous() for value in (running.mean, running.var, running.count)):
         mean, var, count = (value.contiguous() for value in (running.mean, running.var, running.count))
-        running = ops.Running(mean, var, count, running.momentum)
-    after: After | None = getattr(x, _AFTER, None)
+        running = ops.RunningStats(mean, var, count, running.momentum)
+    after: Epilogue | None = getattr(x, _AFTER, None)
     n, c = x.shape[0], x.shape[2]
     weight = torch.ones(n, c, device=x.device) if weight is None else weight
     bias = torch.zeros(n, c, device=x.device) if bias is None else bias
@@ -122,7 +122,7 @@ def _is_light(rows: Tensor, reader: nn.Module | None) -> bool:
         return False
     k, stride, co = reader.kernel_size[0], reader.stride[0], reader.out_channels
     work = 2.0 * n * b * (h // stride) * (w // stride) * k * k * c * co
-    return is_few(k, stride, False, co) or work < _LIGHT
+    return has_few_outputs(k, stride, False, co) or work < _LIGHT
 
 
 def reads(layer: nn.Module, doubled: bool = False) -> bool:
@@ -141,7 +141,7 @@ def conv2d(
     like: nn.Conv2d,
     upsample_first: bool = False,
     normed: bool = False,
-    after: After | None = None,
+    after: Epilogue | None = None,
     pool_after: nn.AvgPool2d | None = None,
 ) -> Tensor:
     """`normed`: a batch norm alone reads it; `after`: how it ends, where a batch norm or another kernel alone reads it."""
@@ -153,17 +153,17 @@ def conv2d(
     h, w = x.shape[3:]
     if pool_after is not None:
         if not upsample_first and (k, stride, pad, h % 2, w % 2) == (3, 1, 1, 0, 0):
-            return _run(x, weight, bias, _how((h // 2, w // 2), Turn(3, pool=True), 2, 1, False), normed, after)
-        return ops.each_image(pool_after, conv2d(x, weight, bias, like, upsample_first))
+            return _run(x, weight, bias, _how((h // 2, w // 2), WeightLayout(3, pool=True), 2, 1, False), normed, after)
+        return ops.apply_to_images(pool_after, conv2d(x, weight, bias, like, upsample_first))
     if upsample_first:
-        return _run(x, weight, bias, _how((2 * h, 2 * w), Turn(3, fold=True), 2, 1, True), normed, after)
+        return _run(x, weight, bias, _how((2 * h, 2 * w), WeightLayout(3, fold=True), 2, 1, True), normed, after)
     size = ((h + 2 * pad - k) // stride + 1, (w + 2 * pad - k) // stride + 1)
-    return _run(x, weight, bias, _how(size, Turn(k), stride, pad, False), normed, after)
+    return _run(x, weight, bias, _how(size, WeightLayout(k), stride, pad, False), normed, after)
 
 
 def conv_transpose2d(
     x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d, normed: bool = False,
-    after: After | None = None,
+    after: Epilogue | None = None,
 ) -> Tensor:  # fmt: skip
     if not fits(like):
         return ops.conv_transpose2d(x, weight, bias, like, normed, after)
@@ -171,9 +171,9 @@ def conv_transpose2d(
     stride = int(like.stride[0])
     h, w = ((edge - 1) * stride - 2 * pad + k + more for edge in x.shape[3:])
     if stride == 1:  # a convolution with the taps turned round
-        turn = Turn(k, flip=True, in_first=True)
+        turn = WeightLayout(k, flip=True, in_first=True)
         return _run(x, weight, bias, _how((h, w), turn, 1, k - 1 - pad, False), normed, after)
-    return _run(x, weight, bias, _how((h, w), Turn(k, in_first=True), 2, pad, True), normed, after)
+    return _run(x, weight, bias, _how((h, w), WeightLayout(k, in_first=True), 2, pad, True), normed, after)
 
 
 def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
@@ -199,28 +199,28 @@ def ends(layer: nn.Module) -> bool:
     if not isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) or not fits(layer):
         return False
     transposed = isinstance(layer, nn.ConvTranspose2d) and layer.stride[0] == 2
-    return not is_few(layer.kernel_size[0], layer.stride[0], transposed, layer.out_channels)
+    return not has_few_outputs(layer.kernel_size[0], layer.stride[0], transposed, layer.out_channels)
 
 
-def _how(size: tuple[int, int], turn: Turn, stride: int, pad: int, transposed: bool) -> ConvSpec:
+def _how(size: tuple[int, int], turn: WeightLayout, stride: int, pad: int, transposed: bool) -> ConvSpec:
     return ConvSpec(size, turn, stride, pad, transposed, bool(torch.backends.cuda.matmul.allow_tf32))
 
 
-def _source(x: Tensor) -> NormOnLoad | tuple[After, int] | None:
+def _source(x: Tensor) -> NormOnLoad | tuple[Epilogue, int] | None:
     """What made x [N, B, C, H, W], where the reader has to do with it."""
-    after: After | None = getattr(x, _AFTER, None)
+    after: Epilogue | None = getattr(x, _AFTER, None)
     return (after, x.shape[2]) if after is not None else getattr(x, _LINE, None)
 
 
-def _beside(out: Tensor, stats: Tensor | None, after: After | None) -> Tensor:
+def _beside(out: Tensor, stats: Tensor | None, after: Epilogue | None) -> Tensor:
     setattr(out, _STATS, stats)
     setattr(out, _AFTER, after)
     return out
 
 
 def _run(
-    x: Tensor, weight: Tensor, bias: Tensor | None, how: ConvSpec, normed: bool = False, after: After | None = None,
-    source: NormOnLoad | tuple[After, int] | None = None,
+    x: Tensor, weight: Tensor, bias: Tensor | None, how: ConvSpec, normed: bool = False, after: Epilogue | None = None,
+    source: NormOnLoad | tuple[Epilogue, int] | None = None,
 ) -> Tensor:  # fmt: skip
     """x [N, B, C, H, W] as it comes, the weight as its module has it."""
     source = source or _source(x)

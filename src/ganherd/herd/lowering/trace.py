@@ -15,8 +15,8 @@ from torch import Tensor, fx, nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import TorchFunctionMode
 
-from ganherd.herd.checks.module_copies import is_library, line_of, twin, why_not_traced
-from ganherd.herd.parameter_names import kept
+from ganherd.herd.checks.module_copies import copy_module, is_library, line_of, why_not_traced
+from ganherd.herd.parameter_names import canonical_names
 from ganherd.herd.rng import DRAWS, DROPOUTS
 from ganherd.nets.common.spectral import Spectral
 
@@ -32,25 +32,25 @@ _FUNCTIONS = {operator.add, operator.sub, operator.mul, operator.truediv, operat
 _SIZES = {"size", "dim", "numel"}
 
 
-class NoGraph(Exception):
+class NotTraceable(Exception):
     """The module's graph is not known; its text says why."""
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedGraph:
     """A module's graph, in the order in which it runs, with the layers that it calls."""
 
     nodes: list[fx.Node]
     layers: dict[str, nn.Module]
-    kept: dict[str, str]  # see `names`
+    canonical_names: dict[str, str]  # see `names`
 
     def layer(self, node: fx.Node) -> nn.Module | None:
         """The layer that an operation calls, if it calls one."""
         return self.layers[str(node.target)] if node.op == "call_module" else None
 
-    def own(self, layer: str) -> dict[str, str]:
+    def tensor_names(self, layer: str) -> dict[str, str]:
         """A layer's parameters and buffers, each once: what it calls them -> what the module keeps them as."""
-        return {name: self.kept[f"{layer}.{name}"] for name in kept(self.layers[layer]).values()}
+        return {name: self.canonical_names[f"{layer}.{name}"] for name in canonical_names(self.layers[layer]).values()}
 
 
 class _Proxy(fx.Proxy):
@@ -58,7 +58,7 @@ class _Proxy(fx.Proxy):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in ("tracer", "node", "root", "attr", "_node"):
-            raise NoGraph(f"it assigns to .{name} of a tensor")
+            raise NotTraceable(f"it assigns to .{name} of a tensor")
         super().__setattr__(name, value)
 
     def __getattr__(self, k: str) -> Any:
@@ -99,11 +99,11 @@ class _Tracer(fx.Tracer):
 
     def create_node(self, kind: str, target: Any, *rest: Any, **more: Any) -> fx.Node:
         if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
-            raise NoGraph("it switches gradients off (no_grad or inference_mode)")
+            raise NotTraceable("it switches gradients off (no_grad or inference_mode)")
         if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
-            raise NoGraph("it switches autocast on")
+            raise NotTraceable("it switches autocast on")
         if torch._C._autograd._top_saved_tensors_default_hooks(True) and self._has_buffers(kind, str(target)):
-            raise NoGraph("it runs layers with buffers under a checkpoint, which moves them twice")
+            raise NotTraceable("it runs layers with buffers under a checkpoint, which moves them twice")
         return super().create_node(kind, target, *rest, **more)
 
     def _has_buffers(self, kind: str, target: str) -> bool:
@@ -132,9 +132,9 @@ class _Calls(TorchFunctionMode):
         given = (*args, *(kwargs or {}).values())
         name = getattr(func, "__name__", "")
         if name in DRAWS and not any(isinstance(value, fx.Proxy) for value in given):
-            raise NoGraph(f"it draws numbers ({name}) that do not depend on its input")
+            raise NotTraceable(f"it draws numbers ({name}) that do not depend on its input")
         if any(isinstance(value, Tensor) and id(value) in self._own for value in given):
-            raise NoGraph(f"it computes with its parameters or buffers by another way than their names ({name})")
+            raise NotTraceable(f"it computes with its parameters or buffers by another way than their names ({name})")
         return func(*args, **(kwargs or {}))
 
 
@@ -144,11 +144,11 @@ def _unseen_calls_refused() -> Iterator[None]:
     is_grad_enabled = torch.is_grad_enabled
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        raise NoGraph(f"it calls {cls.__name__}, an autograd.Function")
+        raise NotTraceable(f"it calls {cls.__name__}, an autograd.Function")
 
     def asked() -> bool:
         if not is_library(sys._getframe(1).f_code.co_filename):
-            raise NoGraph("it asks whether gradients are enabled, which changes from call to call")
+            raise NotTraceable("it asks whether gradients are enabled, which changes from call to call")
         return is_grad_enabled()
 
     _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
@@ -160,38 +160,38 @@ def _unseen_calls_refused() -> Iterator[None]:
         del _SingleLevelFunction.apply  # type: ignore[attr-defined]
 
 
-def trace(module: nn.Module) -> Traced:
-    """The module's graph; `NoGraph` where its flow depends on its inputs, say, or where it changes tensors in place.
+def trace(module: nn.Module) -> TracedGraph:
+    """The module's graph; `NotTraceable` where its flow depends on its inputs, say, or where it changes tensors in place.
 
-    >>> [label(node) for node in trace(nn.Sequential(nn.Linear(2, 3), nn.ReLU())).nodes]
+    >>> [node_label(node) for node in trace(nn.Sequential(nn.Linear(2, 3), nn.ReLU())).nodes]
     ['input_1', '0', '1', 'output']
     """
     if why := why_not_traced(module):
-        raise NoGraph(why)
+        raise NotTraceable(why)
     known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     try:
-        copied = twin(module)  # a copy: what a module keeps while it is traced is not a tensor
+        copied = copy_module(module)  # a copy: what a module keeps while it is traced is not a tensor
         before = _attributes(copied)
         with torch.inference_mode(False), torch.enable_grad(), _unseen_calls_refused(), _Calls(copied):
             graph = _Tracer().trace(copied)
-    except NoGraph as why_not:
+    except NotTraceable as why_not:
         where = line_of(why_not)
-        raise NoGraph(f"{why_not}" + (f" ({where})" if where else "")) from why_not
+        raise NotTraceable(f"{why_not}" + (f" ({where})" if where else "")) from why_not
     except Exception as error:  # a user's code on stand-ins may raise anything
-        raise NoGraph(f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}") from error
+        raise NotTraceable(f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}") from error
     for node in graph.nodes:
         if node.op == "get_attr" and node.target not in known:
-            raise NoGraph(f"its tensor {node.target} is neither a parameter nor a buffer")
+            raise NotTraceable(f"its tensor {node.target} is neither a parameter nor a buffer")
         if node.op == "call_method" and _changes(str(node.target)):
-            raise NoGraph(f"it changes a tensor in place, with {node.target}")
+            raise NotTraceable(f"it changes a tensor in place, with {node.target}")
         if (_IN_PLACE in node.meta or _drops_in_place(node, copied)) and not _unseen(node, copied):
-            raise NoGraph("it changes a tensor in place that something else may read")
+            raise NotTraceable("it changes a tensor in place that something else may read")
     after = _attributes(copied)
     for name in sorted(before.keys() | after.keys()):
         left = after.get(name)
         if before.get(name) is not left and (name in known or not isinstance(left, fx.Proxy)):
-            raise NoGraph(f"its forward assigns to {name}")
-    return Traced(list(graph.nodes), dict(module.named_modules()), kept(module))
+            raise NotTraceable(f"its forward assigns to {name}")
+    return TracedGraph(list(graph.nodes), dict(module.named_modules()), canonical_names(module))
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _drops_in_place(node: fx.Node, module: nn.Module) -> bool:
     return named and bool(node.kwargs.get("inplace") or node.args[3:4] == (True,))
 
 
-def label(node: fx.Node) -> str:
+def node_label(node: fx.Node) -> str:
     """A layer by its place in the module, anything else by its place in the graph."""
     return str(node.target) if node.op == "call_module" else node.name
 

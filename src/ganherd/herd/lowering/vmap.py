@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ganherd.herd.lowering import ops
-from ganherd.herd.parameter_names import called
+from ganherd.herd.parameter_names import call_with_tensors
 from ganherd.herd.rng import DrawCounter, MemberRandomness
 
 Tensors = dict[str, Tensor]
@@ -32,10 +32,10 @@ class Draws:
 
     def next(self) -> Tensor:
         """[N] keys of the next draw."""
-        return ops.refine(self.keys, self.calls.next())
+        return ops.refine_keys(self.keys, self.calls.next())
 
 
-class VmappedModule(MemberRandomness):
+class VmapRandomness(MemberRandomness):
     """A member's randomness under `vmap`, and what else `vmap` would get wrong."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -58,12 +58,12 @@ class VmappedModule(MemberRandomness):
         return F.embedding(y, weight, None, *rest, **more)
 
 
-def mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -> Any:
+def vmap_call(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -> Any:
     """`function` for one member, through vmap: tensors have the member axis first, everything else is shared."""
     others: list[Any] = []  # what it answers beside tensors, such as a dtype or None: the same for all members
 
     def call(key: Tensor, args: Any, kwargs: Any) -> list[Tensor]:
-        with VmappedModule(key, draws.calls):
+        with VmapRandomness(key, draws.calls):
             leaves, form = tree_flatten(function(*args, **kwargs))
         others[:] = form, [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -74,7 +74,7 @@ def mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -
     return tree_unflatten([next(tensors) if leaf is None else leaf[0] for leaf in leaves], form)
 
 
-def mapped_layer(
+def vmap_layer(
     names: dict[str, str], layer: nn.Module, args: Any, kwargs: Any, params: Tensors, moved: Tensors, draws: Draws
 ) -> Any:
     """A layer whose parameters and buffers have those names -> names in its module; its buffers in `moved` [N, …] move on."""
@@ -83,8 +83,8 @@ def mapped_layer(
 
     def call(own: Tensors, state: Tensors, *args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
         both = {**own, **{key: value.clone() for key, value in state.items()}}
-        return called(layer, both, args, kwargs), {key: both[key] for key in state}
+        return call_with_tensors(layer, both, args, kwargs), {key: both[key] for key in state}
 
-    out, new = mapped(call, (own, state, *args), kwargs, draws)
+    out, new = vmap_call(call, (own, state, *args), kwargs, draws)
     moved.update({names[key]: value for key, value in new.items()})
     return out

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
-from ganherd.herd.step.weights import joined
+from ganherd.herd.step.weights import join_pieces
 
 
 def adam_(
@@ -42,9 +42,9 @@ def adam_(
     elif params.dtype == torch.float32 and rng.HAS_TRITON:
         from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_
 
-        adam_triton_(params, joined(grads), m, v, t, lr, beta1, beta2, eps)
+        adam_triton_(params, join_pieces(grads), m, v, t, lr, beta1, beta2, eps)
     else:
-        adam_reference_(params, joined(grads), m, v, t, lr, beta1, beta2, eps)
+        adam_reference_(params, join_pieces(grads), m, v, t, lr, beta1, beta2, eps)
 
 
 def clip_(params: Tensor, which: Tensor, whose: Tensor, limit: float) -> None:

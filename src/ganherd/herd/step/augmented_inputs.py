@@ -12,7 +12,7 @@ from ganherd.herd.state import State
 from ganherd.herd.step.rules import StepRules
 
 
-def input_noise(rules: StepRules, state: State, step: int | Tensor) -> Tensor | None:
+def input_noise_scale(rules: StepRules, state: State, step: int | Tensor) -> Tensor | None:
     """[N] its standard deviation at this step, for each member; None: there is no noise."""
     if not rules.input_noise:
         return None
@@ -26,7 +26,7 @@ def input_noise(rules: StepRules, state: State, step: int | Tensor) -> Tensor | 
     return scale.to(state["g.params"].dtype)
 
 
-def as_seen(rules: StepRules, x: Tensor, scale: Tensor | None, draws: Streams, update: int, made: int) -> Tensor:
+def augment_inputs(rules: StepRules, x: Tensor, scale: Tensor | None, draws: Streams, update: int, made: int) -> Tensor:
     """What is seen of x [N, B, …], real (`made` 0) or made (1); `scale` [N]: of the input noise."""
     if rules.flip and not made:
         u = draws.draw((rng.AUGMENT, update, 2), (rules.batch, 1), "uniform", torch.float32)

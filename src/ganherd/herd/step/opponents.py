@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ganherd.herd.state import State, buffers_of
 
-FROZEN = ("params", "buffers.")  # the parts of a net that an opponent is made of
+OPPONENT_TENSORS = ("params", "buffers.")  # the parts of a net that an opponent is made of
 
 
 @dataclass
@@ -34,14 +34,14 @@ class FrozenOpponents:
             for name, value in self.frozen.items():
                 value.copy_(state[name] if rows is None else state[name][rows])
 
-    def met(self, u: Tensor) -> tuple[Tensor, Tensor]:
+    def pick_rows(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """(row of `frozen` [N], whether it is the living partner [N]) for draws u [N] in [0, 1)."""
         column = (u * self.count).long().clamp(max=self.table.shape[1] - 1)
         return self.table.gather(1, column[:, None])[:, 0], column == 0
 
-    def opponent(self, kind: str, state: State, u: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    def pick(self, kind: str, state: State, u: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """The nets of that kind that are met: rows [N, P], buffers, and who of them is the living partner [N]."""
-        row, living = self.met(u)
+        row, living = self.pick_rows(u)
 
         def pick(name: str) -> Tensor:
             live = state[name]
@@ -51,6 +51,6 @@ class FrozenOpponents:
         return pick(f"{kind}.params"), buffers, living
 
 
-def frozen_part(state: State) -> State:
+def opponent_tensors(state: State) -> State:
     """What of a state an opponent is made of; the same storage."""
-    return {k: v for k, v in state.items() if k[:2] in ("g.", "d.") and k[2:].startswith(FROZEN)}
+    return {k: v for k, v in state.items() if k[:2] in ("g.", "d.") and k[2:].startswith(OPPONENT_TENSORS)}

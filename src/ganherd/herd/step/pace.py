@@ -27,7 +27,7 @@ def own_step(step: int, pace: Fraction) -> int | None:
     return made if int((step + 1) * pace) > made else None
 
 
-def blocks(size: int, width: int, pace: Pace = ()) -> list[slice]:
+def pace_blocks(size: int, width: int, pace: Pace = ()) -> list[slice]:
     """Neighbours of one pace, at most `width` together.
 
     >>> blocks(5, 2), blocks(3, 2, paces([1, 0.5, 0.5]))

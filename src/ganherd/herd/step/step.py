@@ -16,11 +16,11 @@ from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.step.adam import clip_
-from ganherd.herd.step.augmented_inputs import as_seen, input_noise
+from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_
 from ganherd.herd.step.opponents import FrozenOpponents
 from ganherd.herd.step.rules import StepRules
-from ganherd.herd.step.update import average_, update_
+from ganherd.herd.step.update import update_, update_ema_
 from ganherd.herd.step.weights import Weights
 from ganherd.losses import class_loss, gradient_penalty, r1_penalty
 
@@ -66,10 +66,10 @@ class Step:
     ) -> None:
         """`lanes`: on a GPU, what does not depend on each other runs side by side."""
         self.g, self.d, self.rules, self._lanes = g, d, rules, lanes
-        self._clippable = d.clipped(rules.clip_what)  # [P]
+        self._clippable = d.clip_mask(rules.clip_what)  # [P]
         for net in (g, d) if mapped else ():
-            if net.habits.alone:
-                raise CannotBeFused(f"{type(net.module).__name__}: {net.habits.alone}")
+            if net.traits.why_not_fused:
+                raise CannotBeFused(f"{type(net.module).__name__}: {net.traits.why_not_fused}")
         self._play: dict[str, StackedNetwork] = {
             kind: StackedNetwork(net, True, kernels, rules.precision) if mapped else MemberNetwork(net, rules.precision)
             for kind, net in (("g", g), ("d", d))
@@ -98,7 +98,7 @@ class Step:
         now = _Now(step if at is None else at, rivals)
         if self.rules.drawn_losses:
             draw_losses_(state, draws, self.rules.drawn_losses)
-        noise_scale = input_noise(self.rules, state, step if at is None else at)
+        noise_scale = input_noise_scale(self.rules, state, step if at is None else at)
         updates, first = self.rules.d_updates(step), self.rules.order == "g-d"
         shared = self._samples(state, batches, draws) if self.rules.fakes == "shared" else None
         if first:
@@ -137,7 +137,7 @@ class Step:
         first = 8 * (update + 1)  # every forward of a step has streams of its own
         with self._beside(0):
             with torch.no_grad():
-                x = as_seen(rules, x, noise_scale, draws, update, 0)
+                x = augment_inputs(rules, x, noise_scale, draws, update, 0)
             real_logits, real_classes = self._forward("d", state, weights.views(), (x,), y, draws, first + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:
@@ -145,7 +145,7 @@ class Step:
                 fake, _ = self._opponent("g", state, now, (z,), y, draws, first, update + 1)
             else:
                 fake = shared.fake.detach()
-            fake = as_seen(rules, fake, noise_scale, draws, update, 1)
+            fake = augment_inputs(rules, fake, noise_scale, draws, update, 1)
         made = None
         if prepare is not None:
             with self._beside(1):
@@ -211,7 +211,7 @@ class Step:
         last = rules.n_critic  # a number of its own for the draws of this update
         if made is None:
             made = self._samples(state, batches, draws)
-        seen = as_seen(rules, made.fake, noise_scale, draws, last, 1)
+        seen = augment_inputs(rules, made.fake, noise_scale, draws, last, 1)
         logits, classes = self._opponent("d", state, now, (seen,), made.y, draws, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)
         if classes is not None:
@@ -219,17 +219,17 @@ class Step:
             loss = loss + rules.class_g * class_loss(classes, y)
         update_("g", state, self._gradients(made.weights, loss), rules, draws, 0, now.step)
         if rules.ema is not None:
-            average_(state, rules.ema)
+            update_ema_(state, rules.ema)
         sums[1].add_(loss.detach())
 
     def _gradients(self, weights: Weights, loss: Tensor) -> list[Tensor]:
         found = weights.gradients(loss)
         for play in self._play.values():
-            play.settle()
+            play.commit_buffers()
         return found
 
     def _beside(self, lane: int) -> AbstractContextManager[None]:
-        return nullcontext() if self._lanes is None else self._lanes.beside(lane)
+        return nullcontext() if self._lanes is None else self._lanes.fork(lane)
 
     def _join(self, lane: int) -> None:
         if self._lanes is not None:
@@ -253,7 +253,7 @@ class Step:
         if now.rivals is None:
             return self._forward(kind, state, blueprint.views(state[f"{kind}.params"]), inputs, y, draws, call)
         u = draws.draw((rng.OPPONENT, number), (), "uniform", torch.float64)
-        rows, buffers, living = now.rivals.opponent(kind, state, u)
+        rows, buffers, living = now.rivals.pick(kind, state, u)
         out = self._forward(kind, state, blueprint.views(rows), inputs, y, draws, call, buffers)
         for name, own in buffers_of(state, kind).items():
             alive = living.view(-1, *(1,) * (own.dim() - 1))

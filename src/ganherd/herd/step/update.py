@@ -8,9 +8,9 @@ from torch import Tensor
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State
 from ganherd.herd.step.adam import adam_
-from ganherd.herd.step.mutation import smoothed, wander_
+from ganherd.herd.step.mutation import mutate_learning_rates_, smoothing_factors
 from ganherd.herd.step.rules import StepRules
-from ganherd.herd.step.weights import joined
+from ganherd.herd.step.weights import join_pieces
 
 
 def update_(
@@ -21,17 +21,19 @@ def update_(
     `number`: of the update within the step, for its draws.
     """
     if rules.grad_clip is not None:
-        whole = joined(grads)  # [N, P]
+        whole = join_pieces(grads)  # [N, P]
         norm = whole.norm(dim=1, keepdim=True)  # [N, 1]
         grads = [whole * (rules.grad_clip / norm.clamp(min=rules.grad_clip))]
     m, v, t = (state[f"{kind}.adam.{part}"] for part in ("m", "v", "t"))
     if rules.wander != "off":
-        wander_(state, kind, draws, number, rules.wander, rules.wander_strength, rules.wander_probability)
+        mutate_learning_rates_(
+            state, kind, draws, number, rules.wander, rules.wander_strength, rules.wander_probability
+        )
     lr, beta1, beta2 = _rate(kind, state, rules, step), state["set.beta1"], state["set.beta2"]
     adam_(state[f"{kind}.params"], grads, m, v, t, lr, beta1, beta2, rules.eps)
 
 
-def average_(state: State, decay: float) -> None:
+def update_ema_(state: State, decay: float) -> None:
     """Moves the generators' running averages. A young one moves faster, by 9 / (9 + its updates), so that what it began with
     does not stay in it: of a short run it is about the average of the last tenth."""
     params, updates = state["g.params"], state["g.ema.t"]
@@ -45,5 +47,5 @@ def _rate(kind: str, state: State, rules: StepRules, step: int | Tensor) -> Tens
     lr = state[f"set.lr_{kind}"]
     if rules.smoothing:
         since = torch.as_tensor(step, device=lr.device) - state["set.met"]
-        lr = lr * smoothed(since, rules.smoothing)[kind == "d"]
+        lr = lr * smoothing_factors(since, rules.smoothing)[kind == "d"]
     return lr

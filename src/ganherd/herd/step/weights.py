@@ -29,14 +29,14 @@ class Weights:
             self._row.requires_grad_()
         else:
             views = net.views(self._row)
-            self._leaves = {name: views[name].requires_grad_(learns) for name, learns in net.learns.items()}
+            self._leaves = {name: views[name].requires_grad_(learns) for name, learns in net.trainable.items()}
 
     def views(self) -> dict[str, Tensor]:
         """Named parameters [N, …], for one forward pass."""
         if self._leaves:
             return self._leaves
         views = self._net.views(self._row)
-        return {name: views[name] if learns else views[name].detach() for name, learns in self._net.learns.items()}
+        return {name: views[name] if learns else views[name].detach() for name, learns in self._net.trainable.items()}
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Of the members' losses [N]: pieces [N, …] that make [N, P] side by side."""
@@ -50,25 +50,27 @@ class Weights:
     def _pieces(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Of all parameters, those that do not learn included, whose gradient is 0."""
         flat = [part.reshape(len(part), -1) for part in gradients]
-        return [joined(flat[piece]).contiguous() for piece in pieces(self._net.sizes)]
+        return [join_pieces(flat[piece]).contiguous() for piece in piece_slices(self._net.param_sizes)]
 
 
-class OwnWeights(Weights):
+class MemberWeights(Weights):
     """The row of one member, in the parameters of its module themselves, as PyTorch trains a module by itself."""
 
     def __init__(self, net: Blueprint, rows: Tensor, unused: dict[int, set[str]], member: int) -> None:
         """`unused`: by member, the parameters that its first step with this engine did not use."""
         super().__init__(net, rows)
         self._unused, self._member = unused, member
-        fill(net, self.views())
+        load_member_(net, self.views())
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        fill(self._net, self.views())  # another member's, an opponent's, may have been there since
+        load_member_(self._net, self.views())  # another member's, an opponent's, may have been there since
         parameters = dict(self._net.module.named_parameters())
         for parameter in parameters.values():
             parameter.grad = None
         loss.sum().backward()
-        self._refuse_some_steps({name for name, p in parameters.items() if self._net.learns[name] and p.grad is None})
+        self._refuse_some_steps(
+            {name for name, p in parameters.items() if self._net.trainable[name] and p.grad is None}
+        )
         each = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters.values()]
         for parameter in parameters.values():
             parameter.grad = None
@@ -84,21 +86,21 @@ class OwnWeights(Weights):
             )
 
 
-def fill(net: Blueprint, views: Mapping[str, Tensor]) -> None:
+def load_member_(net: Blueprint, views: Mapping[str, Tensor]) -> None:
     """Lets the module's own parameters be those of one member, views [1, …] of its row; they learn as the views do."""
     for name, parameter in net.module.named_parameters():
         view = views[name].detach().squeeze(0)
         if parameter.data_ptr() != view.data_ptr():
             parameter.data = view
-        parameter.requires_grad_(net.learns[name] and views[name].requires_grad)
+        parameter.requires_grad_(net.trainable[name] and views[name].requires_grad)
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def join_pieces(parts: Sequence[Tensor]) -> Tensor:
     """[N, P] from its pieces; one piece as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
-def pieces(sizes: Sequence[int]) -> list[slice]:
+def piece_slices(sizes: Sequence[int]) -> list[slice]:
     """Which parameters of these sizes go to Adam together: large ones alone, where the row can be cut beside them.
 
     >>> pieces([1 << 14, 256, 1 << 16, 3, 5, 1 << 14])

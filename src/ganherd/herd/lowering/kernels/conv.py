@@ -22,9 +22,9 @@ from ganherd.herd.lowering.kernels.conv_kernels import (
     weight_gradient_kernel,
 )
 from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
-from ganherd.herd.lowering.kernels.taps import Turn, turned_back
-from ganherd.herd.lowering.kernels.tiles import Shape, chosen
-from ganherd.herd.lowering.ops import After
+from ganherd.herd.lowering.kernels.taps import WeightLayout, from_taps
+from ganherd.herd.lowering.kernels.tiles import TileShape, choose_shape
+from ganherd.herd.lowering.ops import Epilogue
 
 
 def _precision(x: Tensor, tf32: bool) -> str:
@@ -36,14 +36,14 @@ def _power(value: int, low: int, high: int) -> int:
     return max(low, min(high, triton.next_power_of_2(value)))
 
 
-def _others(rule: Shape, co: int, contracted: int) -> list[Shape]:
+def _others(rule: TileShape, co: int, contracted: int) -> list[TileShape]:
     """Shapes that are worth a measurement beside the rule's."""
     wide, deep = _power(co, 16, 128), _power(contracted, 16, 64)
     found = [
-        Shape(128, wide, deep, 8, 3),
-        Shape(128, wide, deep, 4, 4),
-        Shape(256, min(wide, 64), deep, 8, 3),
-        Shape(128, wide, min(deep, 32), 4, 4),
+        TileShape(128, wide, deep, 8, 3),
+        TileShape(128, wide, deep, 4, 4),
+        TileShape(256, min(wide, 64), deep, 8, 3),
+        TileShape(128, wide, min(deep, 32), 4, 4),
     ]
     return [shape for shape in found if shape != rule]
 
@@ -52,7 +52,7 @@ def _others(rule: Shape, co: int, contracted: int) -> list[Shape]:
 class UpstreamConv:
     """What another convolution made and ended with, as the one that reads it sees it."""
 
-    after: After
+    after: Epilogue
     x: Tensor  # [N, B, …]
     channels: int
 
@@ -60,7 +60,8 @@ class UpstreamConv:
 def gather(
     x: Tensor, w: Tensor, bias: Tensor | None, size: tuple[int, int], k: int, stride: int, pad: int, transposed: bool,
     tf32: bool, turned: bool = False, dtype: torch.dtype | None = None, with_stats: bool = False,
-    after: After | None = None, line: NormOnLoad | None = None, into: NormOnLoad | UpstreamConv | None = None, planes: bool = False,
+    after: Epilogue | None = None, line: NormOnLoad | None = None, into: NormOnLoad | UpstreamConv | None = None,
+    planes: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """x [N, B, H, W, CI] contiguous, w [N, k*k, CI, CO] -> [N, B, *size, CO], and its statistics if asked.
 
@@ -78,7 +79,7 @@ def gather(
     taps = (k + 1) // 2 if transposed else k  # along an axis: a parity of the output meets every other tap
     flat = ci < 16
     contracted = taps * taps * ci if flat else ci
-    rule = Shape(
+    rule = TileShape(
         128 if b * qh * qw * n >= 128 * 132 else 64,  # smaller tiles where there would be too few to fill a GPU
         _power(co, 16, 128),
         _power(contracted, 16, 64 if x.dtype != torch.float32 else 32),
@@ -87,10 +88,10 @@ def gather(
     )
     norm = into if isinstance(into, NormOnLoad) else line
     back = into if isinstance(into, UpstreamConv) else None
-    end = back.after if back else after or After()
+    end = back.after if back else after or Epilogue()
     sums = isinstance(into, NormOnLoad)
 
-    def run(shape: Shape) -> Tensor | None:
+    def run(shape: TileShape) -> Tensor | None:
         parts = triton.cdiv(b * qh * qw, shape.rows) * (4 if transposed else 1)
         grid = (parts, triton.cdiv(co, shape.columns), n)
         kinds = 3 if with_stats else 2 if sums else 0
@@ -117,7 +118,7 @@ def gather(
         if has
     ]
     sizes = (*x.shape[1:], co, k, stride, transposed, turned, tf32, with_stats, *extras)
-    stats = run(chosen(x, "gather", sizes, work, [rule, *_others(rule, co, contracted)], run))
+    stats = run(choose_shape(x, "gather", sizes, work, [rule, *_others(rule, co, contracted)], run))
     if (
         isinstance(into, NormOnLoad) and stats is not None
     ):  # columns are (place, channel) where a linear layer read an image
@@ -161,13 +162,13 @@ def weight_gradient(
     """
     n, b, h, wd, ci = x.shape
     _, _, oh, ow, co = g.shape
-    few = is_few(k, stride, False, co)
+    few = has_few_outputs(k, stride, False, co)
     bi, bo = _power(ci, 16, 128), _power(k * k * co if few else co, 16, 128)
-    rule = Shape(bi, bo, 64 if x.dtype != torch.float32 else 32, 8 if bi * bo >= 128 * 128 else 4, 3)
+    rule = TileShape(bi, bo, 64 if x.dtype != torch.float32 else 32, 8 if bi * bo >= 128 * 128 else 4, 3)
     sizes = (b, h, wd, ci, oh, ow, co)
     places = b * (h * wd if few else oh * ow)
 
-    def run(shape: Shape) -> tuple[Tensor, Tensor | None]:
+    def run(shape: TileShape) -> tuple[Tensor, Tensor | None]:
         tiles = triton.cdiv(places, shape.depth)
         across = triton.cdiv(ci, shape.rows) * triton.cdiv(co, shape.columns)
         two = k > 1 and shape.rows <= 64  # taps in a program
@@ -202,18 +203,18 @@ def weight_gradient(
         return out, sums
 
     others = [
-        Shape(bi, bo, 64, 4, 3),
-        Shape(bi, bo, 64, 8, 4),
-        Shape(min(bi, 64), bo, 64, 4, 4),
-        Shape(bi, min(bo, 64), 64, 4, 4),
+        TileShape(bi, bo, 64, 4, 3),
+        TileShape(bi, bo, 64, 8, 4),
+        TileShape(min(bi, 64), bo, 64, 4, 4),
+        TileShape(bi, min(bo, 64), 64, 4, 4),
     ]
     key = (*sizes, k, stride, tf32, sums_of, spread, *(["line"] if line else []))
     work = 2.0 * n * places * k * k * ci * co
-    out, sums = run(chosen(x, "weight gradient", key, work, [rule, *(s for s in others if s != rule)], run))
+    out, sums = run(choose_shape(x, "weight gradient", key, work, [rule, *(s for s in others if s != rule)], run))
     return out, sums
 
 
-def is_few(k: int, stride: int, transposed: bool, co: int) -> bool:
+def has_few_outputs(k: int, stride: int, transposed: bool, co: int) -> bool:
     """Whether a convolution makes so few channels that all its taps are one product."""
     return stride == 1 and not transposed and k > 1 and k * k * co <= 64
 
@@ -222,7 +223,7 @@ class ConvSpec(NamedTuple):
     """What a convolution is, beside its tensors."""
 
     size: tuple[int, int]  # of the output
-    turn: Turn
+    turn: WeightLayout
     stride: int
     pad: int
     transposed: bool
@@ -241,7 +242,7 @@ def input_gradient(
     return gather(grad, w, None, size, k, 1, k - 1 - pad, False, how.tf32, turned=True, into=into)[0]
 
 
-def turned_gradient(
+def parameter_gradients(
     x: Tensor, grad: Tensor, how: ConvSpec, shape: torch.Size, with_sums: bool = False, line: NormOnLoad | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """The gradient of the weight, as its module has it, and of the bias if asked."""
@@ -255,7 +256,7 @@ def turned_gradient(
         parts, _ = weight_gradient(grad, x, turn.taps, 2, how.pad, how.tf32)
     else:
         parts, db = weight_gradient(x, grad, turn.taps, how.stride, how.pad, how.tf32, sums_of, line)
-    dw, db = turned_back(parts, turn, how.transposed, shape, db)
+    dw, db = from_taps(parts, turn, how.transposed, shape, db)
     return dw, column_sums(grad.flatten(1, 3)) if with_sums and db is None else db
 
 

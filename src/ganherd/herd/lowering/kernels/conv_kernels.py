@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ganherd.herd.lowering.kernels.random_bits import kept_share
-from ganherd.herd.lowering.kernels.taps import numbered
+from ganherd.herd.lowering.kernels.random_bits import dropout_factor
+from ganherd.herd.lowering.kernels.taps import channel_major
 
 
 @triton.jit
@@ -132,7 +132,7 @@ def gather_kernel(
         size = OH * OW
         counter = (b[:, None] * DC + (co % DC)[None, :]) * (CO // DC * size)
         counter += (co // DC * size)[None, :] + (oy * OW + ox)[:, None]
-        acc *= kept_share(tl.load(keys + n), CALL, counter, P, SCALE)
+        acc *= dropout_factor(tl.load(keys + n), CALL, counter, P, SCALE)
     if PLANES:
         size = OH * OW
         tl.store(
@@ -253,7 +253,7 @@ def weight_gradient_kernel(
     if SUMS == 2:
         tl.store(sums + (n * SPLIT + part) * CI + ci, total, mask=(ci < CI) & once)
     out += ((n * SPLIT + part) * K * K + tap) * CI * CO
-    here = numbered(ci, CI, PLACES)[:, None] * CO + co[None, :]
+    here = channel_major(ci, CI, PLACES)[:, None] * CO + co[None, :]
     kept = (ci < CI)[:, None] & (co < CO)[None, :]
     tl.store(out + here, acc, mask=kept)
     if TWO:

@@ -12,16 +12,16 @@ from ganherd.herd.lowering.kernels.conv import (
     UpstreamConv,
     gather,
     gather_few,
+    has_few_outputs,
     input_gradient,
-    is_few,
-    turned_gradient,
+    parameter_gradients,
 )
 from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
-from ganherd.herd.lowering.kernels.taps import turned
-from ganherd.herd.lowering.ops import After
+from ganherd.herd.lowering.kernels.taps import to_taps
+from ganherd.herd.lowering.ops import Epilogue
 
 
-def _waiting(source: NormOnLoad | tuple[After, int] | None) -> NormOnLoad | None:
+def _waiting(source: NormOnLoad | tuple[Epilogue, int] | None) -> NormOnLoad | None:
     """The batch norm that an input still waits for."""
     return source if isinstance(source, NormOnLoad) and source.waits else None
 
@@ -41,14 +41,14 @@ class MemberConv(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: ConvSpec, normed: bool = False,
-        after: After | None = None, source: NormOnLoad | tuple[After, int] | None = None,
+        after: Epilogue | None = None, source: NormOnLoad | tuple[Epilogue, int] | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)  # nobody wants zeros for the statistics
         if bias is not None and bias.stride(1) != 1:
             bias = bias.contiguous()
         size, turn, stride, pad, transposed, tf32 = how
-        few = is_few(turn.taps, stride, transposed, weight.shape[2 if turn.in_first else 1])
-        w = turned(weight, turn, x.dtype, together=few)
+        few = has_few_outputs(turn.taps, stride, transposed, weight.shape[2 if turn.in_first else 1])
+        w = to_taps(weight, turn, x.dtype, together=few)
         ctx.save_for_backward(x, weight, w)
         ctx.how, ctx.source, ctx.joined = how, source, after is not None or source is not None
         ctx.bias = None if bias is None else ("still" if normed and after is None else "moving")
@@ -83,7 +83,7 @@ class MemberConv(torch.autograd.Function):
                 into = UpstreamConv(source[0], x, source[1]) if isinstance(source, tuple) else source
                 dx = input_gradient(grad, w, how, (x.shape[2], x.shape[3]), into)
             if needs[1]:
-                dw, db = turned_gradient(x, grad, how, weight.shape, moving, _waiting(source))
+                dw, db = parameter_gradients(x, grad, how, weight.shape, moving, _waiting(source))
             elif moving:
                 db = column_sums(grad.flatten(1, 3))
         if ctx.bias == "still" and needs[2]:
@@ -98,7 +98,7 @@ class InputGradient(torch.autograd.Function):
     def forward(ctx: Any, grad: Tensor, weight: Tensor, how: ConvSpec, size: tuple[int, int]) -> Tensor:
         ctx.save_for_backward(grad, weight)
         ctx.how = how
-        return input_gradient(grad, turned(weight, how.turn, grad.dtype), how, size)
+        return input_gradient(grad, to_taps(weight, how.turn, grad.dtype), how, size)
 
     @staticmethod
     def backward(ctx: Any, ddx: Tensor) -> tuple[Any, ...]:
@@ -116,7 +116,7 @@ class WeightGradient(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, grad: Tensor, how: ConvSpec, shape: torch.Size) -> Tensor:
         ctx.save_for_backward(x, grad)
         ctx.how = how
-        return turned_gradient(x, grad, how, shape)[0]
+        return parameter_gradients(x, grad, how, shape)[0]
 
     @staticmethod
     def backward(ctx: Any, ddw: Tensor) -> tuple[Any, ...]:

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ganherd.herd.lowering.kernels.random_bits import kept_share
-from ganherd.herd.lowering.ops import After
+from ganherd.herd.lowering.kernels.random_bits import dropout_factor
+from ganherd.herd.lowering.ops import Epilogue
 
 _ROWS = 64  # rows in a tile
 _MOST_PARTS = 128  # that the finishing kernel joins at once
@@ -166,7 +166,7 @@ def _backward_apply(
         out = tl.where(value > 0, out, out * IN_SLOPE)
     if DROPS:
         counter = ((row // PLACES)[:, None] * C + c[None, :]) * PLACES + (row % PLACES)[:, None]
-        out *= kept_share(tl.load(keys + n), CALL, counter, P, SCALE)
+        out *= dropout_factor(tl.load(keys + n), CALL, counter, P, SCALE)
     tl.store(dx + place, out.to(dx.dtype.element_ty), mask=known)
 
 
@@ -224,7 +224,7 @@ class MemberNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, slope: float,
         running: tuple[Tensor, Tensor, Tensor] | None, momentum: float, stats: Tensor | None = None,
-        after: After | None = None, places: int = 1, link: list[NormOnLoad] | None = None, waits: bool = False,
+        after: Epilogue | None = None, places: int = 1, link: list[NormOnLoad] | None = None, waits: bool = False,
     ) -> Tensor:  # fmt: skip
         n, m, c = x.shape
         grid = _Grid(x)
@@ -273,7 +273,7 @@ class MemberNorm(torch.autograd.Function):
         joins = parts <= _FEW_PARTS
         s1, s2 = torch.empty(2, n, c, dtype=torch.float32, device=x.device) if joins else sums.sum(2)
         dx = torch.empty_like(x)
-        after = after or After()
+        after = after or Epilogue()
         _backward_apply[grid.rows](
             x, dy, scale, shift, mean, inv, s1, s2, sums, x if after.keys is None else after.keys, dx, m, c, parts, places,
             after.call, after.p, 1.0 / (1.0 - after.p), SLOPE=slope, IN_SLOPE=after.slope, DROPS=after.keys is not None,

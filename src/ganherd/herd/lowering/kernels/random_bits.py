@@ -30,7 +30,7 @@ def _refined(key, part):
 
 
 @triton.jit
-def kept_share(key, call, counter, P, SCALE):
+def dropout_factor(key, call, counter, P, SCALE):
     """What dropout multiplies the numbers at these counters by: 0, or the scale; the key is one of the module, `call` numbers
     its draws."""
     bits = _bits(_refined(key, call.to(tl.int64)), counter.to(tl.int64))

@@ -15,11 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ganherd.herd.lowering.kernels.weight_cache import once
+from ganherd.herd.lowering.kernels.weight_cache import cached
 
 
 @dataclass(frozen=True)
-class Turn:
+class WeightLayout:
     """How a module's weight becomes taps."""
 
     k: int  # of the module
@@ -38,7 +38,7 @@ class Turn:
 
 
 @triton.jit
-def numbered(index, COUNT, PLACES: tl.constexpr):
+def channel_major(index, COUNT, PLACES: tl.constexpr):
     """(place, channel) -> (channel, place)."""
     if PLACES == 1:
         return index
@@ -61,7 +61,7 @@ def _turn(
     tap = j % (KT * KT)
     known = (ci < CI)[:, None] & (co < CO)[None, :]
     w += n * WN
-    place = numbered(ci, CI, PI)[:, None] * SI + numbered(co, CO, PO)[None, :] * SO
+    place = channel_major(ci, CI, PI)[:, None] * SI + channel_major(co, CO, PO)[None, :] * SO
     if FOLD or POOL:
         total = tl.zeros((BJ, BO), tl.float32)
         for a in tl.static_range(2):
@@ -112,7 +112,7 @@ def _turn_back(
             total += tl.load(base + (tap * (CI * CO))[:, None], mask=known, other=0.0)
     if POOL:
         total *= 0.25
-    here = numbered(ci, CI, PI)[:, None] * SI + numbered(co, CO, PO)[None, :] * SO
+    here = channel_major(ci, CI, PI)[:, None] * SI + channel_major(co, CO, PO)[None, :] * SO
     to = n * (K * K) * CI * CO + here + s[:, None]
     tl.store(out + to, total, mask=known)
     if HAS_SUMS:
@@ -122,7 +122,7 @@ def _turn_back(
         tl.store(bias + n * CO + co, added, mask=(co < CO) & (tl.program_id(0) == 0))
 
 
-def _strides(turn: Turn, ci: int, co: int) -> tuple[int, int]:
+def _strides(turn: WeightLayout, ci: int, co: int) -> tuple[int, int]:
     """Of the channels in and out, in a module's weight."""
     square = turn.k * turn.k
     return (co * square, square) if turn.in_first else (square, ci * square)
@@ -134,15 +134,15 @@ def _sizes(ci: int, co: int, per_channel: int) -> tuple[tuple[int, int], int, in
     return (triton.cdiv(ci * per_channel, bj), triton.cdiv(co, bo)), bj, bo
 
 
-def turned(weight: Tensor, turn: Turn, dtype: torch.dtype, together: bool = False) -> Tensor:
+def to_taps(weight: Tensor, turn: WeightLayout, dtype: torch.dtype, together: bool = False) -> Tensor:
     """weight [N, CO, CI, k, k], or as the turn says -> taps [N, taps², CI, CO] in the dtype of the computation.
 
     `together`: in memory, the taps of a channel lie side by side. Passes of one step share them (`memory`).
     """
-    return once(weight, lambda: _turned(weight, turn, dtype, together), turn, dtype, together)
+    return cached(weight, lambda: _turned(weight, turn, dtype, together), turn, dtype, together)
 
 
-def _turned(weight: Tensor, turn: Turn, dtype: torch.dtype, together: bool) -> Tensor:
+def _turned(weight: Tensor, turn: WeightLayout, dtype: torch.dtype, together: bool) -> Tensor:
     n = weight.shape[0]
     if not weight[0].is_contiguous():
         weight = weight.contiguous()
@@ -158,8 +158,8 @@ def _turned(weight: Tensor, turn: Turn, dtype: torch.dtype, together: bool) -> T
     return out
 
 
-def turned_back(
-    parts: Tensor, turn: Turn, swapped: bool, shape: torch.Size, sums: Tensor | None = None
+def from_taps(
+    parts: Tensor, turn: WeightLayout, swapped: bool, shape: torch.Size, sums: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """parts float32 [N, split, taps², CI, CO], or with its channels swapped -> the gradient of the weight, in its shape.
 

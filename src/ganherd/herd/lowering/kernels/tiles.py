@@ -23,7 +23,7 @@ _DOES_NOT_FIT = (RuntimeError, triton.runtime.errors.OutOfResources)
 
 
 @dataclass(frozen=True)
-class Shape:
+class TileShape:
     """A tile of the output, rows × columns, and how it is worked on."""
 
     rows: int
@@ -33,14 +33,14 @@ class Shape:
     stages: int
 
 
-class Shapes:
+class TileShapeCache:
     """What was measured on this device before, here or by another process; the file is read again before anything is measured."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Shape] = {}
+        self._known: dict[str, TileShape] = {}
 
-    def best(self, key: str, candidates: Sequence[Shape], run: Callable[[Shape], object]) -> Shape:
+    def best(self, key: str, candidates: Sequence[TileShape], run: Callable[[TileShape], object]) -> TileShape:
         """The fastest of the candidates; the first one while a graph is being captured, when nothing can be measured."""
         if key not in self._known:
             self._read()
@@ -60,7 +60,9 @@ class Shapes:
     def _read(self) -> None:
         """What others have found; what was measured here stays, since kernels with it may be in use."""
         with suppress(OSError, ValueError, TypeError, AttributeError):
-            self._known = {key: Shape(*one) for key, one in json.loads(self._path.read_text()).items()} | self._known
+            self._known = {
+                key: TileShape(*one) for key, one in json.loads(self._path.read_text()).items()
+            } | self._known
 
     def _write(self) -> None:
         self._read()  # what others found meanwhile is kept, up to a race that costs a measurement
@@ -72,23 +74,23 @@ class Shapes:
             pass  # a cache that cannot be written costs only the next measurement
 
 
-def chosen(
+def choose_shape(
     x: Tensor,
     name: str,
     sizes: tuple[object, ...],
     work: float,
-    candidates: Sequence[Shape],
-    run: Callable[[Shape], object],
-) -> Shape:
+    candidates: Sequence[TileShape],
+    run: Callable[[TileShape], object],
+) -> TileShape:
     """The rule's shape, the first candidate, for light work; the fastest for heavy work on a GPU. x [N, …], `sizes` without N."""
     if not x.is_cuda or work < HEAVY:
         return candidates[0]
-    device, n = torch.cuda.get_device_name(x.device), crowd(len(x))
+    device, n = torch.cuda.get_device_name(x.device), member_bucket(len(x))
     key = " ".join(map(str, (name, device, torch.__version__, triton.__version__, x.dtype, n, *sizes)))
     return _shapes().best(key, candidates, run)
 
 
-def crowd(members: int) -> int:
+def member_bucket(members: int) -> int:
     """The next power of two, 64 at most: beyond that every tile keeps the device busy, and a larger herd needs no measurement.
 
     >>> [crowd(n) for n in (1, 10, 16, 100, 2000)]
@@ -98,15 +100,15 @@ def crowd(members: int) -> int:
 
 
 @lru_cache(maxsize=1)
-def _shapes() -> Shapes:
-    return Shapes(cache_home() / "kernels.json")
+def _shapes() -> TileShapeCache:
+    return TileShapeCache(cache_home() / "kernels.json")
 
 
-def _compile(run: Callable[[Shape], object], candidates: Sequence[Shape]) -> None:
+def _compile(run: Callable[[TileShape], object], candidates: Sequence[TileShape]) -> None:
     """All candidates at once, each on a core of its own for a second or more, where they are not in Triton's cache."""
     stream = torch.cuda.current_stream()
 
-    def launch(shape: Shape) -> None:
+    def launch(shape: TileShape) -> None:
         with torch.cuda.stream(stream), suppress(*_DOES_NOT_FIT):
             run(shape)
 
@@ -114,7 +116,7 @@ def _compile(run: Callable[[Shape], object], candidates: Sequence[Shape]) -> Non
     in_threads(launch, candidates[1:], len(candidates))
 
 
-def _seconds(run: Callable[[Shape], object], shape: Shape) -> float:
+def _seconds(run: Callable[[TileShape], object], shape: TileShape) -> float:
     """Of one launch; infinite where the tile does not fit the device."""
     try:
         run(shape)

@@ -13,8 +13,8 @@ _MADE: ContextVar[_Made | None] = ContextVar("made", default=None)
 
 
 @contextmanager
-def remembered() -> Iterator[None]:
-    """Until it ends, `once` remembers. A step is the longest that a captured graph allows: a replay must begin with nothing."""
+def cache_weights() -> Iterator[None]:
+    """Until it ends, `cached` remembers. A step is the longest that a captured graph allows: a replay must begin with nothing."""
     token = _MADE.set({})
     try:
         yield
@@ -22,7 +22,7 @@ def remembered() -> Iterator[None]:
         _MADE.reset(token)
 
 
-def once(weight: Tensor, make: Callable[[], Tensor], *how: Hashable) -> Tensor:
+def cached(weight: Tensor, make: Callable[[], Tensor], *how: Hashable) -> Tensor:
     """`make()`, or what it answered before for the same memory, unchanged since (by its version), and the same `how`."""
     made = _MADE.get()
     if made is None:
