@@ -38,7 +38,7 @@ def feeds(
     x = np.asarray(data.x)
     rest = (cut.index, cut.count, BATCH, data.offset, data.scale, dtype)
     whole = Feed(torch.from_numpy(x), torch.from_numpy(data.y), *rest)
-    return whole, StreamFeed(data.x if rows else x, data.y, *rest, CPU, most=most)
+    return whole, StreamFeed(data.x if rows else x, data.y, *rest, CPU, max_bytes=most)
 
 
 def same(feed: Feed, other: Feed, members: slice, base: np.ndarray, c: int) -> bool:
@@ -51,7 +51,7 @@ def same(feed: Feed, other: Feed, members: slice, base: np.ndarray, c: int) -> b
 def many_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Even small batches are read by several threads."""
     monkeypatch.setattr(stream_feed, "READERS", 3)
-    monkeypatch.setattr(stream_feed, "_WORTH", 1)
+    monkeypatch.setattr(stream_feed, "_BYTES_PER_READER", 1)
     yield
 
 

@@ -47,7 +47,7 @@ def test_a_stop_leaves_all_blocks_at_the_same_step(make):
     herd = make(5)
     calls = []
     reached = Visiting(herd, Plan("fused", 2, 1, "cpu")).advance(
-        0, 9, herd.zero_sums(), asked_to_stop=lambda: calls.append(1) or len(calls) == 3
+        0, 9, herd.zero_sums(), should_stop=lambda: calls.append(1) or len(calls) == 3
     )
     assert reached == 3
     assert herd.state["g.adam.t"].tolist() == [3] * 5
@@ -101,9 +101,9 @@ def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypat
 
 def test_where_a_step_takes_very_long_the_other_ways_are_not_measured(make, tmp_path, monkeypatch):
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(autotune, "_MOST", 0.0)
+    monkeypatch.setattr(autotune, "_MAX_SECONDS", 0.0)
     said: list[str] = []
     settings = recipe_file.load({"engine": {"threads": 1}}).engine
     assert autotune.choose(make(3), settings, said.append).name == "fused"
-    assert sum("not measured, since a step takes so long here" in line for line in said) == 1
+    assert sum("not measured, because a step is slow here" in line for line in said) == 1
     assert not (tmp_path / "cache" / "engines.json").exists()  # what was not measured is not known

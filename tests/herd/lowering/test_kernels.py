@@ -118,7 +118,7 @@ def test_a_doubling_of_any_size_equals_its_module(more):
     """Output padding makes a transposed convolution of stride 2 double exactly; where the edges differ, no kernel fits."""
     torch.manual_seed(0)
     layer = torch.nn.ConvTranspose2d(3, 2, 5, 2, 2, output_padding=more).to(DEVICE)
-    assert ops_triton.fits(layer) == (more[0] == more[1])
+    assert ops_triton.has_conv_kernel(layer) == (more[0] == more[1])
     x = torch.randn(1, 2, 3, 4, 4, device=DEVICE)
     ours = ops_triton.conv_transpose2d(x, layer.weight[None], layer.bias[None], layer)
     close(ours[0], layer(x[0]), 1e-5)
@@ -129,8 +129,8 @@ def test_a_doubling_of_any_size_equals_its_module(more):
 )
 def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope, parts, monkeypatch):
     """Also where there are more rows than parts of one tile, which then are added by another kernel."""
-    monkeypatch.setattr(norm, "_MOST_PARTS", parts)
-    monkeypatch.setattr(norm, "_FEW_PARTS", parts // 2)
+    monkeypatch.setattr(norm, "_MAX_PARTIALS", parts)
+    monkeypatch.setattr(norm, "_FEW_PARTIALS", parts // 2)
     generator = torch.Generator().manual_seed(m)
     x = (torch.randn(2, m, c, generator=generator) * 3 + 5).to(DEVICE)
     weight, bias = (torch.randn(2, c, generator=generator).to(DEVICE) for _ in range(2))

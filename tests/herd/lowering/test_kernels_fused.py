@@ -90,19 +90,19 @@ def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
 
 
 def test_a_residual_block_is_pooled_and_activated_within_its_convolutions():
-    by_name = {how.layer: how.how for how in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
+    by_name = {op.layer: op.method for op in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
     assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {FUSED}
     assert by_name["body.blocks.0.pool2"] == ALL_AT_ONCE  # its input has another reader
 
 
 def test_the_layers_of_the_critic_end_within_their_convolutions():
-    by_name = {how.layer: how.how for how in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
+    by_name = {op.layer: op.method for op in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
     assert sum(how == FUSED for how in by_name.values()) == 9  # four activations, four dropouts, the flattening
 
 
 def test_what_is_differentiated_twice_ends_with_nothing_and_normalises_in_pytorch():
-    found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, twice=True).explain()
-    by_kind = {kind: {how.how for how in found if how.what == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")}
+    found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, double_backward=True).explain()
+    by_kind = {kind: {op.method for op in found if op.operation == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")}
     assert by_kind == {"Conv2d": {KERNEL}, "Dropout": {KERNEL}, "BatchNorm2d": {ALL_AT_ONCE}}
 
 

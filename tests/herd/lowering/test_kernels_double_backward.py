@@ -103,7 +103,7 @@ def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
     keys = torch.from_numpy(rng.keys(rng.np.arange(2), 3)).to(DEVICE)
     results = []
     for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
-        lowered = lower(modules[0], kernels, twice=True)
+        lowered = lower(modules[0], kernels, double_backward=True)
         own, x, made, between = (value.to(DEVICE, dtype) for value in (rows, real, fake, at))
         own.requires_grad_()
 
