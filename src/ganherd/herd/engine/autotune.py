@@ -35,6 +35,7 @@ from ganherd.util.paths import cache_home
 _SECONDS = 0.4  # for each candidate
 _MAX_SECONDS = 60.0  # on a CPU, candidates are no longer measured after this time
 _MAX_LOOP_MEMBERS = 64  # with more members on a GPU, one step of a loop would take longer than all other measurements
+_IMMEDIATELY = 1e-9  # seconds; ends a measurement that only has to succeed after one period
 _GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
 
 
@@ -56,6 +57,8 @@ def choose(herd: Herd, settings: Settings, log: Callable[[str], None]) -> Plan:
             "engine.name is graph, but the data does not fit on the device and is streamed: use fused or auto."
         )
     plans = _candidates(herd, settings)
+    if settings.chunk and plans[-1].name != "loop":
+        _refuse_chunk(herd, plans[-1])
     if len(plans) == 1:
         return plans[0]
     cache = cache_home() / "engines.json"
@@ -139,6 +142,19 @@ def _try_step(herd: Herd, fused: bool) -> None:
             raise UserError(
                 f"one member does not fit into the memory of {herd.device} while it trains ({reason(error)}). {smaller}."
             ) from error
+
+
+def _refuse_chunk(herd: Herd, plan: Plan) -> None:
+    """Raise if steps of a copy with the chunk that the recipe sets do not fit into the memory of the device."""
+    try:
+        measure_rate(herd, plan, seconds=_IMMEDIATELY)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"engine.chunk {plan.chunk} does not fit into the memory of {herd.device} while it trains ({reason(error)}). "
+            "Lower it, or leave it out: ganherd then takes as many members as fit."
+        ) from error
 
 
 def _chunk(herd: Herd, settings: Settings) -> int:

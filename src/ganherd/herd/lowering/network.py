@@ -16,7 +16,7 @@ from ganherd.herd.lowering.vmap import VmapRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import Blueprint, State, base_keys
-from ganherd.herd.step.weights import MemberWeights, Weights, load_member_
+from ganherd.herd.step.weights import MemberWeights, Weights, load_member_, write_back_
 from ganherd.util.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -158,6 +158,7 @@ class MemberNetwork(StackedNetwork):
             layer_buffers[name] = buffers[canonical].squeeze(0).clone()
         with self._autocast(inputs[0].device), MemberRandomness(keys()[0]):
             output = self.net.module(*(value.squeeze(0) for value in inputs))
+        write_back_(self.net, views)
         out: Output = tree_map(lambda value: value[None], output)
         return out, self._buffers()
 

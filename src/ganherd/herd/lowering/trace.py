@@ -19,6 +19,7 @@ from ganherd.herd.checks.module_copies import copy_module, is_library, line_of, 
 from ganherd.herd.parameter_names import canonical_names
 from ganherd.herd.rng import DRAWS, DROPOUTS
 from ganherd.nets.common.spectral import Spectral
+from ganherd.util.errors import first_line
 
 _IN_PLACE = "in place"  # the key that marks nodes of in-place operators
 # Operators that change their left operand in place, by the name of their method.
@@ -191,7 +192,7 @@ def trace(module: nn.Module) -> TracedGraph:
         where = line_of(why_not)
         raise NotTraceable(f"{why_not}" + (f" ({where})" if where else "")) from why_not
     except Exception as error:  # a user's code on stand-ins may raise anything
-        raise NotTraceable(f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}") from error
+        raise NotTraceable(f"it cannot be traced: {first_line(error)}") from error
     for node in graph.nodes:
         if node.op == "get_attr" and node.target not in known:
             raise NotTraceable(f"its tensor {node.target} is neither a parameter nor a buffer")

@@ -105,6 +105,14 @@ def load_member_(net: Blueprint, views: Mapping[str, Tensor]) -> None:
         parameter.requires_grad_(net.trainable[name] and views[name].requires_grad)
 
 
+def write_back_(net: Blueprint, views: Mapping[str, Tensor]) -> None:
+    """Copy numbers that a forward pass assigned to a parameter's `data` to the member's row, views [1, …] of it."""
+    for name, parameter in net.module.named_parameters():
+        view = views[name].detach().squeeze(0)
+        if parameter.data_ptr() != view.data_ptr():
+            parameter.data = view.copy_(parameter.data)
+
+
 def join_pieces(pieces: Sequence[Tensor]) -> Tensor:
     """Join pieces to [N, P]; a single piece is returned without a copy."""
     return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim=1)
