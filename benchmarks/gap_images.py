@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from called import command
-from gap_study import Arm, Row, aligned, each, opened, parser, write
+from gap_study import Arm, Row, each, opened, parser, write
 from kept import told
+
+from ganherd.util.text import text_table
 
 HERE = Path(__file__).parent / "results"
 FOUR = ("herd.members=4",)
@@ -151,7 +153,7 @@ def table(results: Row) -> str:
             own = list(found["per_member"].values())
             here = f"{min(own):.1f} to {max(own):.1f}, mixture {found['value']:.1f}, gap {found['gap']:.1f}"
             lines.append((name, "", f"AIS, σ² {variance}", here, published.get("ais", {}).get(name, "–")))
-    return aligned(lines)
+    return "\n".join(text_table(lines))
 
 
 def main() -> None:

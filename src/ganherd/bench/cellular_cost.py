@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.util.errors import UserError
 from ganherd.util.host import torch_threads
+from ganherd.util.text import text_table
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -223,7 +224,7 @@ def table(rows: Sequence[Row]) -> str:
     """Ours beside the reference's, and the products alone.
 
     >>> print(table([{"routine": "update", "ganherd": 2.5, "reference": 7.77, "floor": 1.25}]).splitlines()[1])
-    update                          2.50       7.77   1.25
+    update                       2.50       7.77   1.25
     """
 
     def cell(row: Row, name: str) -> str:
@@ -232,10 +233,9 @@ def table(rows: Sequence[Row]) -> str:
             return "in update" if (row["routine"], name) == ("data loading", "ganherd") else "–"
         return f"{value:.2f}"
 
-    lines = [f"{'CPU s per cell-iteration':<25}  {'ganherd':>9}  {'reference':>9}  {'floor':>5}"]
-    for row in rows:
-        ours, theirs, floor = (cell(row, name) for name in ("ganherd", "reference", "floor"))
-        lines.append(f"{row['routine']:<25}  {ours:>9}  {theirs:>9}  {floor:>5}")
+    columns = ("ganherd", "reference", "floor")
+    cells = [[row["routine"], *(cell(row, name) for name in columns)] for row in rows]
+    lines = text_table([["CPU s per cell-iteration", *columns], *cells], right=range(1, 4))
     known = any(row.get("reference") is not None for row in rows)
     lines.append(
         "reference: Lipizzaner's code on the same settings, as measured elsewhere (Xeon, 2.8 GHz)"
@@ -250,19 +250,18 @@ def sizes_table(rows: Sequence[Row]) -> str:
     """
     >>> row = {"grid": 2, "cells": 4, "seconds": 0.5, "seconds_per_cell": 0.125, "memory": 2**30, "engine": "graph"}
     >>> print(sizes_table([row]))
-    grid    cells  s an iteration  ms a cell     GiB  engine
-    2×2         4           0.500      125.0    1.00  graph
+    grid  cells  s an iteration  ms a cell   GiB  engine
+    2×2       4           0.500      125.0  1.00  graph
     """
-    lines = [f"{'grid':<6}  {'cells':>5}  {'s an iteration':>14}  {'ms a cell':>9}  {'GiB':>6}  engine"]
+    lines = [["grid", "cells", "s an iteration", "ms a cell", "GiB", "engine"]]
     for row in rows:
-        name = f"{row['grid']}×{row['grid']}"
+        cells = [f"{row['grid']}×{row['grid']}", str(row["cells"])]
         if row["seconds"] is None:
-            lines.append(f"{name:<6}  {row['cells']:>5}  {row['why']}")
+            lines.append([*cells, row["why"]])
             continue
-        one, each = f"{row['seconds']:.3f}", f"{1000 * row['seconds_per_cell']:.1f}"
-        held = f"{row['memory'] / 2**30:.2f}"
-        lines.append(f"{name:<6}  {row['cells']:>5}  {one:>14}  {each:>9}  {held:>6}  {row['engine']}")
-    return "\n".join(lines)
+        times = (f"{row['seconds']:.3f}", f"{1000 * row['seconds_per_cell']:.1f}")
+        lines.append([*cells, *times, f"{row['memory'] / 2**30:.2f}", row["engine"]])
+    return "\n".join(text_table(lines, right=range(1, 5)))
 
 
 def save(rows: Sequence[Row], path: Path) -> None:

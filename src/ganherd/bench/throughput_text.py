@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.bench.throughput import two_digits
-from ganherd.util.progress import size
+from ganherd.util.text import size, text_table
 from ganherd.viz.pictures import INK
 
 if TYPE_CHECKING:
@@ -50,14 +50,11 @@ def table(found: ThroughputResult) -> str:
 def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
     """A line for each row below a head; columns in which nothing stands are left out."""
     cells = [_cells(row) for row in rows]
-    kept = [i for i in range(len(_HEAD)) if i < 2 or any(i < len(line) and line[i] for line in cells)]
-    widths = {i: max(len(line[i]) for line in (_HEAD, *cells) if i < len(line)) for i in kept}
-
-    def text(line: Sequence[str]) -> str:
-        shown = [i for i in kept if i < len(line)]
-        return "  ".join(line[i].ljust(widths[i]) if i == 1 else line[i].rjust(widths[i]) for i in shown)
-
-    return [text(_HEAD), *(text(line) + _remarks(row, with_threads) for line, row in zip(cells, rows, strict=True))]
+    shown = [i for i in range(len(_HEAD)) if i < 2 or any(i < len(line) and line[i] for line in cells)]
+    lines = text_table(
+        [[line[i] for i in shown if i < len(line)] for line in (_HEAD, *cells)], right={0, *range(2, len(_HEAD))}
+    )
+    return [lines[0], *(line + _remarks(row, with_threads) for line, row in zip(lines[1:], rows, strict=True))]
 
 
 def _cells(row: Row) -> list[str]:

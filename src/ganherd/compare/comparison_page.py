@@ -10,9 +10,9 @@ from ganherd.compare import comparison_text
 from ganherd.metrics.registry import METRICS
 from ganherd.report.document import document
 from ganherd.report.html import SafeHtml, figure, image, join, table, tag
-from ganherd.runs.folder import write_aside
 from ganherd.scoring.score_table import shared, shown, value
 from ganherd.util import files
+from ganherd.util.files import atomic_write
 from ganherd.viz import pictures
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
 def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     """compare.png and compare.html in the folder; what was written, by its kind."""
     pictures.save(draw(facts, "compare.html"), folder / "compare.png")
-    write_aside(folder / "compare.html", render(facts, folder))
+    atomic_write(folder / "compare.html", render(facts, folder))
     return {
         kind: folder / name
         for kind, name in (("picture", "compare.png"), ("page", "compare.html"), ("data", "compare.json"))
@@ -142,8 +142,8 @@ def _basis(facts: Mapping[str, Any], basis: str) -> SafeHtml:
     )
 
 
-def _table(content: tuple[Sequence[str], Sequence[Sequence[str]]], right: Sequence[int]) -> SafeHtml:
-    return table(content[0], content[1], right=right)
+def _table(content: Sequence[Sequence[str]], right: Sequence[int]) -> SafeHtml:
+    return table(content[0], content[1:], right=right)
 
 
 def _cell(metric: str, entry: Mapping[str, Any] | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import math
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from ganherd.data.readers.stacked_mnist import STACKED
 from ganherd.features.material import ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def late(where: str) -> Callable[[ScoringContext], dict[str, Any]]:
     module, _, name = where.partition(":")
 
     def measure(material: ScoringContext) -> dict[str, Any]:
-        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.scoring.{module}"), name)(material)
+        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.metrics.{module}"), name)(material)
         return found
 
     measure.__name__ = name
@@ -175,7 +175,7 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: not data.is_image and bool(data.labels),
     ),
     "stacked_modes": Metric(
-        late("stacked:measure"),
+        late("stacked_modes:measure"),
         "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
         best=math.inf,
         direction="higher",
@@ -183,14 +183,14 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: data.name in STACKED,
     ),
     "memorisation": Metric(
-        late("neighbours:measure"),
+        late("memorisation:measure"),
         "samples that look like copies of one image or point of the training data; 0.05 is chance",
         best=0.05,
         direction="nearest",
         bounds=SHARE,
     ),
     "ais": Metric(
-        late("ais_mixture:measure"),
+        late("ais.ais_mixture:measure"),
         "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
         best=math.inf,
         direction="higher",
@@ -241,6 +241,5 @@ def _known(name: str) -> tuple[str, ...]:
     key = name.strip().lower().replace("-", "_")
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))
-    close = difflib.get_close_matches(key, [*METRICS, *GROUPS], n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(key, [*METRICS, *GROUPS], " ({})")
     raise UserError(f"there is no metric named {name!r}{hint}: use some of {', '.join([*METRICS, *GROUPS])}")

@@ -10,7 +10,7 @@ from typing import Any
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.html import SafeHtml, join, number, percent, plain, table, tag
 from ganherd.report.score_section import per_class
-from ganherd.util.progress import words
+from ganherd.util.text import words
 
 _KINDS = {
     "nan": "bad",

@@ -59,9 +59,9 @@ class RankWork:
 def exchange(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> tuple[float, float]:
     """(messages, bytes) that a rank receives for each exchange, besides the small numbers that all share.
 
-    >>> exchange("cellular, all-gather", 16, Work(1, 1.0, 10, 100), Line(0, 0))[1]
+    >>> exchange("cellular, all-gather", 16, RankWork(1, 1.0, 10, 100), MessageCost(0, 0))[1]
     1500.0
-    >>> exchange("cellular", 16, Work(1, 1.0, 10, 100), Line(0, 0))
+    >>> exchange("cellular", 16, RankWork(1, 1.0, 10, 100), MessageCost(0, 0))
     (4.0, 400.0)
     """
     own, everyone = work.members, work.members * ranks

@@ -162,6 +162,6 @@ def _read(path: Path) -> dict[str, list[object]]:
 def _write(path: Path, known: dict[str, list[object]]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, json.dumps(known).encode(), sync=False)
+        files.atomic_write(path, json.dumps(known).encode(), sync=False)
     except OSError:
         pass  # a cache that cannot be written costs only the next measurement

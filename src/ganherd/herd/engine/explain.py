@@ -17,6 +17,7 @@ from ganherd.herd.lowering import lower
 from ganherd.herd.lowering.lower import LoweredOperation
 from ganherd.herd.lowering.trace import NoGraph, trace
 from ganherd.herd.step.rules import StepRules
+from ganherd.util.text import text_table
 
 
 def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -118,8 +119,7 @@ def text(facts: dict[str, Any]) -> str:
         for layer in net["layers"]:
             cells = [layer[key]["how"] + (f" ({layer[key]['why']})" if layer[key]["why"] else "") for key, _ in columns]
             rows.append([layer["layer"], layer["what"], *cells])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines += ["  " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines += ["  " + line for line in text_table(rows)]
         for key, title in columns:
             count = Counter(layer[key]["how"] for layer in net["layers"])
             total = ", ".join(f"{number} {how}" for how, number in count.items())

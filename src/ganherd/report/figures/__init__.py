@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ganherd.report.figures import class_maps, learning_curves, sample_figures
 from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Tell, opened
 from ganherd.util.errors import UserError
-from ganherd.util.files import replacing
+from ganherd.util.files import atomic_write, replacing
 
 if TYPE_CHECKING:
     from ganherd.viz.pictures import Picture
@@ -82,7 +82,6 @@ def _page(folder: Path, runs: Sequence[FigureRun], found: Sequence[Figure], left
     """figures.html: everything on one page that is complete in itself."""
     from ganherd.report.document import document
     from ganherd.report.html import image, join, tag
-    from ganherd.runs.folder import write_aside
 
     title = " · ".join(run.name for run in runs)
     parts = [tag("header", tag("div", "ganherd figures", cls="kicker"), tag("h1", tag("span", title)))]
@@ -92,5 +91,5 @@ def _page(folder: Path, runs: Sequence[FigureRun], found: Sequence[Figure], left
         parts.append(tag("section", tag("h2", one.name), tag("p", one.caption, cls="caption"), shown, where))
     parts += [tag("p", note, cls="note") for note in left_out]
     path = folder / "figures.html"
-    write_aside(path, document(title, join(parts, "\n")))
+    atomic_write(path, document(title, join(parts, "\n")))
     return path
