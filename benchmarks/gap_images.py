@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from called import command
+from ganherd.util.text import text_table
 from gap_study import Arm, Row, each, opened, parser, write
 from kept import told
-
-from ganherd.util.text import text_table
 
 HERE = Path(__file__).parent / "results"
 FOUR = ("herd.members=4",)

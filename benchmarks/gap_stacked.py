@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gap_study import Arm, Row, each, opened, parser, write
-from kept import told
-
 from ganherd.metrics.stacked_modes import SAMPLES
 from ganherd.util.text import text_table
 from ganherd.viz import pictures
+from gap_study import Arm, Row, each, opened, parser, write
+from kept import told
 
 HERE = Path(__file__).parent / "results"
 ARMS = {

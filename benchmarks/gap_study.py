@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ganherd
 import kept
 from called import command
-
-import ganherd
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gap_arms import ARMS, KINDS
 from scipy.stats import t as student
 
 from ganherd.util.text import text_table
 from ganherd.viz import pictures
 from ganherd.viz.pictures import DATA, GENERATED, INK
+from gap_arms import ARMS, KINDS
 
 _PAIRS = (("gap", "apart"), ("apart", "one"), ("gap", "one"))
 _WORDS = {"one": "one GAN", "apart": "four apart", "gap": "GAP ×4"}

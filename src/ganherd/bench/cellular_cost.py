@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ganherd.bench.checkout import WHERE, has_rivals, rival_module
 from ganherd.util.errors import UserError
 from ganherd.util.host import torch_threads
 from ganherd.util.text import text_table
@@ -61,12 +62,13 @@ class Cost:
 
 def measure(asked: CellularCostRequest, say: Say) -> list[Row]:
     """A row for each routine, in CPU seconds per cell and iteration, then the total and the look at the data."""
-    from ganherd.bench import products
-
     with _recipe(asked, asked.grid, say) as recipe:
         say(f"{asked.grid} × {asked.grid} cells, {asked.iterations} iterations of {asked.batches} batches…")
         cost = run(recipe, asked.iterations, asked.batches, time.process_time, say)
-        floor = products.floor(recipe, asked.batches, time.process_time)
+        floor: dict[str, float] = {}
+        if has_rivals():
+            products = rival_module("products", "the floor")
+            floor = products.floor(recipe, asked.batches, time.process_time)
     facts = {
         "grid": [asked.grid] * 2,
         "batches": asked.batches,
@@ -82,7 +84,7 @@ def measure(asked: CellularCostRequest, say: Say) -> list[Row]:
     total = {
         "ganherd": cost.per_cell(cost.total),
         "reference": REFERENCE_TOTAL if comparable else None,
-        "floor": sum(floor.values()),
+        "floor": sum(floor.values()) if floor else None,
     }
     rows.append({"routine": "total", **total, **facts})
     rows.append(
@@ -242,7 +244,11 @@ def table(rows: Sequence[Row]) -> str:
         if known
         else "reference: left out, as it was measured with a 2 × 2 grid and 600 batches, and this was not"
     )
-    lines.append("floor: the matrix products alone of the same steps and fitness, measured in this run")
+    lines.append(
+        "floor: the matrix products alone of the same steps and fitness, measured in this run"
+        if any(row.get("floor") is not None for row in rows)
+        else f"floor: not measured; {WHERE}"
+    )
     return "\n".join(lines)
 
 

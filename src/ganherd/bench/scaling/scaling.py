@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ganherd.bench import cases
+from ganherd.bench.checkout import rival_module
 from ganherd.util.errors import UserError
 from ganherd.util.text import text_table
 
@@ -90,8 +91,7 @@ def _with_efficiency(found: dict[str, Any], asked: ScalingRequest) -> dict[str, 
 
 def model(found: dict[str, Any], every: int | None = None) -> dict[str, Any]:
     """The line fitted to messages, and what it says of more ranks; `every`: steps between exchanges, default: as measured."""
-    from ganherd.bench.scaling import alpha_beta as ab
-
+    ab = rival_module("alpha_beta", "--model")
     if not found["messages"]:
         raise UserError("a model of exchanges needs at least two ranks: give --ranks 1,2.")
     line = ab.fit(*zip(*((row["bytes"], row["seconds"]) for row in found["messages"]), strict=True))

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ganherd.bench.checkout import process_environment
 from ganherd.util.errors import UserError
 from ganherd.util.text import text_table
 
@@ -36,7 +37,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[d
     from ganherd.data.shards.prepare import prepare
 
     folder.mkdir()
-    counted = ["ganherd.bench.scaling.counted", str(folder), "train"]
+    counted = ["ganherd_rivals.counted", str(folder), "train"]
     commands = []
     if way == "ranks":
         prepare(images, folder / "data", _SIZE, "centre", None, 1, lambda *_: None)
@@ -52,7 +53,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[d
             prepare(own, folder / f"data-{k}", _SIZE, "centre", None, 1, lambda *_: None)
             words = [_recipe(folder, f"data-{k}", steps), "--run", str(folder / f"run-{k}"), "--quiet"]
             commands.append(["-m", *counted, *words])
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = process_environment()
     running = [
         subprocess.Popen(
             [sys.executable, *words], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
