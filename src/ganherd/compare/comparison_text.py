@@ -7,7 +7,7 @@ from typing import Any
 
 from ganherd.compare.differences import better
 from ganherd.recipe.schema import parse_budget
-from ganherd.report.html import duration
+from ganherd.report.templating import duration
 from ganherd.scoring.score_table import side_by_side, value
 from ganherd.util.text import text_table
 

@@ -40,18 +40,20 @@ def say(text: object) -> None:
     print(printable(str(text)), file=sys.stderr, flush=True)
 
 
-def duration(seconds: float) -> str:
-    """Return a duration in the two largest units.
+def duration(seconds: float, digits: int = 0) -> str:
+    """Return a duration in its one or two largest units.
 
-    >>> duration(7.2), duration(75), duration(7300)
-    ('7 s', '1 min 15 s', '2 h 1 min')
+    Args:
+        digits: Digits after the point for less than ten seconds.
+
+    >>> duration(7.2), duration(7.2, 1), duration(75), duration(120), duration(7300)
+    ('7 s', '7.2 s', '1 min 15 s', '2 min', '2 h 1 min')
     """
     whole = round(seconds)
     if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+        return f"{seconds:.{digits}f} s" if whole < 10 else f"{whole} s"
+    large, small, rest = ("min", "s", whole) if whole < 3600 else ("h", "min", whole // 60)
+    return f"{rest // 60} {large}" + (f" {rest % 60} {small}" if rest % 60 else "")
 
 
 def size(num_bytes: float) -> str:
