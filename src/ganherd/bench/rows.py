@@ -19,7 +19,7 @@ from ganherd.bench.engine_rates import MeasuredWay, measure_chosen, measure_engi
 from ganherd.bench.random_images import as_file, images
 from ganherd.herd.engine.device import device_of, set_precision
 from ganherd.training.setup.assemble import assemble
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line, with_type
 
 
 def main(name: str, members: str, way: str, seconds: str, device: str, precision: str) -> None:
@@ -85,8 +85,7 @@ def reason(error: Exception) -> str:
     """Return in one line why a row has no number."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
-    first = (str(error).strip() or "no reason given").splitlines()[0]
-    return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
+    return first_line(error) if isinstance(error, UserError) else with_type(error)
 
 
 if __name__ == "__main__":
