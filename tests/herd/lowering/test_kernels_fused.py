@@ -102,7 +102,9 @@ def test_the_layers_of_the_critic_end_within_their_convolutions():
 
 def test_what_is_differentiated_twice_ends_with_nothing_and_normalises_in_pytorch():
     found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, double_backward=True).explain()
-    by_kind = {kind: {op.method for op in found if op.operation == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")}
+    by_kind = {
+        kind: {op.method for op in found if op.operation == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")
+    }
     assert by_kind == {"Conv2d": {KERNEL}, "Dropout": {KERNEL}, "BatchNorm2d": {ALL_AT_ONCE}}
 
 
