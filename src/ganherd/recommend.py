@@ -12,7 +12,7 @@ from typing import Any
 
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.util.files import JsonObject
-from ganherd.util.progress import duration, size
+from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
 FEW = 100  # images of a class below which a GAN may learn them by heart
@@ -165,7 +165,7 @@ def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:
 def choose(look: DataSummary) -> Rule:
     """The first rule that fits; the last fits everything.
 
-    >>> choose(Look("digits", False, 8, 10, 1438, 140, gpu=False)).recipe
+    >>> choose(DataSummary("digits", False, 8, 10, 1438, 140, gpu=False)).recipe
     'digits-wcgan'
     """
     return next(rule for rule in RULES if rule.fits(look))

@@ -1,7 +1,7 @@
-"""The fixtures of the tests of comparisons."""
+"""The fixtures of commands, for comparisons."""
 
 from __future__ import annotations
 
-from commands import cli, data, own_cache, run, seeds_run
+from commands import cli, data, own_cache, run
 
-__all__ = ["cli", "data", "own_cache", "run", "seeds_run"]
+__all__ = ["cli", "data", "own_cache", "run"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ganherd.compare.comparison_record import Downstream, DownstreamRow
-from ganherd.compare.comparison_text import aligned
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.text import text_table
 from ganherd.viz import pictures
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def _of_run(facts: Downstream) -> str:
         cells = (_percent(row["alone"]), _percent(row["with"]), _percent(apart, True))
         rows.append((_name(row, facts), *cells, verdict))
     lines = [f"{facts['run']}: accuracy on {facts['held_out']:,} held-out images of {facts['data']}", ""]
-    return "\n".join([*lines, *aligned(head, rows), "", *sentences(facts), f"picture  {facts['files']['picture']}"])
+    return "\n".join(
+        [*lines, *text_table([head, *rows]), "", *sentences(facts), f"picture  {facts['files']['picture']}"]
+    )
 
 
 def sentences(facts: Downstream) -> list[str]:

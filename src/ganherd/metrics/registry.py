@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import math
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -249,6 +249,5 @@ def _known(name: str) -> tuple[str, ...]:
     key = name.strip().lower().replace("-", "_")
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))
-    close = difflib.get_close_matches(key, [*METRICS, *GROUPS], n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(key, [*METRICS, *GROUPS], " ({})")
     raise UserError(f"there is no metric named {name!r}{hint}: use some of {', '.join([*METRICS, *GROUPS])}")

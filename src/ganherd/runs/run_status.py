@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.models import EngineRecord, EventRecord, MetricsRecord
 from ganherd.runs.part_folders import unfinished
 from ganherd.util.errors import UserError
-from ganherd.util.files import JsonObject
+from ganherd.util.files import JsonObject, is_locked
 
 _HEALTH = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _LISTED = 1000  # of them, for programs: the last
@@ -240,7 +239,7 @@ def _state(folder: RunFolder, recorded: str, metrics: Sequence[MetricsRecord]) -
     """Return the state of a run by what run.json says: its process may have ended without changing it."""
     if recorded not in ("running", "restarting"):
         return recorded
-    now, locked = time.time(), _is_locked(folder)
+    now, locked = time.time(), is_locked(folder.path / ".lock")
     if recorded == "restarting":
         return recorded if locked or now - folder.info_path.stat().st_mtime < _RESTART else "interrupted"
     if locked is None:
@@ -260,17 +259,3 @@ def _is_heard(folder: RunFolder, metrics: Sequence[MetricsRecord], now: float) -
         path.stat().st_mtime for path in (folder.metrics_path, folder.events_path, folder.info_path) if path.exists()
     ]
     return now - max(written, default=0.0) <= usual
-
-
-def _is_locked(folder: RunFolder) -> bool | None:
-    """Return whether a process holds the run's lock now; None if that cannot be found out."""
-    try:
-        with (folder.path / ".lock").open("r") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    except OSError:  # a file system without locks, or a file that may not be opened
-        return None
-    return False

@@ -9,7 +9,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EventRecord
 from ganherd.runs.run_status import MISSED, PartsStatus, RankStatus, RunStatus
 from ganherd.util.errors import few
-from ganherd.util.progress import duration, size, words
+from ganherd.util.text import duration, size, words
 
 _SHOWN = 10  # alarms: the last
 _STATES = {  # those whose name does not say it

@@ -22,7 +22,7 @@ from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
-from ganherd.util.time_left import Progress, timed
+from ganherd.util.meter import Progress, timed
 
 if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures

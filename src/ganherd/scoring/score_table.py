@@ -8,6 +8,7 @@ from typing import Any
 from ganherd.metrics.registry import Metric
 from ganherd.metrics.statistics.verdict import Ends, difference, verdict
 from ganherd.scoring.result import Score, format_value, measured, skipped
+from ganherd.util.text import text_table
 
 Scores = Mapping[str, Mapping[str, Any]]
 MOST = 30  # lines of a table of members or classes
@@ -23,7 +24,7 @@ def table(scores: Scores) -> str:
     known = measured(scores).values()
     lines = [("score", "value", "samples", "network", "seed", "beside it")] if known else []
     lines += [(s.title, str(s), s.samples, s.network, s.seed, "; ".join(s.remarks)) for s in known]
-    return "\n".join([*_aligned(lines), *_groups(scores), *_notes(scores)])
+    return "\n".join([*text_table(lines), *_groups(scores), *_notes(scores)])
 
 
 def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mapping[str, str] | None = None) -> str:
@@ -60,7 +61,7 @@ def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mappin
             notes += [f"{run}: {known[run][name].title}: {words}." for words in known[run][name].details]
         notes += [f"{run}: {note}" for note in _notes(scores)]
     below = [line for run, scores in runs.items() for line in _groups(scores, f"{run}: ")] if parts else []
-    return "\n".join([*_aligned(lines), *below, *notes])
+    return "\n".join([*text_table(lines), *below, *notes])
 
 
 LEGEND = {
@@ -113,11 +114,6 @@ def shared(scores: Sequence[Score], key: str) -> str:
     return " / ".join(dict.fromkeys(str(getattr(score, key)) for score in scores))
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-
-
 def _notes(scores: Scores) -> list[str]:
     """Return how each network was fed, warnings, and what was left out."""
     warnings = [f"{score.title}: {score.warning}." for score in measured(scores).values() if score.warning]
@@ -155,5 +151,5 @@ def _groups(scores: Scores, prefix: str = "") -> list[str]:
             cells = (score.of_group(each.get(row)) for score, each, _ in columns)
             lines.append((str(row), *cells, " / ".join(f"{number:,}" for number in sorted(numbers))))
         more = [f"… and {len(lines) - 1 - MOST:,} more in scores.json"] if len(lines) - 1 > MOST else []
-        out += ["", *_aligned(lines[: MOST + 1]), *more, ""]
+        out += ["", *text_table(lines[: MOST + 1]), *more, ""]
     return out

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.ranks import together
-from ganherd.herd.engine.engines import Plan, never, place
+from ganherd.herd.engine.engines import Plan, never, place_state
 from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -110,7 +110,7 @@ def catch_up(
     names = list(assembly.herd.state)
     some = assembly.only(back.members, {name: found.state[name].clone() for name in names})
     some.recipe = some.recipe.model_copy(update={"run": some.recipe.run.model_copy(update={"validation": 0})})
-    place(some.herd, plan)
+    place_state(some.herd, plan)
     meta = found.meta.model_copy(
         update={
             "arrived": back.copies is not None,

@@ -20,7 +20,7 @@ class Tally:
         """`resumed`: what the checkpoint that is resumed holds; None: nothing was counted yet."""
         self._assembly, self._rest = assembly, rest
         self.since = resumed.recorded if resumed else 0  # the step of the last record
-        self.sums = assembly.herd.no_sums()  # [4, n] of this rank's members
+        self.sums = assembly.herd.zero_sums()  # [4, n] of this rank's members
         self._count()
         if resumed:
             own = [[row[member] for member in assembly.own] for row in resumed.sums]

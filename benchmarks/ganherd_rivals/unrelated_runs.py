@@ -7,18 +7,19 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ganherd.bench.checkout import process_environment
 from ganherd.util.errors import UserError
-from ganherd.util.files import JsonObject
+from ganherd.util.text import text_table
 
 _IMAGES, _SIZE = 64, 16  # of a class
 
 
-def measure(ranks: int, steps: int, say: Callable[[str], None]) -> JsonObject:
+def measure(ranks: int, steps: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Both, one after the other: so many processes at once on the cores at hand, a thread each."""
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -31,12 +32,12 @@ def measure(ranks: int, steps: int, say: Callable[[str], None]) -> JsonObject:
     return {"ranks": ranks, "steps": steps, "cores": os.cpu_count(), "rows": rows, "share": share}
 
 
-def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[JsonObject]:
+def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[dict[str, Any]]:
     """What each process counted."""
     from ganherd.data.shards.prepare import prepare
 
     folder.mkdir()
-    counted = ["ganherd.bench.scaling.counted", str(folder), "train"]
+    counted = ["ganherd_rivals.counted", str(folder), "train"]
     commands = []
     if way == "ranks":
         prepare(images, folder / "data", _SIZE, "centre", None, 1, lambda *_: None)
@@ -52,7 +53,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[J
             prepare(own, folder / f"data-{k}", _SIZE, "centre", None, 1, lambda *_: None)
             words = [_recipe(folder, f"data-{k}", steps), "--run", str(folder / f"run-{k}"), "--quiet"]
             commands.append(["-m", *counted, *words])
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = process_environment()
     running = [
         subprocess.Popen(
             [sys.executable, *words], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -69,7 +70,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[J
     return [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("counted-*.json")]
 
 
-def _row(found: Sequence[Mapping[str, Any]], ranks: int, steps: int) -> JsonObject:
+def _row(found: list[dict[str, Any]], ranks: int, steps: int) -> dict[str, Any]:
     if len(found) != ranks:
         raise UserError(f"{len(found)} of {ranks} processes came to their end.")
     shards = Counter(path for each in found for path in each["files"] if "/shards/" in path)
@@ -112,17 +113,15 @@ def _images(folder: Path, classes: int) -> None:
             )
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(found: dict[str, Any]) -> str:
     """Both rows for people."""
-    lines = [
-        f"{'':<18}  {'CPU, s':>8}  {'steps/CPU-s':>11}  {'messages':>8}  {'files':>5}  {'shards':>6}  {'read':>12}"
-    ]
+    rows = [["", "CPU, s", "steps/CPU-s", "messages", "files", "shards", "read"]]
     for way, row in found["rows"].items():
         name = f"{found['ranks']} ranks" if way == "ranks" else f"{found['ranks']} unrelated runs"
-        lines.append(
-            f"{name:<18}  {row['cpu_seconds']:>8.1f}  {row['work_per_cpu_second']:>11.1f}  {row['messages']:>8}  "
-            f"{row['files']:>5}  {row['shards_of_a_process']:>6}  {row['read_bytes']:>12,}"
-        )
+        times = (f"{row[key]:.1f}" for key in ("cpu_seconds", "work_per_cpu_second"))
+        counts = (f"{row[key]:,}" for key in ("messages", "files", "shards_of_a_process", "read_bytes"))
+        rows.append([name, *times, *counts])
+    lines = text_table(rows, right=range(1, 7))
     lines.append(
         f"Ranks do {100 * found['share']:.1f} % of the work of unrelated runs for each CPU-second, start and end included. "
         "Messages, files, shards, bytes: the most of any process."
