@@ -1,4 +1,4 @@
-"""`ganherd compare`: recipes under equal budgets and at equal images seen, scored alike; killed, it goes on.
+"""`ganherd compare`: recipes under equal budgets and at equal images seen, scored alike; a killed comparison can be resumed.
 
 Every recipe first trains with the budget. The least number of images that one of them has seen then is common to all: those
 that have seen more train once more, with the same seeds, up to that number. A run is a function of its seed and its step, so
@@ -62,7 +62,7 @@ class ComparisonRequest:
         network: str | None = None,
         trust_code: bool = False,
     ) -> ComparisonRequest:
-        """Reads the recipes; every mistake is told here, before anything trains."""
+        """Read the recipes; every mistake is reported here, before anything trains."""
         if len(sources) < 2:
             raise UserError("a comparison needs at least two recipes: name them one after the other.")
         # no run is scored by itself: all are measured alike in the end
@@ -200,16 +200,14 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, qu
     began = time.monotonic()
     try:
         if run.info_path.is_file():
-            say(f"{name}: goes on in {run.path}")
+            say(f"{name}: resumes in {run.path}")
             start.resume(run.path, quiet=quiet, trust_code=True)
         else:
             say(f"{name}: {recipe.train.budget}, {recipe.herd.seeds} seeds, in {run.path}")
             shutil.rmtree(run.path, ignore_errors=True)  # a kill before the first word of the run
             start.begin(recipe, run.path, name, quiet, whole=whole)
     except Interrupted:
-        raise Interrupted(
-            f"stopped while {name} trained, and nothing is lost: the same command goes on from there."
-        ) from None
+        raise Interrupted(f"stopped while {name} trained, and nothing is lost: the same command resumes it.") from None
     finally:
         wall = state.facts["wall"][basis]
         wall[name] = round(wall.get(name, 0.0) + time.monotonic() - began, 3)

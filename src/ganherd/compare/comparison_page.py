@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Scores in the order in which they get a panel, while there is room.
 FIRST = ("fid", "ifid", "kid", "label_accuracy", "precision", "recall", "coverage", "modes")
 MOST = 6  # panels
-BESIDE = ("samples", "network", "seed")  # what stands beside every number
+BESIDE = ("samples", "network", "seed")  # reported with every number
 COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
 
 
@@ -40,7 +40,7 @@ def write(facts: Comparison, folder: Path) -> dict[str, Path]:
 def draw(facts: Comparison, others_in: str = "") -> Figure:
     """A panel for each metric: on the left at the equal budget, on the right at equal images; bars are intervals.
 
-    `others_in`: where the scores stand that have no panel.
+    `others_in`: the file that has the scores without a panel.
     """
     bases = facts["bases"]
     metrics, others = panels(bases)[:MOST], panels(bases)[MOST:]
@@ -106,7 +106,7 @@ def render(facts: Comparison, folder: Path) -> str:
 def _legend(facts: Comparison) -> str:
     seeds = facts["training"]["seeds"]
     what = "dots are seeds, bars 95 % intervals over them" if seeds > 1 else "bars are 95 % intervals over the samples"
-    rest = " The other scores stand in the tables below." if len(panels(facts["bases"])) > MOST else ""
+    rest = " The other scores are in the tables below." if len(panels(facts["bases"])) > MOST else ""
     return f"Large dots are means, {what}.{rest}"
 
 

@@ -12,7 +12,7 @@ from ganherd.scoring.result import format_value
 from ganherd.scoring.score_table import side_by_side
 from ganherd.util.text import text_table
 
-UNEQUAL = 0.05  # device-seconds that differ by more than this part are said to
+UNEQUAL = 0.05  # relative difference of device-seconds that gets a note
 
 
 def title(facts: Comparison) -> str:
@@ -66,7 +66,7 @@ def apart(found: Mapping[str, Mapping[str, ScoreDifference]]) -> list[Sequence[s
 
 
 def difference(metric: str, entry: ScoreDifference | None) -> str:
-    """One difference with its interval and what may be said of it.
+    """Return one difference with its interval and verdict.
 
     >>> difference("fid", {"value": -2.0, "interval": {"low": -3.0, "high": -1.0}, "verdict": "better"})
     '-2.000 (-3.000 to -1.000) better'
@@ -86,7 +86,7 @@ def notes(facts: Comparison, basis: str) -> list[str]:
     if facts["training"]["seeds"] > 1:
         out.append(f"difference: minus {first}, mean over the seeds, paired by seed, with its 95 % interval")
     else:
-        out.append("one seed: nothing can be said of the luck of a training; --seeds 3 or more measures it")
+        out.append("one seed: the variation between trainings is unknown; --seeds 3 or more measures it")
     seconds = [row["device_seconds"] for row in entries.values()]
     timed = basis == "budget" and parse_budget(facts["training"]["budget"])[0] == "seconds"
     if timed and max(seconds) > (1 + UNEQUAL) * min(seconds):

@@ -36,7 +36,7 @@ def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, ScoreDiffer
 
 
 def better(scores: Mapping[str, Scores]) -> dict[str, str]:
-    """By metric the recipe that is told apart from every other, as better; no metric where none is.
+    """Return by metric the recipe that is better than every other; metrics without one are left out.
 
     >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v]}, "kid": {"value": v, "per_seed": [v]}} for v in (5.0, 3.0))
     >>> better({"a": a, "b": b})

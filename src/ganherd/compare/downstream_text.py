@@ -36,7 +36,7 @@ def _of_run(facts: Downstream) -> str:
 
 
 def sentences(facts: Downstream) -> list[str]:
-    """What may be said, and what must be known to read it."""
+    """Return the conclusions, and what a reader must know."""
     verdicts = {row["real"]: row["difference"]["verdict"] for row in facts["rows"] if row["difference"]}
     (whole,) = [row for row in facts["rows"] if row["real"] == "all"]
     words = {v: [f"{n:,}" for n, verdict in verdicts.items() if n != "all" and verdict == v] for v in VERDICTS}
@@ -46,7 +46,7 @@ def sentences(facts: Downstream) -> list[str]:
     ]
     out.append(
         f"With all {facts['seen']:,} images that the mixture was trained on: {VERDICTS[verdicts['all']]}. "
-        f"A classifier has {_percent(whole['alone'])} on these alone; what few images gain beside the mixture comes from them."
+        f"A classifier has {_percent(whole['alone'])} on these alone; what few images gain from the mixture comes from them."
     )
     out.append(
         f"Means over {seeds} seeds with 95 % intervals (Student's t), differences paired by seed."
@@ -55,7 +55,7 @@ def sentences(facts: Downstream) -> list[str]:
     )
     if facts["left_out"]:
         asked = ", ".join(str(n) for n in facts["left_out"])
-        out.append(f"No class has {asked} real images or more: the row of all stands for that.")
+        out.append(f"No class has {asked} real images or more: the row of all covers that.")
     return out
 
 

@@ -1,4 +1,4 @@
-"""What was computed once is kept by content: tensors as safetensors with the facts about them as JSON beside."""
+"""Cache what was computed once, by content: tensors as safetensors, with the facts about them as JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def cache_folder(kind: str) -> Path:
 
 
 def path_of(kind: str, key: str) -> Path:
-    """The file that belongs to a key, which says all that the content depends on."""
+    """Return the file that belongs to a key, which names everything that the content depends on."""
     return cache_folder(kind) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
 
 
 def read(path: Path, key: str) -> tuple[dict[str, Tensor], JsonObject] | None:
-    """Tensors and facts; None (compute them anew) where they are missing, damaged or of something else.
+    """Return tensors and facts; None if they are missing, damaged, or have another key: compute them then.
 
     The tensors are the file's own pages, which all processes of a host share.
     """
@@ -43,7 +43,7 @@ def read(path: Path, key: str) -> tuple[dict[str, Tensor], JsonObject] | None:
 
 
 def write(path: Path, key: str, tensors: dict[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Written aside, then renamed: two processes may fill the cache at once."""
+    """Write tensors and facts; two processes may fill the cache at once."""
     raw = save_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
     facts = {**facts, "key": key, "sha256": hashlib.sha256(raw).hexdigest()}
     try:

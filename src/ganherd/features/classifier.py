@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 VERSION = 2  # part of the cache's key: raise it when the net or its training changes
 BATCH = 64
 STEPS = (500, 2000)  # two epochs, but not fewer nor more steps than these
-OWN, FEW = 5, 20  # of data without a held-out split a fifth is tried and not trained on, if that is so many rows
+OWN, FEW = 5, 20  # of data without a held-out split a fifth is held out, if that is at least this many rows
 LARGEST = 32  # larger images are averaged down to this side: enough to tell classes apart, in seconds
 
 
@@ -203,7 +203,7 @@ def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
 
 
 def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:
-    """Fills the net from the cache; None (train anew) where that is missing, damaged or of something else."""
+    """Fill the net from the cache; return None if the entry is missing, damaged, or has another key: train it then."""
     found = cache.read(path, key)
     try:
         tensors, facts = found or ({}, {})

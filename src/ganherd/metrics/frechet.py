@@ -78,14 +78,14 @@ def _root(cov: Tensor) -> Tensor:
 
 
 def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> list[tuple[float, float | None]]:
-    """(distance, standard error) of each group; no error where a covariance is singular."""
-    found: list[tuple[float, float | None]] = []
+    """Return (distance, standard error) of each group; the error is None if a covariance is singular."""
+    distances: list[tuple[float, float | None]] = []
     for group in timed(groups, progress, "Fréchet distances"):
         if len(group.fake) > group.fake.dimension:
-            found.append(distance_and_error(group.fake.x, group.real.moments))
+            distances.append(distance_and_error(group.fake.x, group.real.moments))
         else:
-            found.append((distance_of_few(group.fake.x, group.real.moments), None))
-    return found
+            distances.append((distance_of_few(group.fake.x, group.real.moments), None))
+    return distances
 
 
 def interval(value: float, error: float | None) -> ScoreEntry:
@@ -98,7 +98,7 @@ def measure_fid(material: ScoringContext) -> ScoreEntry:
     fake, reference = material.features, material.reference
     real = reference.real
     [(value, error)] = of_groups([FeatureGroup("all", fake, real)])
-    out: ScoreEntry = {"value": value, **reference.beside(fake), **interval(value, error)}
+    out: ScoreEntry = {"value": value, **reference.described(fake), **interval(value, error)}
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, [d for d, _ in of_groups(groups, material.progress)])
@@ -110,7 +110,7 @@ def measure_fid(material: ScoringContext) -> ScoreEntry:
 def measure_ifid(material: ScoringContext) -> ScoreEntry:
     fake, reference = material.features, material.reference
     groups = by_class(material, fake)
-    out: ScoreEntry = {"value": None, **reference.beside(fake)}
+    out: ScoreEntry = {"value": None, **reference.described(fake)}
     if short := _without_covariance(groups):
         return {**out, "warning": f"no value: {short}"}
     each = of_groups(groups, material.progress)
@@ -129,12 +129,12 @@ def measure_ifid(material: ScoringContext) -> ScoreEntry:
     if fewest <= fake.dimension:
         out["warning"] = (
             f"a class has only {fewest:,} samples for {fake.dimension:,} features, so that its covariance is singular "
-            f"and the distance too high: read the mean KID within the classes, {out['kid']['value']:.5f}, beside it"
+            f"and the distance too high: read the mean KID within the classes, {out['kid']['value']:.5f}, next to it"
         )
     elif fewest < ENOUGH * fake.dimension:
         out["warning"] = (
             f"a class has only {fewest:,} samples for {fake.dimension:,} features, and the distance comes out too high: "
-            "compare it only at the same number, or read the KID beside it"
+            "compare it only at the same number, or read the KID next to it"
         )
     return out
 
@@ -156,7 +156,7 @@ def _too_few(fake: ExtractedFeatures, real: ExtractedFeatures) -> str:
     if fewest <= d:
         return (
             f"{fewest:,} samples for {d:,} features give a singular covariance and too high a distance: "
-            "ask for more, or read KID beside it"
+            "ask for more, or read KID next to it"
         )
     wanted = SURE if d >= 1000 else ENOUGH * d
     if fewest < wanted:

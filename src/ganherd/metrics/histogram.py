@@ -34,7 +34,7 @@ def total_variation(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def expected_by_chance(p: np.ndarray, samples: int) -> float:
-    """About the distance that so many perfect draws from p would show (normal approximation of the counts)."""
+    """Return about the distance that this many perfect draws from p would show (normal approximation of the counts)."""
     return min(1.0, float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2))
 
 
@@ -63,7 +63,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 @dataclass(frozen=True)
 class ClassJudge:
-    """Who says of which class a sample is."""
+    """What classifies samples, with its name and accuracy."""
 
     predict: Callable[[DrawnSamples], np.ndarray]
     name: str
@@ -72,7 +72,7 @@ class ClassJudge:
 
 
 def _judge(material: ScoringContext) -> ClassJudge:
-    """The network that was asked for, where it tells the classes of this data; the data's own classifier otherwise."""
+    """Return the requested network if it knows the classes of this data; otherwise the data's own classifier."""
     asked = material.against
     if asked is not None and asked.wanted not in (None, "classifier") and not asked.network.as_inception:
         seen = material.features.logits
@@ -90,7 +90,7 @@ def _judge(material: ScoringContext) -> ClassJudge:
 
 
 def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) -> ScoreEntry:
-    """The distance of every member or neighbourhood from p(y) among the classes that it stands for."""
+    """Return the distance of every member or neighbourhood from p(y) among the classes that it represents."""
     if material.per in (None, "class"):
         return {}
     drawn, rows = wanted_rows(material)

@@ -48,15 +48,15 @@ def measure_classifier(material: ScoringContext) -> ScoreEntry:
     if _tells_classes(material):
         fake = material.features
         if fake.logits is not None:
-            return _measure(material, fake.logits, material.reference.beside(fake))
+            return _measure(material, fake.logits, material.reference.described(fake))
     judge, x = material.classifier, material.free.x
-    beside: ScoreEntry = {
+    described: ScoreEntry = {
         "samples": len(x),
         "network": judge.name,
         "resizing": judge.resizing,
         "held_out_accuracy": judge.held_out_accuracy,
     }
-    return _measure(material, torch.from_numpy(judge.logits(x)), beside, judge)
+    return _measure(material, torch.from_numpy(judge.logits(x)), described, judge)
 
 
 def _tells_classes(material: ScoringContext) -> bool:
@@ -76,21 +76,21 @@ def measure_inception(material: ScoringContext) -> ScoreEntry:
     fake = material.features
     if fake.logits is None:
         raise MetricSkipped(HEAD)
-    beside = reference.beside(fake)
+    described = reference.described(fake)
     if reference.head is not None:
-        beside["head"] = f"{reference.head.name} (sha256 {sha256_of(reference.head)[:12]}…)"
-    return _measure(material, fake.logits, beside)
+        described["head"] = f"{reference.head.name} (sha256 {sha256_of(reference.head)[:12]}…)"
+    return _measure(material, fake.logits, described)
 
 
 def _measure(
-    material: ScoringContext, logits: Tensor, beside: ScoreEntry, judge: Classifier | None = None
+    material: ScoringContext, logits: Tensor, described: ScoreEntry, judge: Classifier | None = None
 ) -> ScoreEntry:
-    """From the logits of the free samples; `judge`: whose they are, where they are not the network's."""
+    """Score the logits of the free samples; `judge`: the classifier that gave them, if it is not the network."""
     n = len(logits)
     splits = SPLITS if n >= 2 * SPLITS else 1
     order = torch.from_numpy(shuffle(n, "inception score", material.seed)).to(logits.device)
     value, std = inception_score(logits[order], splits)
-    out: ScoreEntry = {"value": value, **beside, "splits": splits, "classes": logits.shape[1]}
+    out: ScoreEntry = {"value": value, **described, "splits": splits, "classes": logits.shape[1]}
     out.pop("real_samples", None)  # nothing is compared with them
     if splits > 1:
         how = f"{splits} splits of {n // splits:,}"

@@ -100,7 +100,7 @@ def within(groups: list[FeatureGroup], seed: int, progress: Progress | None = No
 def measure(material: ScoringContext) -> ScoreEntry:
     fake, reference = material.features, material.reference
     real = reference.real
-    out: ScoreEntry = {"value": None, **reference.beside(fake)}
+    out: ScoreEntry = {"value": None, **reference.described(fake)}
     if (fewest := min(len(fake), len(real))) < 2:
         return {**out, "warning": "KID needs at least two samples: ask for more"}
     found = kid(fake.x, real.x, material.seed, progress=material.progress)

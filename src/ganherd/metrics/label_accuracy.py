@@ -42,11 +42,11 @@ def measure(material: ScoringContext) -> ScoreEntry:
         "held_out_samples": judge.held_out_samples,
     }
     if judge.held_out_accuracy is None:
-        out["warning"] = "the data is too small to hold any out, so nobody knows how good the classifier is"
+        out["warning"] = "the data is too small to hold any out, so the accuracy of the classifier is unknown"
     elif judge.held_out_accuracy < TRUSTED:
         out["warning"] = (
             f"the classifier itself is right on only {judge.held_out_accuracy:.1%} of held-out real samples: "
-            "read the score beside that"
+            "take that into account"
         )
     elif len(samples.x) < FEW:
         out["warning"] = f"{len(samples.x)} samples are few: the interval is wide"
@@ -54,7 +54,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 
 def _in_groups(material: ScoringContext) -> ScoreEntry:
-    """Of every class that was asked for, or of every member or neighbourhood that stands for classes."""
+    """Return the accuracy of every requested class, or of every member or neighbourhood that represents classes."""
     if material.per is None:
         return {}
     if material.per == "class":

@@ -161,7 +161,7 @@ def _auc_error(auc: float, n: int, m: int) -> float:
 
 
 def entry(found: Memorisation, network: str) -> ScoreEntry:
-    """What scores.json keeps."""
+    """Return what scores.json holds."""
     reach = 1.96 * found.copies_error
     out: ScoreEntry = {
         "value": found.copies,
@@ -204,7 +204,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 
 def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
-    """The same of every class, member or neighbourhood, where those are asked for."""
+    """Return the same for every class, member or neighbourhood, if those are requested."""
     from ganherd.metrics.groups import in_groups, wanted_rows
 
     if material.per is None:
@@ -225,7 +225,7 @@ def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
 def draw_neighbours(
     x: np.ndarray, training: np.ndarray, found: NearestRows, rows: int = 10, columns: int = NEXT
 ) -> Image.Image:
-    """The samples that most look like copies, each beside its nearest training images; uint8 [n, C, H, W]."""
+    """Draw the samples that look most like copies, each next to its nearest training images; uint8 [n, C, H, W]."""
     chosen = found.relative.argsort(kind="stable")[:rows]
     columns = min(columns, found.index.shape[1])
     left = draw_grid([x[i : i + 1] for i in chosen], [f"{found.relative[i]:.2f}" for i in chosen])

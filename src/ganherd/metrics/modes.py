@@ -81,7 +81,7 @@ def labelled_modes(x: np.ndarray, y: np.ndarray, about: str) -> Modes:
     groups = [x[y == k].astype(np.float64) for k in known]
     few = min((len(group) for group in groups), default=0)
     if few < 3:
-        raise UserError(f"the modes of {about} cannot be told: a cluster has {few} labelled points, and needs 3.")
+        raise UserError(f"the modes of {about} cannot be determined: a cluster has {few} labelled points, and needs 3.")
     counts = np.array([len(group) for group in groups])
     return Modes(
         np.stack([group.mean(0) for group in groups]),
@@ -148,7 +148,7 @@ def mixture_coverage(
     replica: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Coverage, dict[int, Coverage]]:
-    """The mixture's coverage, and each member's, every one from as many samples of its own."""
+    """Return the coverage of the mixture and of each member, each from this many samples."""
     whole = coverage(mixture.sample(samples, seed=seed, replica=replica).x, modes)
     each = {}
     members = len(mixture.label_of)
@@ -187,7 +187,7 @@ def table(rows: Sequence[tuple[str, Coverage]]) -> str:
 
 
 def entry(found: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
-    """What scores.json keeps of a coverage."""
+    """Return what scores.json holds of a coverage."""
     return {
         "value": found.captured,
         "of": found.modes,
@@ -234,7 +234,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 
 def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> ScoreEntry:
-    """The coverage of every neighbourhood's own mixture, from as many points again."""
+    """Return the coverage of every neighbourhood's own mixture, each from the same number of points."""
     from ganherd.metrics.groups import in_groups
 
     if material.per != "neighbourhood":

@@ -128,7 +128,7 @@ def _measure(name: str) -> Callable[[ScoringContext], ScoreEntry]:
         fake, found = _measured(material)
         out: ScoreEntry = {
             "value": found.value(name),
-            **material.reference.beside(fake),
+            **material.reference.described(fake),
             "real_samples": len(fake),
             "neighbours": NEIGHBOURS,
         }

@@ -18,14 +18,14 @@ from ganherd.util.text import did_you_mean
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric by what measures it, one line about it, and what it cannot do without."""
+    """A metric: the function that measures it, one line about it, and what it needs."""
 
     measure: Callable[[ScoringContext], ScoreEntry]
     about: str
     best: float  # the value of a perfect mixture; inf: there is no highest
     direction: Literal["lower", "higher", "nearest"]  # what is better; nearest: to `best`, from either side
     needs_classes: bool = False  # data with labels of at least two classes
-    needs_asking: bool = False  # members that stand for classes
+    needs_asking: bool = False  # members that have a class each
     needs_generators: bool = False  # a mixture, not only its samples
     when: Literal["train", "score", "asked"] = "asked"  # at the end of a training too; by `ganherd score`; only by name
     fits: Callable[[Any], bool] | None = None  # the data that it is for; on other data it comes only by name
@@ -42,7 +42,7 @@ class Metric:
 
     @property
     def goal(self) -> str:
-        """Say what is better.
+        """Which values are better, in words.
 
         >>> METRICS["fid"].goal, METRICS["density"].goal
         ('lower is better', '1 is best')
@@ -59,8 +59,8 @@ def late(where: str) -> Callable[[ScoringContext], ScoreEntry]:
     module, _, name = where.partition(":")
 
     def measure(material: ScoringContext) -> ScoreEntry:
-        found: ScoreEntry = getattr(importlib.import_module(f"ganherd.{module}"), name)(material)
-        return found
+        entry: ScoreEntry = getattr(importlib.import_module(f"ganherd.{module}"), name)(material)
+        return entry
 
     measure.__name__ = name
     return measure
@@ -222,7 +222,7 @@ METRICS: dict[str, Metric] = {
     ),
 }
 
-GROUPS = {  # names that stand for others
+GROUPS = {  # names of several metrics, and other names
     "prdc": ("precision", "recall", "density", "coverage"),
     "tvd": ("histogram",),
     "gam_ii": ("gam2",),
@@ -233,8 +233,8 @@ ORDER = {"train": 0, "score": 1, "asked": 2}
 def known_metrics(
     names: Sequence[str] | None, when: Literal["train", "score"] = "train", dataset: Any = None
 ) -> list[str]:
-    """Names of metrics as the registry has them, each once; None: those that are measured without being asked for, those
-    for some data alone among them where that data is given.
+    """Return names of metrics as the registry has them, each once; None: those that are measured by default, with those
+    for this data alone.
 
     >>> known_metrics(["PRDC", "label-accuracy"])
     ['precision', 'recall', 'density', 'coverage', 'label_accuracy']

@@ -33,7 +33,7 @@ class StackedCoverage:
 
     captured: int
     kl: float  # nats
-    by_chance: float  # about the KL that so many perfect draws show
+    by_chance: float  # about the KL that this many perfect draws show
     samples: int
     counts: np.ndarray  # int64 [1000]
 
@@ -93,7 +93,7 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
 
 
 def _each(material: ScoringContext, judge: Classifier, samples: int) -> ScoreEntry:
-    """Modes and KL of every member or neighbourhood, from as many samples of its own: fewer would show fewer by chance."""
+    """Return modes and KL of every member or neighbourhood, each from the full number of samples: fewer show fewer modes."""
     from ganherd.metrics.groups import in_groups
 
     per, members = str(material.per), len(material.mixture.label_of)

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, cut by member, written aside, checked by sha256, and never half there."""
+"""Write and read checkpoints: safetensors and JSON, divided by member, checked by sha256, and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what was written; the message says which and how."""
+    """A checkpoint whose content is not what was written; the message names it and the reason."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def save(
         whole = plain({**known, "step": step, "members": ranks.size, **names})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
         force_to_disk(aside)
-        if target.exists():  # the same step again: what lies there was found damaged
+        if target.exists():  # the same step once more: the existing one is damaged
             _remove(target)
         aside.rename(target)
         force_to_disk(folder)
@@ -93,7 +93,7 @@ def save(
 
 
 def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], members: Sequence[int]) -> dict[str, str]:
-    """The files of these members, named after their numbers in the whole herd, with the sha256 of each."""
+    """Write the files of these members, named after their numbers in the whole herd; return the sha256 of each file."""
     files = {}
     most = max(1, min(_BLOCK, _BYTES // bytes_per_member(state)))
     edges = [row for row in range(1, len(members)) if members[row] != members[row - 1] + 1]
@@ -109,9 +109,9 @@ def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], mem
 
 
 def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | None = None) -> Checkpoint:
-    """Reads and verifies a checkpoint, whole or only some members; raises `Damaged`.
+    """Read and verify a checkpoint, of all members or of some; raises `Damaged`.
 
-    A kind of net that is not among `nets` is left out: who asks for discriminators alone need not know the generators.
+    A kind of net that is not among `nets` is left out, so that discriminators can be read without the generators.
     """
     meta = read_meta(path)
     names = [name for name in meta.names if name[:2] not in ("g.", "d.") or name[0] in nets]
@@ -198,9 +198,9 @@ def newest(
     not_after: int | None = None,
     records: Mapping[str, Path] | None = None,
 ) -> tuple[Checkpoint, list[str]]:
-    """The newest whole checkpoint, and a sentence for each newer one that is damaged.
+    """Return the newest whole checkpoint, and a sentence for each newer one that is damaged.
 
-    `records`: the files of lines that a checkpoint counts on; one that has lost lines cannot be gone on with.
+    `records`: the files of lines that a checkpoint relies on; if lines are missing, the run cannot be resumed from it.
     """
     damaged: list[str] = []
     for step in reversed([step for step in steps(folder) if not_after is None or step <= not_after]):
@@ -217,7 +217,7 @@ def newest(
 def newest_of_all(
     folder: Path, nets: Mapping[str, NamedRows], ranks: Ranks, records: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
-    """The same for the members of each rank, out of one checkpoint: the newest that no rank finds damaged."""
+    """Return the same for the members of each rank: the newest checkpoint that is damaged on no rank."""
     members = None if ranks.everyone.size == 1 else ranks.own
     counted = records if ranks.is_first else {}
     not_after, damaged = None, []
@@ -240,7 +240,7 @@ def _check_records(found: Checkpoint, records: Mapping[str, Path]) -> None:
 
 
 def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
-    """Keeps the newest `keep`, those named (the best, the last good one), and what each of them would roll back to."""
+    """Remove all but the newest `keep`, those in `also`, and the checkpoints that each of these would roll back to."""
     known = steps(folder)
     kept = {*known[-keep:], *also}
     for step in [step for step in known if step in kept]:
@@ -252,13 +252,13 @@ def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what a process left that was killed while it wrote or removed a checkpoint."""
+    """Remove what a process left behind that was killed while it wrote or removed a checkpoint."""
     for left in folder.glob(".step-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:
-    """Out of sight first, so that a kill leaves no half of it behind."""
+    """Rename the folder first, so that a kill leaves no half of it behind."""
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)

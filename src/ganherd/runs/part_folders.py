@@ -20,13 +20,13 @@ def part_path(whole: RunFolder, part: range) -> Path:
 
 
 def parts(whole: RunFolder) -> list[range]:
-    """Those that were begun, in order."""
-    found = (_NAME.fullmatch(path.name) for path in (whole.path / "parts").glob("*"))
-    return sorted((range(int(match[1]), int(match[2]) + 1) for match in found if match), key=lambda part: part.start)
+    """Return the parts that were begun, in order."""
+    names = (_NAME.fullmatch(path.name) for path in (whole.path / "parts").glob("*"))
+    return sorted((range(int(match[1]), int(match[2]) + 1) for match in names if match), key=lambda part: part.start)
 
 
 def unfinished(whole: RunFolder) -> list[str]:
-    """What is left to do before all members are trained, in words."""
+    """Return in words what is left to do before all members are trained."""
     left, at = [], 0
     for part in parts(whole):
         if part.start > at:

@@ -30,16 +30,16 @@ PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
 # Digits of a number in an event. Those beyond depend on the number of ranks: products of several members at once are rounded
 # in another way than products of fewer.
 DIGITS = 9
-COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
+COSTS = ("cost_train", "cost_held_out")  # of the discriminators, if a recipe sets run.validation
 
 
 class JsonLinesWriter:
     """An append-only file of JSON lines that can be cut back to where a checkpoint left it."""
 
     def __init__(self, path: Path, keep: int | None = None, sums: bool = False) -> None:
-        """`keep`: how many bytes belong to the checkpoint that is resumed; what came after it will be written again.
+        """`keep`: how many bytes belong to the checkpoint that is resumed; what follows is cut off and recorded again.
 
-        `sums`: every line has the running sums of its profile, so that the last one tells them.
+        `sums`: every line has the running sums of its profile, so that the last one holds them all.
         """
         files.unshare(path)
         # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
@@ -60,13 +60,13 @@ class JsonLinesWriter:
                 rest = rest[self._handle.write(rest) :]
 
     def settle(self) -> int:
-        """Puts everything on the disk and says how many bytes that is."""
+        """Sync everything to disk and return the size of the file in bytes."""
         os.fsync(self._handle.fileno())
         return self._handle.tell()
 
     @property
     def end(self) -> int:
-        """How many bytes were written."""
+        """The size of the file in bytes."""
         return self._handle.tell()
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class JsonLinesWriter:
 
 
 def line_of(trainer: Trainer) -> JsonObject:
-    """The numbers of all members at this step; all ranks ask for them together."""
+    """Return the numbers of all members at this step; all ranks call it together."""
     line = {
         "step": trainer.step,
         "epoch": round(trainer.step / trainer.assembly.steps_per_epoch, 4),
@@ -91,7 +91,7 @@ def line_of(trainer: Trainer) -> JsonObject:
 
 
 def plain(value: Any) -> Any:
-    """Values that strict JSON can hold: a number that is not finite becomes its name.
+    """Return a value that strict JSON can hold: a number that is not finite becomes its name.
 
     >>> plain({"loss": [1.0, float("nan")]})
     {'loss': [1.0, 'nan']}

@@ -1,4 +1,4 @@
-"""Scores of a mixture against the data: every number with its sample count, its network and its seed."""
+"""Score a mixture against the data: every number comes with its sample count, its network and its seed."""
 
 from __future__ import annotations
 
@@ -54,12 +54,14 @@ def score(
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
 ) -> Scores:
-    """Every metric by name: {"value", "samples", "network", "seed", "replica", …}; `skipped`: what was not, and why.
+    """Return each score by the name of its metric (see `ScoreEntry`); `skipped`: for metrics that were left out, why.
 
-    Without names: what `ganherd train` measures at its end. `reference` (real features and their network) is by
-    default the cheap one: the data's own classifier, or pixels. `per`: "class", "member" or "neighbourhood", values for
-    each beside; `neighbourhoods` lists the members of each, where they are not those of the mixture's grid; `annealing`: what
-    AIS is made with.
+    Args:
+        metrics: Names of metrics; None: those that `ganherd train` measures at its end.
+        reference: Real features and their network; None: the cheap ones, of the data's own classifier or of pixels.
+        per: "class", "member" or "neighbourhood": give the values of each, too.
+        neighbourhoods: The members of each neighbourhood, if they are not those of the mixture's grid.
+        annealing: Settings of AIS.
     """
     names = known_metrics(metrics, "train", dataset)
     mixture = _on_best_device(mixture)
@@ -76,19 +78,19 @@ def score(
             skipped[name] = reason
             continue
         try:
-            found = METRICS[name].measure(material)
+            entry = METRICS[name].measure(material)
         except MetricSkipped as why:
             skipped[name] = str(why).rstrip(".")
             continue
         first: ScoreEntry = {
-            "value": found.pop("value"),
-            "samples": found.pop("samples"),
-            "network": found.pop("network"),
+            "value": entry.pop("value"),
+            "samples": entry.pop("samples"),
+            "network": entry.pop("network"),
             "seed": seed,
             "replica": replica,
             "resizing": "none",  # unless the metric says otherwise
         }
-        out[name] = first | found
+        out[name] = first | entry
     if skipped:
         out[SKIPPED] = skipped
     return out
@@ -107,7 +109,7 @@ def score_seeds(
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
 ) -> Scores:
-    """The scores of every replica: with several, the value is their mean, and what each seed has stands beside it."""
+    """Return the scores of all replicas: with several, each value is their mean, with the values of the seeds."""
     if reference is None:
         from ganherd.features.real_features import RealFeatures
 
@@ -131,7 +133,7 @@ def score_seeds(
 
 
 def _on_best_device(mixture: Mixture) -> Mixture:
-    """A mixture of generators draws where that is quickest; a set of samples, or a stand-in, where it is."""
+    """Move a mixture of generators to the fastest device; a set of samples stays where it is."""
     if not hasattr(mixture, "to"):
         return mixture
     from ganherd.features.extract import best_device
@@ -140,7 +142,7 @@ def _on_best_device(mixture: Mixture) -> Mixture:
 
 
 def _missing(metric: Metric, material: ScoringContext) -> str:
-    """Why this metric cannot be measured here; empty where it can."""
+    """Return why this metric cannot be measured here; empty if it can."""
     if metric.needs_classes and len(material.dataset.labels) < 2:
         known = len(material.dataset.labels)
         return "the data has only one class" if known == 1 else "the data has no labels"

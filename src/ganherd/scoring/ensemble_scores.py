@@ -53,8 +53,8 @@ def look_at(
     made: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
 ) -> GeneratorSamples:
     n, together = len(each[0].x), np.concatenate([one.x for one in each])
-    nobody = np.full(len(together), -1, np.int64)
-    fake, real = reference.of(DrawnSamples(together, nobody, nobody)), reference.real
+    no_member = np.full(len(together), -1, np.int64)
+    fake, real = reference.of(DrawnSamples(together, no_member, no_member)), reference.real
     classes = 0 if real.logits is None else real.logits.shape[1]
     if by in objectives.CLASSES and not classes:
         raise objectives.no_classes(f"--by {by}", reference.network.name)

@@ -52,14 +52,14 @@ class ChosenGenerators:
     tried: int  # mixtures
 
     def verdict(self, name: str) -> Verdict:
-        """Whether the ensemble is better than the run's own mixture, on fresh samples."""
+        """Return whether the ensemble is better than the run's own mixture, on fresh samples."""
         ends = self.intervals[name]
         if ends is None or more_is_better(name):
             return verdict(ends)
         return verdict((-ends["high"], -ends["low"]))
 
     def facts(self) -> JsonObject:
-        """As `--json` prints them."""
+        """Return what `--json` prints."""
         chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
         told = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
         told["intervals"] = dict(self.intervals)
@@ -174,7 +174,7 @@ def _of_replica(
     progress: Progress | None,
 ) -> ChosenGenerators:
     sets = [_drawn(made, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
-    able = sorted(set(sets[0]) & set(sets[1]))  # a generator that is no number any more is nobody's partner
+    able = sorted(set(sets[0]) & set(sets[1]))  # a generator with non-finite weights cannot be a partner
     if not able:
         raise UserError(f"no generator of seed {made.seeds[replica]} makes samples that are numbers: train it again.")
     looks = [look_at(made, reference, [one[m] for m in able], by, trust_code) for one in sets]

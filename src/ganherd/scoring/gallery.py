@@ -1,4 +1,4 @@
-"""The pictures of a run: what its samples are beside the data, as PNG and SVG in the run's folder.
+"""Draw the pictures of a run, which compare its samples with the data, as PNG and SVG in its folder.
 
 Made by `ganherd score` and `ganherd report`, and shown by the report; `about.json` says of what each was made.
 """
@@ -109,7 +109,7 @@ def _about(folder: Path) -> JsonObject:
 def _drawn(
     mixture: Mixture, dataset: Dataset, reference: RealFeatures | None, seed: int, tell: Progress
 ) -> Iterator[tuple[str, str, Picture]]:
-    """Name, caption and picture of all that fit; what cannot be drawn is told, and the others come."""
+    """Yield name, caption and picture of all that fit; what cannot be drawn is reported and left out."""
     ways: list[Callable[[], Iterator[tuple[str, str, Picture]]]]
     if not dataset.is_image:
         ways = [lambda: _coverage(mixture, dataset, seed, tell)]

@@ -33,7 +33,7 @@ def score_run(
     per: str | None = None,
     annealing: Annealing = Annealing(),
 ) -> Scores:
-    """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
+    """Measure and return the scores; scores.json keeps them, together with those of other metrics.
 
     Args:
         network: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, or your own
@@ -46,11 +46,11 @@ def score_run(
     from ganherd.runs.folder import RunFolder
     from ganherd.scoring import known_metrics, score_seeds
 
-    known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
+    known_metrics(metrics, "score")  # reports a misspelt name before anything is loaded
     folder = RunFolder.open(run)
     from ganherd.mixture import mixture
 
-    made = mixture.load(run, trust_code)  # first: what must not be read is told before any data is
+    made = mixture.load(run, trust_code)  # first, so that code without trust is refused before data is read
     data = load(folder.recipe.data)
     names = known_metrics(metrics, "score", data)
     if names == ["ais"] and annealing.points is None:
@@ -85,7 +85,7 @@ def keep(run: str | Path, found: Scores, names: Sequence[str] = ()) -> None:
 
 
 def default_samples(data: Dataset, network: str | None) -> int:
-    """How many samples a score takes where nobody says: 1,000; for Inception, where there is a GPU, 10,000."""
+    """Return how many samples a score takes by default: 1,000; 10,000 for Inception on a GPU."""
     from ganherd.features import networks
     from ganherd.features.extract import best_device
     from ganherd.recipe.trust import script_of

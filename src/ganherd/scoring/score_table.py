@@ -83,7 +83,7 @@ def _marks(row: Sequence[Score | None]) -> list[str]:
     if len(known) < 2 or (metric := known[0].metric) is None:
         return [""] * len(row)
     kinds = [tuple(score.entry.get("kinds", ())) for score in known]
-    if len(set(kinds)) > 1 or max(map(len, kinds)) > 1:  # each kind of generator has judges of its own
+    if len(set(kinds)) > 1 or max(map(len, kinds)) > 1:  # each kind of generator has other judges
         return [""] * len(row)
     with_what = ("network", "head", "samples", "real", "real_samples")
     if len({tuple(score.entry.get(key) for key in with_what) for score in known}) > 1:

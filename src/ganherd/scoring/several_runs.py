@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """The scores of each run (or of one set), by its path as it was given; print it for people."""
+    """The scores of each run (or of one set) by its path; print it for people."""
 
     runs: Mapping[str, Scores]
-    real: str = ""  # what a set was scored against, where that is not a run's own data
+    real: str = ""  # what a set was scored against, if that is not a run's own data
     contest: str = ""  # the table of GAM-II
     contested: Sequence[GamRow] = ()  # its rows, by kind and run
-    per: str | None = None  # whose scores stand beside: of each class or member
+    per: str | None = None  # the groups that have scores, too: class, member or neighbourhood
 
     def __str__(self) -> str:
         if len(self.runs) == 1:
@@ -39,14 +39,14 @@ class ScoredRun:
         return f"{text}\n\n{self.contest}" if self.contest else text
 
     def facts(self) -> JsonObject:
-        """As `--json` prints them: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
+        """Return what `--json` prints: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         if len(self.runs) == 1:
             return {"scores": next(iter(self.runs.values())), **held}
         return {"runs": {run: {"scores": found} for run, found in self.runs.items()}, **held}
 
     def write(self, path: Path) -> None:
-        """The same as a file, with the names of what was compared."""
+        """Write the same to a file, with the names of what was compared."""
         from ganherd.runs.records import plain
 
         of = {"real": self.real, "fake": next(iter(self.runs))} if self.real else {}
@@ -66,9 +66,9 @@ def score_runs(
     progress: Progress | None = None,
     **settings: Any,
 ) -> ScoredRun:
-    """What `score_run` measures of each, and GAM or GAM-II of all together where that is asked for.
+    """Score each run with `score_run`, and all runs together with GAM or GAM-II if one of these is requested.
 
-    The member of each run that GAM-II finds best is marked in its mixture.
+    The best member of each run by GAM-II is marked in its mixture.
     """
     names = None if metrics is None else known_metrics(metrics, "score")
     contests = [name for name in names or () if METRICS[name].contest]
@@ -103,7 +103,7 @@ def score_runs(
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
-    """The best member of the run, where anybody could judge it."""
+    """Mark the best member of the run, if it could be judged."""
     from ganherd.mixture import mixture_files
     from ganherd.runs.folder import mixture_of
 

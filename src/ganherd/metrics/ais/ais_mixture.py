@@ -1,4 +1,4 @@
-"""The AIS score of a mixture: held-out images under all its members, with the gap and the KDE baseline beside it."""
+"""The AIS score of a mixture: held-out images under all its members, with the gap and the KDE baseline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDE = 10.0  # nats of gap from which an estimate is warned of
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
-    """log p(x) of the mixture in nats, mean over held-out images; what it was made with stands beside it."""
+    """Return log p(x) of the mixture in nats, mean over held-out images, with the settings of the estimate."""
     mixture, data = material.mixture, material.dataset
     if not data.is_image:
         raise MetricSkipped("the log-likelihood by AIS is for images, and this is other data")

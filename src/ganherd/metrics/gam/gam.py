@@ -2,7 +2,7 @@
 
 Everything here is arithmetic on logits; `gam_runs` finds the logits of runs. A judge errs on a fake that it calls real.
 GAM-II of a generator is the mean (and the least) error of all judges that it did not meet. A judge that calls everything
-real would praise everybody, so its error on held-out real data stands beside it.
+real would praise everybody, so its error on held-out real data is reported, too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Player:
     group: str  # the run
     member: int
     herd: int = 0  # the replica: players of one herd may have met
-    label: int = -1  # the class that it stands for
-    kind: str = ""  # its generator's net, where the runs have several: then each kind is judged by itself
+    label: int = -1  # the class that it represents
+    kind: str = ""  # its generator's net, if the runs have several: then each kind is judged by itself
     kin: frozenset[str] = frozenset()  # other runs that its run began with, or that began with it
     seed: int | None = None  # of its replica, where its run has several
 
@@ -76,7 +76,7 @@ def called_real(logits: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Verdict:
-    """GAM-II of every generator; NaN where nobody may judge it."""
+    """GAM-II of every generator; NaN if no discriminator may judge it."""
 
     errors: np.ndarray  # [J, M] of judge j on generator m
     allowed: np.ndarray  # bool [J, M]
@@ -240,7 +240,7 @@ def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
 def standings(
     errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player], samples: int = SAMPLES
 ) -> dict[str, ScoreEntry]:
-    """GAM by run: every generator battles those of the other runs that stand for the same class, or for none."""
+    """Return GAM by run: every generator battles those of the other runs with the same class, or with none."""
     out: dict[str, ScoreEntry] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
     for i, one in enumerate(players):
         for j in range(i + 1, len(players)):
@@ -257,7 +257,7 @@ def standings(
 
 
 def comparable(one: Player, other: Player) -> bool:
-    """Members that stand for different classes never judge each other: a judge of 7s calls every 3 a fake."""
+    """Return whether one may judge the other: members of different classes may not, as a judge of 7s calls every 3 a fake."""
     return one.label == other.label or min(one.label, other.label) < 0
 
 
@@ -273,7 +273,7 @@ def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> ScoreInte
 
 
 def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray, samples: int) -> ScoreEntry:
-    """What scores.json keeps of one run: the mean of its averages, every member's, and its judges' errors on real data."""
+    """Return what scores.json holds of one run: the mean of its averages, every member's, and its judges' errors on real data."""
     rows = [i for i, player in enumerate(players) if player.group == group]
     average = verdict.average[rows]
     known = not np.isnan(average).all()
@@ -290,7 +290,7 @@ def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: 
         "per_member_samples": dict.fromkeys(names, samples),
         "worst": _numbers(verdict.worst[rows]),
         "judges": verdict.judges[rows].tolist(),
-        "kinds": kinds,  # of generators, where the runs have several
+        "kinds": kinds,  # of generators, if the runs have several
         "real_errors": _numbers(real_errors[rows]),
         "by_judge": {
             players[j].name: _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))

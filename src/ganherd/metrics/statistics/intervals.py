@@ -1,4 +1,4 @@
-"""Intervals: how far off a score may be because it was measured on so many samples and no more.
+"""Confidence intervals of scores: how far off they may be because of the limited number of samples.
 
 All are of level 95 %, over the samples; the data is held fixed. Resamples belong to the score's seed, so the same seed
 gives the same interval.
@@ -18,7 +18,7 @@ COUNTED = 1000  # resamples of counts, which cost nothing
 
 
 def interval(low: float, high: float, how: str) -> ScoreInterval:
-    """As it stands beside a value."""
+    """Return an interval as a score holds it."""
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
 
 
@@ -44,7 +44,7 @@ def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
 
 
 def share(value: float, n: int) -> ScoreInterval:
-    """Of a share of n samples."""
+    """Return the interval of a share of n samples."""
     return interval(*wilson(value, n), "Wilson's, over the samples")
 
 
@@ -96,7 +96,7 @@ def student_t(freedom: int) -> float:
 
 
 def least(values: Sequence[float], errors: Sequence[float]) -> ScoreInterval:
-    """Of the least of some positive values, from the relative standard error of each.
+    """Return the interval of the least of some positive values, from the relative standard error of each.
 
     It is the least by luck too, which its own error does not know: so all are held in their intervals at once
     (Bonferroni), and then the least truth lies between the least of the lower and the least of the upper ends. By luck
@@ -113,7 +113,7 @@ def least(values: Sequence[float], errors: Sequence[float]) -> ScoreInterval:
 
 
 def variation(value: float, seen: np.ndarray, n: int, seed: int) -> ScoreInterval:
-    """Of a total variation distance from the shares seen, [classes], in n samples.
+    """Return the interval of a total variation distance from the shares seen, [classes], in n samples.
 
     Resampled distances would lie too high, as they add chance to chance. But no distance is further off than the shares
     are from the true ones (triangle inequality), and how far that is resamples do show.
@@ -129,7 +129,7 @@ def variation(value: float, seen: np.ndarray, n: int, seed: int) -> ScoreInterva
 
 
 def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
-    """Of how many modes have a sample, from the samples of each, [modes], among n: some may hang on a few of them.
+    """Return the interval of the number of modes that have a sample, from the samples of each, [modes], among n.
 
     >>> captured(np.array([50, 1, 0]), 51, 0)["low"], captured(np.array([50, 50, 0]), 100, 0)["low"]
     (1.0, 2.0)
@@ -141,5 +141,5 @@ def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
 
 
 def _counts(weights: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """[resamples, kinds] of n samples whose kinds weigh so much: what resampling them one by one would give."""
+    """Return counts [resamples, kinds] of n samples drawn with these weights: as if they were resampled one by one."""
     return np.random.default_rng([seed, n, 0x1E]).multinomial(n, weights / weights.sum(), size=COUNTED)
