@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 
-import little
 from ganherd.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("brief")

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 import torch
 
-import little
 from comm.launch import mpiexec, torchrun
 from ganherd.comm.liveness import heartbeat
 from ganherd.runs import checkpoint, run_status

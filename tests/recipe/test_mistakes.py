@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ganherd.nets import catalog
 from ganherd.recipe.recipe_file import load, text
-from ganherd.recipe.schema import LOSSES, Recipe, Section
+from ganherd.recipe.schema import Recipe, Section
 from ganherd.util.errors import UserError
+from ganherd.util.registry import LOSSES
 
 
 def mistake(content: str | bytes, folder: Path, *overrides: str) -> str:
@@ -29,9 +30,9 @@ def mistake(content: str | bytes, folder: Path, *overrides: str) -> str:
 
 
 def keys(model: type[Section], prefix: str = "") -> Iterator[str]:
-    for name, field in model.model_fields.items():
+    for name, field in model.known_fields().items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            if field.annotation.__name__ != "Net":
+            if field.annotation.__name__ != "NetConfig":
                 yield from keys(field.annotation, f"{prefix}{name}.")
         else:
             yield prefix + name
@@ -135,8 +136,8 @@ def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, ca
             "engine: fused",
             "engine must be a mapping (name, device, chunk, memory, threads, balance, without_gpu), not 'fused'; did you",
         ),
-        ("engine: {device: gpu}", "engine.device must be auto, cpu, cuda or one GPU as cuda:1, not 'gpu'"),
-        ("engine: {memory: lots}", "engine.memory must be a size of memory, as 4GiB or 500MB, not 'lots'"),
+        ("engine: {device: gpu}", "engine.device must be auto, cpu, cuda or one GPU, such as cuda:1, not 'gpu'"),
+        ("engine: {memory: lots}", "engine.memory must be a size of memory, such as 4GiB or 500MB, not 'lots'"),
         ("train: {budget: soon}", "train.budget must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s"),
         ("train: {budget: 1:30}", "train.budget must be steps, epochs or time above zero"),
         ("strategy: {name: gapp}", "strategy.name must be "),
@@ -202,7 +203,7 @@ def test_a_diet_needs_its_partition(tmp_path: Path) -> None:
 
 
 def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
-    said = "engine.name graph captures work of a GPU and engine.device is cpu"
+    said = "engine.name graph needs a GPU, and engine.device is cpu"
     assert mistake("engine:\n  device: cpu\n  name: graph", tmp_path).startswith(f"recipe.yaml line 3: {said}")
     assert mistake("engine:\n  name: graph", tmp_path, "engine.device=cpu").startswith(
         f"--set engine.device=cpu: {said}"

@@ -68,7 +68,7 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
     from ganherd.herd.engine.engines import place, rate
     from ganherd.herd.state import finite
     from ganherd.recipe import recipe_file
-    from ganherd.recipe.strategy_config import GapConfig
+    from ganherd.recipe.strategy.gap_config import GapConfig
     from ganherd.strategies.gap.gap import travelling
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.setup.build_strategy import make_strategy

@@ -18,7 +18,7 @@ from typing import Any
 
 from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
-from ganherd.metrics.registry import METRICS, known_metrics
+from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder, write_aside

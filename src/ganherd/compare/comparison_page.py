@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.compare import comparison_text
-from ganherd.metrics.registry import METRICS
+from ganherd.metrics.metric_registry import METRICS
 from ganherd.report.document import document
 from ganherd.report.html import SafeHtml, figure, image, join, table, tag
 from ganherd.runs.folder import write_aside

@@ -14,16 +14,13 @@ import numpy as np
 from ganherd.data import duplicates
 from ganherd.data.arrays import Array, RawData, TidyData, tidy
 from ganherd.data.keyed import shuffle
-from ganherd.data.readers import files_by_format
-from ganherd.data.readers.class_folders import read_folder, resized
-from ganherd.data.readers.named import NAMED, find, missing
-from ganherd.data.readers.stacked_mnist import STACKED, stack
-from ganherd.data.readers.toys import TOYS, draw
+from ganherd.data.readers.class_folders import resized
+from ganherd.data.readers.named import read_named
+from ganherd.data.readers.read_path import read_path
 from ganherd.data.shards import shards
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError
-
-_R15 = Path(__file__).with_name("readers") / "r15.txt"  # its first lines name the source
+from ganherd.util.registry import DATA_SOURCES
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +79,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     ((1, 8, 8), '7', 1797)
     """
     path = Path(settings.source).expanduser()
-    if settings.source not in ("digits", *TOYS, *NAMED) and shards.is_prepared(path):
+    if settings.source not in DATA_SOURCES and shards.is_prepared(path):
         return _prepared(path, settings)
     raw, name = _read(settings)
     data = tidy(raw, name)
@@ -94,7 +91,8 @@ def load(settings: schema.DataConfig) -> Dataset:
     elif settings.size is not None:
         raise UserError(f"data.size is for images, and {name} holds 2-D points; leave data.size out.")
     notes = list(data.notes)
-    holdout = settings.holdout if settings.source in TOYS else None
+    draws_points = settings.source in DATA_SOURCES and DATA_SOURCES[settings.source].draws_points
+    holdout = settings.holdout if draws_points else None
     if data.x_test is None or data.y_test is None:
         holdout = settings.holdout
         held = hold_out(data.y, settings.holdout)
@@ -103,7 +101,7 @@ def load(settings: schema.DataConfig) -> Dataset:
         data = replace(data, x=data.x[~held], y=data.y[~held], x_test=data.x[held], y_test=data.y[held])
     if data.x.ndim == 4:
         notes += duplicates.find(data.x, data.x[:0] if data.x_test is None else data.x_test).notes("images")
-    if settings.points is not None and settings.source not in TOYS:
+    if settings.points is not None and not draws_points:
         data = _keep(data, settings.points, name)
     assert data.x_test is not None and data.y_test is not None
     offset, scale = (127.5, 127.5) if data.x.ndim == 4 else _span(data.x)
@@ -151,24 +149,8 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
 
 def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
     name = settings.source
-    if name == "digits":
-        return _digits(), name
-    if name == "r15":
-        return files_by_format.read_points(_R15), name
-    if name in TOYS:
-        return draw(name, settings.points, settings.holdout), name
-    if name in NAMED:
-        path = find(name)
-        if path is None:
-            raise missing(name)
-        try:
-            raw = _read_path(path, settings, mapped=True)  # what lies in the data folder stays as it is
-        except files_by_format.UnreadableFile as error:
-            again = f"remove it, and `ganherd data get {NAMED[name].made_of or name}` fetches it anew"
-            raise UserError(f"{str(error).rstrip('.')}; {again}.") from None
-        if name in STACKED:
-            return stack(tidy(raw, STACKED[name])), name
-        return replace(raw, labels=raw.labels or NAMED[name].labels), name
+    if name in DATA_SOURCES:
+        return read_named(settings), name
     path = Path(name).expanduser()
     if path.is_absolute() and not path.exists():
         raise UserError(
@@ -176,44 +158,14 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
             "place: with --set data.source=PATH, or for a run that has begun in its recipe.yaml."
         )
     if not path.exists():
-        near = difflib.get_close_matches(name, NAMED, 1)
-        hint = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(NAMED)}."
+        names = DATA_SOURCES.names()
+        near = difflib.get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(names)}."
         raise UserError(
             f"data.source {name!r} is neither a known name nor a file or folder in {Path.cwd()}; {hint} If a run's recipe.yaml "
             "names it, it is relative to the folder in which the run was trained: write the whole path there."
         )
-    return _read_path(path, settings), path.name or str(path)
-
-
-def _read_path(path: Path, settings: schema.DataConfig, mapped: bool = False) -> RawData:
-    name = path.name.lower()
-    if path.is_dir():
-        if files_by_format.is_idx(path):
-            return files_by_format.read_idx(path, mapped)
-        return files_by_format.read_cifar(path) if files_by_format.is_cifar(path) else read_folder(path, settings)
-    if not path.is_file():
-        raise UserError(f"{path} is neither a file nor a folder.")
-    if name.endswith(".npz"):
-        return files_by_format.read_npz(path, mapped)
-    if name.endswith(".npy"):
-        return files_by_format.read_npy(path)
-    if name.endswith((".tar.gz", ".tgz", ".tar")):
-        return files_by_format.read_cifar(path)
-    if name.endswith((".txt", ".csv", ".tsv")):
-        return files_by_format.read_points(path)
-    if "idx" in name or name.endswith("ubyte"):
-        return files_by_format.read_idx_images(path)
-    raise UserError(
-        f"{path} is no data that ganherd reads: an .npz or .npy, idx files, CIFAR, points in .txt, or a folder of images."
-    )
-
-
-def _digits() -> RawData:
-    from sklearn.datasets import load_digits  # here, because importing it takes a second
-
-    found = load_digits()
-    x = np.rint(found.images * (255 / 16)).astype(np.uint8)  # 0 … 16 to 0 … 255
-    return RawData(x, found.target, labels=tuple("0123456789"))
+    return read_path(path, settings), path.name or str(path)
 
 
 def _resize(data: TidyData, size: int) -> TidyData:

@@ -78,9 +78,9 @@ def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
     path: Path = ()
     field = None
     for part in loc:
-        if model is None or part not in model.model_fields:
+        if model is None or part not in model.known_fields():
             break
-        path, field = (*path, str(part)), model.model_fields[str(part)]
+        path, field = (*path, str(part)), model.known_fields()[str(part)]
         model = _section(field.annotation)
     return path, field
 
@@ -107,7 +107,7 @@ def _section(annotation: Any) -> type[Section] | None:
 
 
 def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
-    for name, field in model.model_fields.items():
+    for name, field in model.known_fields().items():
         yield (*prefix, name)
         if inner := _section(field.annotation):
             yield from _keys(inner, (*prefix, name))
@@ -204,7 +204,7 @@ def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
     if origin is dict:
         return f"a mapping of labels to {_kind(parts[1], []).removeprefix('a ').replace('number', 'numbers')}"
     if section := _section(annotation):
-        return f"a mapping ({', '.join(section.model_fields)})"
+        return f"a mapping ({', '.join(section.known_fields())})"
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
     return words.get(annotation, "something else") + (_limits(limits) if annotation in (int, float) else "")
 

@@ -48,7 +48,7 @@ def load(source: str | Path | dict[str, Any] | Recipe, overrides: Sequence[str] 
     file = Path(name) if name == str(source) else None
     if file is not None and (file.parent / "run.json").exists():
         return recipe  # of a run, which was located when it was started
-    return located(recipe, None if file is None else file.parent, _packaged())
+    return located(recipe, [] if file is None else [file.parent], _packaged())
 
 
 def dump(recipe: Recipe) -> str:

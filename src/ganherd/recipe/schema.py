@@ -1,14 +1,12 @@
-"""What a recipe may say: every knob with its meaning and its default, and nothing that needs torch."""
+"""The settings of a recipe, with their meaning and their defaults. Importing this module does not import PyTorch."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_serializer, model_validator
 
 from ganherd.recipe.base import (
-    ALSO_CALLED,
-    LOSSES,
     Budget,
     Bytes,
     DecayPerMember,
@@ -25,11 +23,10 @@ from ganherd.recipe.base import (
     steps_of,
 )
 from ganherd.recipe.net_config import NetConfig, NetsConfig
-from ganherd.recipe.strategy_config import StrategyConfig
+from ganherd.recipe.strategy_config import AnyStrategy, StrategyConfig, read_strategy
+from ganherd.util.registry import ENGINES
 
 __all__ = [
-    "ALSO_CALLED",
-    "LOSSES",
     "NetConfig",
     "Recipe",
     "Section",
@@ -188,8 +185,15 @@ class TrainConfig(Section):
         return self
 
 
+def _engine(name: str) -> str:
+    if name != "auto" and name not in ENGINES:
+        names = ["auto", *ENGINES.names()]
+        raise refuse("", f"engine.name must be one of {', '.join(names)}, not {name!r}{nearest(name, names)}")
+    return name
+
+
 class EngineConfig(Section):
-    name: Literal["auto", "loop", "fused", "graph"] = "auto"
+    name: Annotated[str, AfterValidator(_engine)] = "auto"  # auto: the fastest on this machine, measured once
     device: Device = "auto"  # auto, cpu, cuda, cuda:1
     chunk: int | None = Field(None, ge=1)  # members on the device at once; default: measured
     # what the state on the device may take, as 4GiB; default: most of what is free
@@ -200,12 +204,17 @@ class EngineConfig(Section):
 
     @model_validator(mode="after")
     def _graph_needs_a_gpu(self) -> EngineConfig:
-        if self.name == "graph" and self.device == "cpu":
+        if self.name != "auto" and ENGINES[self.name].needs_gpu and self.device == "cpu":
             raise refuse(
                 "engine.name engine.device",
-                "engine.name graph captures work of a GPU and engine.device is cpu: set engine.name to fused or auto",
+                f"engine.name {self.name} needs a GPU, and engine.device is cpu: set engine.name to fused or auto",
             )
         return self
+
+    @property
+    def needs_whole_herd(self) -> bool:
+        """Whether the engine trains only a whole herd whose members all take the same steps."""
+        return self.name != "auto" and ENGINES[self.name].needs_whole_herd
 
 
 # What follows an alarm about a member: only say so; back to the last checkpoint with half the learning rates; fresh
@@ -256,6 +265,11 @@ class RunConfig(Section):
         return value
 
 
+def _default_strategy() -> StrategyConfig:
+    strategy: StrategyConfig = read_strategy({})
+    return strategy
+
+
 class Recipe(Section):
     about: str = ""  # one line for people
     # folders of your own modules (`package.module:Name`); default: those of the recipe's folder and the current one that hold them
@@ -266,7 +280,7 @@ class Recipe(Section):
     loss: LossConfig = LossConfig()
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
-    strategy: StrategyConfig = StrategyConfig()
+    strategy: AnyStrategy = Field(default_factory=_default_strategy)
     engine: EngineConfig = EngineConfig()
     run: RunConfig = RunConfig()
 
@@ -291,54 +305,14 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _can_meet(self) -> Recipe:
-        """Members that meet see data of one kind, and are as many as the strategy needs."""
-        name, members = self.strategy.name, self.herd.count
-        if name == "independent":
-            return self
-        if self.data.partition == "by-class":
+        """Members that exchange nets must see data of one kind; the strategy checks the rest."""
+        if self.strategy.settings.exchanges_nets and self.data.partition == "by-class":
             raise refuse(
                 "strategy.name data.partition",
-                f"strategy.name {name} lets members meet, and with data.partition by-class each knows another class: "
-                "set data.partition to all or diet",
+                f"strategy.name {self.strategy.name} lets members meet, and with data.partition by-class each sees another "
+                "class: set data.partition to all or diet",
             )
-        if name == "gap" and self.members == 1:
-            raise refuse("strategy.name herd.members", "strategy.name gap needs at least two members: set herd.members")
-        pace, stay, there = self.strategy.gap.pace, self.strategy.gap.stay, self.members or 0
-        if pace and len(pace) != there:
-            raise refuse(
-                "strategy.gap.pace herd.members",
-                f"strategy.gap.pace lists {len(pace)} speeds, but the herd has {there} members: give one for each",
-            )
-        if name == "gap" and max(stay, default=0) >= there:
-            raise refuse(
-                "strategy.gap.stay herd.members",
-                f"strategy.gap.stay names slot {max(stay)}, but {there} members have the slots 0 to {there - 1}",
-            )
-        if name == "gap" and stay and there - len(set(stay)) < 2:
-            raise refuse(
-                "strategy.gap.stay herd.members",
-                f"strategy.gap.stay leaves {there - len(set(stay))} of {there} members to swap, and a swap takes two: let fewer "
-                "stay, or set strategy.name to independent",
-            )
-        if pace and self.engine.name == "graph":
-            raise refuse(
-                "strategy.gap.pace engine.name",
-                "engine.name graph captures one step of all members, and with strategy.gap.pace each is at its own: "
-                "set engine.name to fused or auto",
-            )
-        if name == "cellular" and self.train.fakes == "shared":
-            raise refuse(
-                "train.fakes strategy.name",
-                "train.fakes shared shows a discriminator its partner's samples, and with strategy.name cellular it meets "
-                "others: set train.fakes to fresh",
-            )
-        cells = self.strategy.cellular
-        if name == "cellular" and members not in (None, cells.cells * cells.population):
-            raise refuse(
-                "herd.members strategy.cellular.grid strategy.cellular.population",
-                f"herd.members {members} is not the {cells.cells} cells × {cells.population} individuals of "
-                "strategy.cellular: leave herd.members out",
-            )
+        self.strategy.settings.check(self)
         return self
 
     @model_validator(mode="after")
@@ -354,7 +328,7 @@ class Recipe(Section):
         if not self.train.stop.patience:
             return self
         if meets:
-            key = "strategy.name" if self.strategy.name != "independent" else "strategy.share"
+            key = self.strategy.settings.meets_key
             raise refuse(
                 f"train.stop {key}",
                 f"train.stop lets members rest one by one, and with {key} they meet: leave one of the two out",
@@ -376,28 +350,23 @@ class Recipe(Section):
                 "herd.members nets.breeds",
                 f"herd.members {self.herd.count} is not the {count} members of nets.breeds: leave herd.members out",
             )
-        key = {"cellular": "strategy.name", "gap": "strategy.gap.swap"}.get(self.strategy.name, "")
-        moves = self.strategy.name == "cellular" or self.strategy.gap.swap == "generators"
+        moves = self.strategy.settings.replaces_generators
         if moves and not self.nets.alike:
             what = "nets.breeds" if len(self.nets.breeds) > 1 else "nets.prior"
             raise refuse(
-                f"{key} {what}",
-                f"{key} {'cellular' if key.endswith('name') else 'generators'} puts a generator in another's place, "
-                f"and with {what} they are of different kinds: take strategy.name gap and swap discriminators",
+                f"{moves.split()[0]} {what}",
+                f"{moves} puts a generator in another's place, and with {what} they are of different kinds: take strategy.name "
+                "gap and swap discriminators",
             )
         return self
 
     @property
     def own_names(self) -> list[str]:
-        """What is named as `package.module:Name`: code of the user's own."""
-        cells = self.strategy.cellular
-        named = [*(net.name for net in self.nets.all), cells.rewire_by or "", cells.mixing.score, cells.mixing.network]
-        return [name for name in named if ":" in name]
+        """Names of the user's own code, `package.module:name`."""
+        return [*(net.name for net in self.nets.all if ":" in net.name), *self.strategy.settings.own_code]
 
     @property
     def members(self) -> int | None:
-        """Members of one replica, where the recipe alone decides it; else the data does, or one is enough."""
-        if self.strategy.name == "cellular":
-            return self.strategy.cellular.cells * self.strategy.cellular.population
-        bred = sum(breed.members for breed in self.nets.breeds)
-        return self.herd.count or bred or (4 if self.strategy.name == "gap" else None)
+        """Members of one replica if the recipe decides it; None: the data decides, or one member is enough."""
+        settings, bred = self.strategy.settings, sum(breed.members for breed in self.nets.breeds)
+        return settings.num_members or self.herd.count or bred or settings.default_members

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ganherd.recipe.mixture_scores import FIELDS, more_is_better
-from ganherd.recipe.strategy_config import CellularConfig
+from ganherd.recipe.strategy.cellular_config import CellularConfig
 from ganherd.report.gather import RunStory
 from ganherd.report.html import SafeHtml, count, duration, figure, join, number, percent, table, tag
 from ganherd.runs import profile, staleness

@@ -17,7 +17,7 @@ from ganherd.features.extract import ExtractedFeatures
 from ganherd.features.moments import Moments, moments
 from ganherd.metrics import frechet, inception_score, prdc
 from ganherd.metrics import modes as known_modes
-from ganherd.metrics.registry import GROUPS
+from ganherd.metrics.metric_registry import GROUPS
 from ganherd.recipe import recipe_file
 from ganherd.recipe.mixture_scores import BY, known_score, more_is_better
 from ganherd.scoring import METRICS

@@ -14,9 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ganherd.data.readers.named import NAMED, find
+from ganherd.data.readers.named import find
 from ganherd.util.errors import UserError
 from ganherd.util.paths import data_home
+from ganherd.util.registry import DATA_SOURCES
 
 TIMEOUT = 30  # seconds without an answer
 BLOCK = 2**20
@@ -62,26 +63,29 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
 
 
 def list_sources() -> list[dict[str, Any]]:
-    """Every source that a recipe may name: what it is, where it lies or is looked for, and whether it is there."""
+    """Return every source that a recipe can name: what it is, where its files belong, and whether they are there."""
     rows = []
-    for name, source in NAMED.items():
+    for name, source in DATA_SOURCES.items():
         found = find(name)
         where = "" if not source.places else str(found or data_home() / source.places[0])
         rows.append(
             {"name": name, "about": source.about, "where": where, "present": not source.places or found is not None}
         )
+    for name, package in DATA_SOURCES.packages().items():
+        rows.append({"name": name, "about": f"added by the package {package}", "where": "", "present": True})
     return rows
 
 
 def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> dict[str, Any]:
     """Fetch a named source unless it is here already; says where it lies and which files were fetched."""
-    if name not in NAMED:
-        near = get_close_matches(name, NAMED, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMED)}."
+    if name not in DATA_SOURCES:
+        near = get_close_matches(name, DATA_SOURCES.names(), 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(DATA_SOURCES.names())}."
         raise UserError(f"there is no data set {name!r} to get; {hint}")
     fetched = []
-    if NAMED[name].places and find(name) is None:
-        for item in downloads[NAMED[name].made_of or name]:  # what an interrupted call has got is not fetched again
+    source = DATA_SOURCES[name]
+    if source.places and find(name) is None:
+        for item in downloads[source.made_of or name]:  # what an interrupted call has got is not fetched again
             if not any((data_home() / path).exists() for path in (item.path, item.packed)):
                 fetched.append(str(_fetch(name, item)))
     return {"name": name, "where": str(find(name) or ""), "fetched": fetched}

@@ -23,6 +23,7 @@ from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.memory import advice, available_memory, is_out_of_memory, reason
 from ganherd.util.paths import cache_home
+from ganherd.util.registry import ENGINES
 
 _SECONDS = 0.4  # for each candidate
 _MOST = 60.0  # seconds for all candidates on a CPU, beyond which those that are left are not measured
@@ -33,15 +34,15 @@ _WORTH = 0.8  # fewer threads are taken where they reach this part of the highes
 def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
     """The fastest plan that the settings leave open."""
     if why := cannot_be_fused(herd):
-        if settings.name in ("fused", "graph"):
+        if settings.name != "auto" and not ENGINES[settings.name].one_by_one:
             raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
         if settings.name == "auto":
             say(f"the nets cannot be fused ({why}), so the members are trained one after another.")
-        settings = settings.model_copy(update={"name": "loop"})
+            settings = settings.model_copy(update={"name": "loop"})
         _try_step(herd, mapped=False)
-    if settings.name == "graph" and not herd.feed.resident:
+    if settings.name != "auto" and ENGINES[settings.name].needs_whole_herd and not herd.feed.resident:
         raise UserError(
-            "engine.name is graph, but the data does not fit on the device and is streamed: take fused or auto."
+            f"engine.name is {settings.name}, but the data does not fit on the device and is streamed: take fused or auto."
         )
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]

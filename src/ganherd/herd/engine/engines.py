@@ -20,6 +20,7 @@ from ganherd.herd.step.pace import Pace, blocks, own_step
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.util.host import torch_threads
+from ganherd.util.registry import ENGINES, load_target
 
 _LONG = 1.0  # seconds; a way whose first step takes so long may be given up
 _VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, a step of so long is measurement enough
@@ -87,10 +88,14 @@ class Plan:
     threads: int
     device: str
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the engine trains one member after another."""
+        return ENGINES[self.name].one_by_one
+
     def describe(self, size: int) -> str:
-        blocks = (
-            f", {-(-size // self.chunk)} blocks of {self.chunk}" if self.name != "loop" and self.chunk < size else ""
-        )
+        is_cut = not self.one_by_one and self.chunk < size
+        blocks = f", {-(-size // self.chunk)} blocks of {self.chunk}" if is_cut else ""
         return f"{self.name} on {self.device}, {self.threads} thread{'s' * (self.threads != 1)}{blocks}"
 
 
@@ -104,11 +109,11 @@ class Engine:
     def __init__(self, herd: Herd, plan: Plan, rows: Collection[int] | None = None) -> None:
         """`rows`: the only ones that train, for the engine `loop`, which takes them one by one anyway."""
         self.herd, self.plan = herd, plan
-        width = 1 if plan.name == "loop" else plan.chunk
+        width = 1 if plan.one_by_one else plan.chunk
         self._blocks = [one for one in herd.blocks(width) if rows is None or one[0].start in rows]
         lanes = SideStreams(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
         self._step = {
-            breed: Step(breed.g, herd.d, herd.rules, plan.name != "loop", has_kernels(herd), lanes)
+            breed: Step(breed.g, herd.d, herd.rules, not plan.one_by_one, has_kernels(herd), lanes)
             for breed in herd.breeds.all
         }
 
@@ -180,7 +185,7 @@ def has_kernels(herd: Herd) -> bool:
 
 def place(herd: Herd, plan: Plan) -> None:
     """The state where it is computed, unless only a part of the herd fits there."""
-    if plan.chunk >= herd.size or plan.name == "loop":
+    if plan.chunk >= herd.size or plan.one_by_one:
         herd.state = {name: _placed(value, herd.device) for name, value in herd.state.items()}
 
 
@@ -196,12 +201,13 @@ def _placed(value: Tensor, device: torch.device) -> Tensor:
 
 
 def make_engine(herd: Herd, plan: Plan) -> Engine:
-    """The engine that the plan names; `graph` runs where the whole herd is on a GPU and all make the same step."""
-    if plan.name == "graph" and herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace:
-        from ganherd.herd.engine.cuda_graph import GraphEngine
-
-        return GraphEngine(herd, plan)
-    return Engine(herd, plan)
+    """Return the engine that the plan names; a plain one if that needs the whole herd on a GPU, which is not there."""
+    spec = ENGINES[plan.name]
+    whole = herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace
+    if spec.needs_whole_herd and not whole:
+        return Engine(herd, plan)
+    engine: Engine = load_target(spec.target)(herd, plan)
+    return engine
 
 
 def on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:

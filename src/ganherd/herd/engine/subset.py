@@ -21,7 +21,7 @@ class SubsetEngine:
         own = list(rows)
         self._herd, self._rows = herd, torch.tensor(own, device=herd.state["set.seed"].device)
         self._part: Herd | None = None
-        if plan.name == "loop" or not own:  # one by one, where they lie
+        if plan.one_by_one or not own:  # one by one, where they lie
             self._engine = Engine(herd, plan, own)
             return
         self._part = replace(herd, state=members_of(herd.state, own), feed=herd.feed.only(own))

@@ -22,7 +22,7 @@ from ganherd.herd.step.opponents import FrozenOpponents
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.update import average_, update_
 from ganherd.herd.step.weights import Weights
-from ganherd.losses import class_loss, gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # which batch of this step -> x [N, B, …] in model units, y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its [4, N] sums

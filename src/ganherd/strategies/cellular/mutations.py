@@ -12,7 +12,7 @@ from ganherd.herd.engine.engines import Herd, on_device
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, bases
 from ganherd.herd.step.mutation import draw_losses_, redrawn_losses, wander_
-from ganherd.recipe.strategy_config import MutationConfig
+from ganherd.recipe.strategy.strategy_settings import MutationConfig
 from ganherd.strategies.cellular.history.lineage import DRAWN
 from ganherd.strategies.cellular.individuals import KINDS
 

@@ -1,9 +1,8 @@
-"""The metrics by name: what measures each, what it needs, and when it is measured without being asked for."""
+"""Metrics by name: the function that measures each, what it needs, and when it is measured by default."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from ganherd.data.readers.stacked_mnist import STACKED
 from ganherd.features.material import ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.util.errors import UserError
+from ganherd.util.registry import METRICS, load_target
 
 
 @dataclass(frozen=True)
@@ -49,26 +49,25 @@ class Metric:
         return f"{self.best:g} is best" if self.direction == "nearest" else f"{self.direction} is better"
 
 
-def late(where: str) -> Callable[[ScoringContext], dict[str, Any]]:
-    """`module:function` of this package, imported when it is called: reading the registry needs no torch.
+def late(target: str) -> Callable[[ScoringContext], dict[str, Any]]:
+    """Return a function that imports `module:function` of this package when it is called, so that names need no PyTorch.
 
-    >>> late("frechet:measure_fid").__name__
+    >>> late("metrics.frechet:measure_fid").__name__
     'measure_fid'
     """
-    module, _, name = where.partition(":")
 
     def measure(material: ScoringContext) -> dict[str, Any]:
-        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.scoring.{module}"), name)(material)
-        return found
+        result: dict[str, Any] = load_target(f"ganherd.{target}")(material)
+        return result
 
-    measure.__name__ = name
+    measure.__name__ = target.partition(":")[2]
     return measure
 
 
 SHARE = (0.0, 1.0)  # bounds of it
 NO_LESS_THAN_0 = (0.0, math.inf)  # bounds of a distance
 
-METRICS: dict[str, Metric] = {
+_METRICS: dict[str, Metric] = {
     "label_accuracy": Metric(
         label_accuracy.measure,
         "samples that a classifier of the real data sees as the label that was asked for",
@@ -96,7 +95,7 @@ METRICS: dict[str, Metric] = {
         when="train",
     ),
     "fid": Metric(
-        late("frechet:measure_fid"),
+        late("metrics.frechet:measure_fid"),
         "Fréchet distance between Gaussians fitted to the features of samples and data",
         best=0.0,
         direction="lower",
@@ -104,7 +103,7 @@ METRICS: dict[str, Metric] = {
         when="train",
     ),
     "ifid": Metric(
-        late("frechet:measure_ifid"),
+        late("metrics.frechet:measure_ifid"),
         "mean over the classes of the Fréchet distance within each: the FID of per-class herds",
         best=0.0,
         direction="lower",
@@ -114,14 +113,14 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "kid": Metric(
-        late("kid:measure"),
+        late("metrics.kid:measure"),
         "kernel distance between the features of samples and data; without bias, also for few samples",
         best=0.0,
         direction="lower",
         when="train",
     ),
     "precision": Metric(
-        late("prdc:measure_precision"),
+        late("metrics.prdc:measure_precision"),
         "samples that lie where the data is: fidelity",
         best=1.0,
         direction="higher",
@@ -129,7 +128,7 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "recall": Metric(
-        late("prdc:measure_recall"),
+        late("metrics.prdc:measure_recall"),
         "data that lies where samples are: variety",
         best=1.0,
         direction="higher",
@@ -137,7 +136,7 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "density": Metric(
-        late("prdc:measure_density"),
+        late("metrics.prdc:measure_density"),
         "how many data neighbourhoods hold a sample, by their number",
         best=1.0,
         direction="nearest",
@@ -145,7 +144,7 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "coverage": Metric(
-        late("prdc:measure_coverage"),
+        late("metrics.prdc:measure_coverage"),
         "data that has a sample in its neighbourhood",
         best=1.0,
         direction="higher",
@@ -153,7 +152,7 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "classifier_score": Metric(
-        late("inception_score:measure_classifier"),
+        late("metrics.inception_score:measure_classifier"),
         "exp of the information between sample and class, as a classifier of the real data sees it",
         best=math.inf,
         direction="higher",
@@ -161,13 +160,13 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "inception_score": Metric(
-        late("inception_score:measure_inception"),
+        late("metrics.inception_score:measure_inception"),
         "the same by the Inception network, with a classifier head that --head gives",
         best=math.inf,
         direction="higher",
     ),
     "modes": Metric(
-        late("modes:measure"),
+        late("metrics.modes:measure"),
         "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
         best=math.inf,
         direction="higher",
@@ -175,7 +174,7 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: not data.is_image and bool(data.labels),
     ),
     "stacked_modes": Metric(
-        late("stacked:measure"),
+        late("metrics.stacked_modes:measure"),
         "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
         best=math.inf,
         direction="higher",
@@ -183,21 +182,21 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: data.name in STACKED,
     ),
     "memorisation": Metric(
-        late("neighbours:measure"),
+        late("metrics.memorisation:measure"),
         "samples that look like copies of one image or point of the training data; 0.05 is chance",
         best=0.05,
         direction="nearest",
         bounds=SHARE,
     ),
     "ais": Metric(
-        late("ais_mixture:measure"),
+        late("metrics.ais.ais_mixture:measure"),
         "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
         best=math.inf,
         direction="higher",
         needs_generators=True,
     ),
     "gam2": Metric(
-        late("gam_runs:alone"),
+        late("scoring.gam_runs:alone"),
         "samples that discriminators call real which their generator did not meet (GAM-II)",
         best=math.inf,
         direction="higher",
@@ -205,7 +204,7 @@ METRICS: dict[str, Metric] = {
         contest=True,
     ),
     "gam": Metric(
-        late("gam_runs:alone"),
+        late("scoring.gam_runs:alone"),
         "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
         best=math.inf,
         direction="higher",
@@ -213,6 +212,10 @@ METRICS: dict[str, Metric] = {
         contest=True,
     ),
 }
+
+for _name, _metric in _METRICS.items():
+    METRICS.register(_name, _metric)
+METRICS.seal()
 
 GROUPS = {  # names that stand for others
     "prdc": ("precision", "recall", "density", "coverage"),
@@ -241,6 +244,7 @@ def _known(name: str) -> tuple[str, ...]:
     key = name.strip().lower().replace("-", "_")
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))
-    close = difflib.get_close_matches(key, [*METRICS, *GROUPS], n=1)
+    names = [*METRICS.names(), *GROUPS]
+    close = difflib.get_close_matches(key, names, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    raise UserError(f"there is no metric named {name!r}{hint}: use some of {', '.join([*METRICS, *GROUPS])}")
+    raise UserError(f"there is no metric named {name!r}{hint}: use some of {', '.join(names)}")
