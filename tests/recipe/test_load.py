@@ -200,7 +200,7 @@ def test_an_override_reaches_into_a_list() -> None:
     assert (made[0].members, made[0].generator) == (3, before[0].generator)
     assert load("mnist-gap-c4", ["optim.lr_g.3=5e-5"]).optim.lr_g == [*load("mnist-gap-c4").optim.lr_g[:3], 5e-5]
     for wrong in ("nets.breeds.2.members=1", "nets.breeds.first.members=1"):
-        with pytest.raises(UserError, match="the list has 2 entries, counted from 0, and '.*' is none of them"):
+        with pytest.raises(UserError, match="the list has the entries 0 to 1, and '.*' is not one of them"):
             load("mnist-gap-c4", [wrong])
 
 

@@ -82,7 +82,7 @@ def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = 
     """
     if trust_code:
         return
-    strange = strange or _is_of_a_run(source)
+    strange = strange or any(map(_is_of_a_run, [source, *recipe_file.files_of(source)]))
     if strange and (name := next(modules_of(recipe), None)):
         raise UserError(f"{source} belongs to a run and names {name}, which is code that is not ganherd's: {HOW}")
     for key, network in recipe.strategy.settings.networks.items():
