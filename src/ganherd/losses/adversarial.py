@@ -114,11 +114,11 @@ class Game:
         """Return bool [N]: members whose loss has `what`, a `penalty` or a `clip`. Comparisons only: a CUDA graph holds them."""
         if self.d_name is not None:
             return torch.full_like(choice, getattr(LOSSES[self.d_name], what), dtype=torch.bool)
-        found = torch.zeros_like(choice, dtype=torch.bool)
+        members = torch.zeros_like(choice, dtype=torch.bool)
         for number, loss in enumerate(self._losses):
             if getattr(loss, what):
-                found = found | (choice == number)
-        return found
+                members = members | (choice == number)
+        return members
 
     def _choose(self, choice: Tensor, values: list[Tensor]) -> Tensor:
         if len(values) == 1:

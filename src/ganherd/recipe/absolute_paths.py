@@ -56,7 +56,7 @@ def _with(section: S, **values: object) -> S:
 
 
 def _absolute(text: str, names: Collection[str] = ()) -> str:
-    """Return the absolute path of what lies there; a name, or a path at which nothing lies, as it is."""
+    """Return a path that exists as an absolute path; names and other paths as they are."""
     if not text or text in names:
         return text
     try:

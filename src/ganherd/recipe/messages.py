@@ -59,11 +59,11 @@ def _one(details: ErrorDetails, data: dict[str, Any], lines: Lines) -> tuple[_Pl
     if inner := _entry(details["loc"][len(path) :], field, value):
         name, field, value = inner
         key = f"{key}.{name}"
-    said = str(context.get("error", "")) if kind == "value_error" else ""
-    if said and not said.startswith("must be"):
-        return _place([path], lines), 2, f"{key} {said}"
-    hint = "" if said or not isinstance(value, str) else _hint(key, value, field)
-    what = said or f"must be {_expects(field)}"
+    message = str(context.get("error", "")) if kind == "value_error" else ""
+    if message and not message.startswith("must be"):
+        return _place([path], lines), 2, f"{key} {message}"
+    hint = "" if message or not isinstance(value, str) else _hint(key, value, field)
+    what = message or f"must be {_expects(field)}"
     return _place([path], lines), 2, f"{key or 'the recipe'} {what}, not {_show(value)}{hint}"
 
 

@@ -1,7 +1,7 @@
 """The packaged recipes as texts. A file holds a family: one complete recipe, and others that extend it.
 
 The first recipe of a file has the file's name. Each further one starts with a line `--- # NAME`, names a recipe of the family in
-`extends`, and holds only what differs, with comments of its own. `complete_text` writes such a recipe out in full.
+`extends`, and holds only what differs, with its own comments. `complete_text` returns such a recipe in full.
 """
 
 from __future__ import annotations

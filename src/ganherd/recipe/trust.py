@@ -79,7 +79,7 @@ def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = 
     """Refuse a recipe for a new run if it names code that the user has not vouched for.
 
     Args:
-        source: Where the recipe was read from. A file in a run folder was not written by the user.
+        source: The name or file of the recipe. A file in a run folder was not written by the user.
         strange: A recipe that the user did not write names this one as its first phase.
     """
     if trust_code:

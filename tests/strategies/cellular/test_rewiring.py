@@ -96,7 +96,7 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ({"topology": "graph", "graph": [[1], [2]]}, "cell 1 lists 2, and its cells are numbered from 0 to 1"),
         (
             {"topology": "graph", "graph": [[1], [-1]]},
-            r"a graph lists the neighbours .* this is none: \[\[1\], \[-1\]\]",
+            r"a graph lists the neighbours .* this is not one: \[\[1\], \[-1\]\]",
         ),
         ({"rewire": [{"at": 1, "topology": "graph"}]}, "rewire.topology graph: give both or neither"),
         ({"rewire": [{"at": 1, "topology": "full", "graph": [[0]]}]}, "rewire.topology graph: give both or neither"),
@@ -106,7 +106,7 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ),
         (
             {"rewire": [{"at": 1, "topology": "graph", "graph": [[1], ["x"]]}]},
-            r"a graph lists the neighbours .* this is none: \[\[1\], \['x'\]\]",
+            r"a graph lists the neighbours .* this is not one: \[\[1\], \['x'\]\]",
         ),
         (
             {"rewire": [{"at": 4, "topology": "graph", "graph": [[1], [0]]}]},
@@ -114,7 +114,7 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ),
         (
             {"rewire": [{"at": 4, "topology": "ring"}, {"at": 2, "topology": "full"}, {"at": 4, "topology": "moore"}]},
-            "rewire says twice what changes at iteration 4: leave one of them out",
+            "rewire has two changes at iteration 4: leave one of them out",
         ),
         ({"neighbours": 2}, "neighbours 2 has no effect on the topology torus: it is for ring"),
         ({"rewire": [{"at": 1, "topology": "full", "neighbours": 3}]}, "3 has no effect on the topology full"),

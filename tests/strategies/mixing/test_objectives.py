@@ -303,7 +303,7 @@ def test_every_score_is_either_one_to_weigh_by_or_refused_with_a_reason() -> Non
 @pytest.mark.parametrize(
     ("mixing", "sentence"),
     [
-        ({"score": "recall"}, "recall is no score to weigh generators by, as its balls reach .* choose fid, tvd, kid"),
+        ({"score": "recall"}, "recall is no score to weigh generators by, as its radii depend .* choose fid, tvd, kid"),
         ({"score": "covrage"}, "did you mean coverage"),
         ({"score": "modes"}, "score modes: mode coverage needs 2-D points"),
         ({"score": "ifid"}, "score ifid needs generators that take a label"),

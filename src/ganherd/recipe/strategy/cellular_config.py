@@ -71,8 +71,8 @@ class CellularConfig(StrategySettings):
 
     topology: TopologyName = "torus"
     grid: Annotated[list[int], BeforeValidator(_grid)] = [3, 3]  # rows, columns
-    neighbours: int = Field(1, ge=1)  # ring: on each side
-    graph: Graph = []  # topology graph: the neighbours of each cell
+    neighbours: int = Field(1, ge=1)  # number of neighbours on each side (topology ring)
+    graph: Graph = []  # neighbours of each cell (topology graph)
     rewire: list[RewireConfig] = []  # other topologies from an iteration on
     # package.module:function of your own: (iteration, cells) -> the neighbours of each cell
     rewire_by: str | None = None
