@@ -1,4 +1,4 @@
-"""A name or a path becomes a Dataset: arrays ready for the device, with a held-out split that nothing trains on."""
+"""Load a data set by name or path: arrays for the device, with a held-out split that is never trained on."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Dataset:
     labels: tuple[str, ...]  # (): no labels
     offset: float
     scale: float
-    notes: tuple[str, ...] = ()  # what a person should know: skipped files, converted ranges
-    skipped: int = 0  # files of a folder that are no images
-    holdout: float | None = None  # the part that was held out; None: the split is the source's own
-    source_range: tuple[float, float] | None = None  # of the values in the source, if they were converted to bytes
+    notes: tuple[str, ...] = ()  # notes for the user: skipped files, converted ranges
+    skipped: int = 0  # files of a folder that are not images
+    holdout: float | None = None  # the fraction that was held out; None: the source has a split
+    source_range: tuple[float, float] | None = None  # range of the source's values, if they were converted to bytes
 
     @property
     def split(self) -> str:
-        """Whose split it is, as people say it."""
+        """Describe the split."""
         return "as the source has it" if self.holdout is None else f"with data.holdout {self.holdout:g}"
 
     @property
@@ -56,7 +56,7 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """What its rows are called."""
+        """The word for its rows."""
         return "images" if self.is_image else "points"
 
     @cached_property
@@ -72,9 +72,9 @@ class Dataset:
 
 
 def load(settings: schema.DataConfig) -> Dataset:
-    """The data that a recipe names.
+    """Return the data set that a recipe names.
 
-    >>> digits = load(recipe.Data(source="digits"))
+    >>> digits = load(schema.DataConfig(source="digits"))
     >>> digits.shape, digits.labels[7], len(digits.x) + len(digits.x_test)
     ((1, 8, 8), '7', 1797)
     """
@@ -110,7 +110,7 @@ def load(settings: schema.DataConfig) -> Dataset:
 
 
 def hold_out(y: Array, fraction: float) -> Array:
-    """A mask of held-out rows: of each class the fraction, the same rows in every run, and never all of a class.
+    """Return a mask of held-out rows: a fraction of each class, the same rows in every run, and never all of a class.
 
     >>> int(hold_out(np.array([0] * 10 + [1] * 5), 0.2).sum())
     3
@@ -124,7 +124,7 @@ def hold_out(y: Array, fraction: float) -> Array:
 
 
 def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
-    """A folder that `ganherd data prepare` made: counts and labels are known, and no shard is opened yet."""
+    """Return the data set of a prepared folder, without opening a shard."""
     index, x, y = shards.load_shards(path)
     if settings.points is not None:
         raise UserError(f"data.points is for 2-D points, and {path} holds images; leave data.points out.")
@@ -142,7 +142,7 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
         if holdout and not held.any():
             notes.append("too few rows to hold any out")
         x, y, x_test, y_test = x.pick(~held), y[~held], x.pick(held), y[held]
-    train, test = cast(Array, x), cast(Array, x_test)  # they answer to what is asked of an array
+    train, test = cast(Array, x), cast(Array, x_test)  # they behave like arrays
     rows = (train, y, test, y_test)
     return Dataset(path.name or str(path), *rows, index.labels, 127.5, 127.5, tuple(notes), holdout=holdout)
 
@@ -185,6 +185,6 @@ def _keep(data: TidyData, points: int, name: str) -> TidyData:
 
 
 def _span(x: Array) -> tuple[float, float]:
-    """Centre and half-range over both coordinates, so that shapes keep their proportions."""
+    """Return centre and half range over both coordinates, so that shapes keep their proportions."""
     low, high = float(x.min()), float(x.max())
     return (low + high) / 2, (high - low) / 2 or 1.0

@@ -1,4 +1,4 @@
-"""Gets the published data sets: official files, checked by their checksums, written aside and renamed."""
+"""Download published data sets: official files, verified by checksums, written to a temporary file and renamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.paths import data_home
 from ganherd.util.registry import DATA_SOURCES
 
-TIMEOUT = 30  # seconds without an answer
+TIMEOUT = 30  # seconds without a reply
 BLOCK = 2**20
 
 
@@ -28,12 +28,12 @@ class Download:
     """One official file and where it belongs below the data folder."""
 
     url: str
-    path: str  # without .gz where the url has it: then it is unpacked, and ranks can share it as it lies
+    path: str  # without .gz if the url has it: it is unpacked, so that ranks can share its memory map
     md5: str
 
     @property
     def packed(self) -> str:
-        """Where it may lie as it comes."""
+        """The path of the file as it was downloaded."""
         return self.path + ".gz" * self.is_unpacked
 
     @property
@@ -66,10 +66,10 @@ def list_sources() -> list[dict[str, Any]]:
     """Return every source that a recipe can name: what it is, where its files belong, and whether they are there."""
     rows = []
     for name, source in DATA_SOURCES.items():
-        found = find(name)
-        where = "" if not source.places else str(found or data_home() / source.places[0])
+        path = find(name)
+        where = "" if not source.places else str(path or data_home() / source.places[0])
         rows.append(
-            {"name": name, "about": source.about, "where": where, "present": not source.places or found is not None}
+            {"name": name, "about": source.about, "where": where, "present": not source.places or path is not None}
         )
     for name, package in DATA_SOURCES.packages().items():
         rows.append({"name": name, "about": f"added by the package {package}", "where": "", "present": True})
@@ -77,7 +77,7 @@ def list_sources() -> list[dict[str, Any]]:
 
 
 def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> dict[str, Any]:
-    """Fetch a named source unless it is here already; says where it lies and which files were fetched."""
+    """Fetch a named source unless it exists; return its path and the files that were fetched."""
     if name not in DATA_SOURCES:
         near = get_close_matches(name, DATA_SOURCES.names(), 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(DATA_SOURCES.names())}."
@@ -116,7 +116,7 @@ def _fetch(name: str, item: Download) -> Path:
 
 
 def _copy(reply: Any, file: Any, label: str) -> str:
-    """Copy block by block; progress goes to stderr, on one line where that is a terminal."""
+    """Copy block by block and print progress to stderr, on one line if it is a terminal."""
     total, done = int(reply.headers.get("Content-Length") or 0), 0
     digest = hashlib.md5(usedforsecurity=False)
     live = sys.stderr.isatty()
