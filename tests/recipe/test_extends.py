@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ganherd.recipe import preset_texts
-from ganherd.recipe.recipe_file import dump, load, names, text
+from ganherd.recipe.recipe_file import dump, load, names, text, up_to_date
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import check_recipe
 from ganherd.util.errors import UserError
@@ -63,6 +63,17 @@ def test_a_family_written_as_files_gives_the_same_recipes(name: str, tmp_path: P
     """Texts and data are merged by two functions."""
     (tmp_path / "own").write_text(preset_texts.written_text(name))
     assert load(tmp_path / "own") == load(name)
+
+
+@pytest.mark.parametrize("name", ["digits-wcgan", "mnist-gap-d4", "ring8-cellular-3x3"])
+def test_a_recipe_that_lists_the_settings_of_all_strategies_is_read(name: str, tmp_path: Path) -> None:
+    """Run folders of earlier versions have such a recipe.yaml."""
+    data = load(name).model_dump()
+    for spec in STRATEGIES.values():
+        data["strategy"].setdefault(spec.section, spec.settings().model_dump())
+    (tmp_path / "recipe.yaml").write_text(json.dumps(data))
+    assert load(tmp_path / "recipe.yaml") == load(name)
+    assert up_to_date(data) == load(name).model_dump(mode="json")
 
 
 # -- recipes of users --------------------------------------------------------------------------------------------------

@@ -147,11 +147,12 @@ class _State:
         write_aside(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
 
     def _refuse_another(self) -> None:
-        old, new = self.facts.get("training", {}), self.asked.training()
+        old, new = dict(self.facts.get("training", {})), self.asked.training()
+        old["recipes"] = {name: recipe_file.up_to_date(recipe) for name, recipe in old.get("recipes", {}).items()}
         if old == new:
             return
         changed = [f"{key}: {old.get(key)} -> {new[key]}" for key in ("budget", "seeds") if old.get(key) != new[key]]
-        before: dict[str, Any] = old.get("recipes", {})
+        before: dict[str, Any] = old["recipes"]
         if list(before) != list(new["recipes"]):
             changed.append(f"recipes: {', '.join(before)} -> {', '.join(new['recipes'])}")
         else:

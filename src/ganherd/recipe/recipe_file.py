@@ -66,6 +66,18 @@ def dump(recipe: Recipe) -> str:
     return "\n".join(yaml_lines.write({key: value}) for key, value in recipe.model_dump().items())
 
 
+def up_to_date(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the plain data of a whole recipe as this version writes it; data that is not a recipe as it is.
+
+    >>> up_to_date(Recipe().model_dump() | {"strategy": {"name": "independent", "gap": {}}})["strategy"]["name"]
+    'independent'
+    """
+    try:
+        return Recipe.model_validate(data).model_dump(mode="json")
+    except ValidationError:
+        return data
+
+
 def names() -> list[tuple[str, str]]:
     """Return the packaged recipes, each with one line about it; the default first."""
     rows = [(name, first_line(name)) for name in preset_names()]

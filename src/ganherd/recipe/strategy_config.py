@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -96,6 +96,16 @@ def read_strategy(value: Any) -> Any:
             )
     own = {key: inner for key, inner in value.items() if key not in others}
     return _member(name, STRATEGIES[name]).model_validate(own)
+
+
+def settings_of(recipe: Mapping[str, Any]) -> StrategySettings:
+    """Return the settings of the strategy of a recipe that is plain data, such as the recipe.yaml of a run.
+
+    >>> settings_of({"strategy": {"name": "cellular", "cellular": {"grid": [2, 2]}}}).num_members
+    4
+    """
+    config: StrategyConfig = read_strategy(dict(recipe.get("strategy") or {}))
+    return config.settings
 
 
 def _others(name: str, value: dict[str, Any]) -> Iterator[tuple[str, str]]:

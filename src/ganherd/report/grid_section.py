@@ -9,6 +9,7 @@ import numpy as np
 
 from ganherd.recipe.mixture_scores import FIELDS, more_is_better
 from ganherd.recipe.strategy.cellular_config import CellularConfig
+from ganherd.recipe.strategy_config import settings_of
 from ganherd.report.gather import RunStory
 from ganherd.report.html import SafeHtml, count, duration, figure, join, number, percent, table, tag
 from ganherd.runs import profile, staleness
@@ -32,10 +33,9 @@ _ABOUT = {  # the routines of an iteration, as the paper's Table IV has them
 
 def cells(story: RunStory) -> SafeHtml:
     """Empty for runs of other strategies."""
-    strategy = story.recipe.get("strategy") or {}
-    if strategy.get("name") != "cellular":
+    settings = settings_of(story.recipe)
+    if not isinstance(settings, CellularConfig):
         return SafeHtml("")
-    settings = CellularConfig.model_validate(strategy.get("cellular") or {})
     parts = [
         _topologies(story, settings),
         _stale(story),
