@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +20,7 @@ from ganherd.data.shards import shards
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError
 from ganherd.util.registry import DATA_SOURCES
+from ganherd.util.text import did_you_mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +159,7 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
         )
     if not path.exists():
         names = DATA_SOURCES.names()
-        near = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(names)}."
+        hint = did_you_mean(name, names, "{}") or f"give a path, or one of {', '.join(names)}."
         raise UserError(
             f"data.source {name!r} is neither a known name nor a file or folder in {Path.cwd()}; {hint} If a run's recipe.yaml "
             "names it, it is relative to the folder in which the run was trained: write the whole path there."

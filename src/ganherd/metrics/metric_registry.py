@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.util.errors import UserError
 from ganherd.util.registry import METRICS, load_target
+from ganherd.util.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -245,6 +245,6 @@ def _known(name: str) -> tuple[str, ...]:
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))
     names = [*METRICS.names(), *GROUPS]
-    close = difflib.get_close_matches(key, names, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    raise UserError(f"there is no metric named {name!r}{hint}: use some of {', '.join(names)}")
+    raise UserError(
+        f"there is no metric named {name!r}{did_you_mean(key, names, ' ({})')}: use some of {', '.join(names)}"
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ganherd.util.errors import UserError
 from ganherd.util.registry import DISCRIMINATORS, GENERATORS, Registry
+from ganherd.util.text import did_you_mean
 
 Role = Literal["generator", "discriminator"]
 
@@ -320,7 +320,7 @@ def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     for key in settings:
         if key not in spec.settings:
             raise UserError(
-                f"{role} {name} has no setting {key!r}{_nearest(key, spec.settings)}: "
+                f"{role} {name} has no setting {key!r}{did_you_mean(key, spec.settings, ' ({})')}: "
                 f"it has {', '.join(spec.settings) or 'none'}"
             )
     out = {}
@@ -345,8 +345,3 @@ def check_shape(role: Role, name: str, shape: tuple[int, ...]) -> None:
             f"{role} {name} is made for images of {sizes} pixels, not {shape[1]}x{shape[2]}: "
             "resize the images (data.size for a folder) or use wcgan, which takes any size"
         )
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""

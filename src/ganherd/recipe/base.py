@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,18 +20,6 @@ from pydantic_core import PydanticCustomError
 
 from ganherd.losses import ALSO_CALLED
 from ganherd.util.registry import LOSSES
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?`, or "" if no known word is near.
-
-    >>> nearest("hing", LOSSES)
-    "; did you mean 'hinge'?"
-    >>> nearest("Async", ["sync", "async"])
-    "; did you mean 'async'?"
-    """
-    close = difflib.get_close_matches(word.lower(), list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def refuse(keys: str, sentence: str) -> PydanticCustomError:

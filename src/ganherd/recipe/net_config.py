@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from ganherd.recipe.base import Section, nearest, refuse
+from ganherd.recipe.base import Section, refuse
+from ganherd.util.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from ganherd.nets.catalog import Role
@@ -137,7 +137,7 @@ def known(net: NetConfig, role: Role, key: str) -> NetConfig:
     settings = there[net.name].settings
     for name in net.settings:
         if name not in settings:
-            hint = nearest(f"{key}.{name}", [f"{key}.{n}" for n in difflib.get_close_matches(name, settings)])
+            hint = did_you_mean(f"{key}.{name}", [f"{key}.{n}" for n in nearest(name, settings)])
             takes = f" ({role} {net.name} takes {', '.join(settings) or 'none'})"
             raise refuse(f"{key}.settings.{name}", f"unknown key '{key}.{name}'{takes}{hint}")
     full = {}

@@ -21,8 +21,10 @@ from ganherd.recipe.absolute_paths import located
 from ganherd.recipe.extends import inherited, merge
 from ganherd.recipe.messages import sentence
 from ganherd.recipe.preset_texts import complete_text, first_line, preset_names
-from ganherd.recipe.schema import Recipe, Section, nearest
+from ganherd.recipe.schema import Recipe, Section
+from ganherd.recipe.strategy_config import read_strategy
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 DEFAULT = "digits-wcgan"  # the recipe of `ganherd train` without arguments
 _ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names of packaged recipes
@@ -67,14 +69,14 @@ def dump(recipe: Recipe) -> str:
 
 
 def up_to_date(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the plain data of a whole recipe as this version writes it; data that is not a recipe as it is.
+    """Return the plain data of a recipe that an earlier version wrote as this version writes it.
 
-    >>> up_to_date(Recipe().model_dump() | {"strategy": {"name": "independent", "gap": {}}})["strategy"]["name"]
-    'independent'
+    >>> up_to_date({"strategy": {"name": "gap", "gap": {"every": "3steps"}, "share": {}}})["strategy"]["gap"]["every"]
+    '3steps'
     """
     try:
-        return Recipe.model_validate(data).model_dump(mode="json")
-    except ValidationError:
+        return {**data, "strategy": read_strategy(data["strategy"]).model_dump(mode="json")}
+    except (KeyError, ValueError):  # not a recipe
         return data
 
 
@@ -89,7 +91,9 @@ def text(name: str) -> str:
     name = _ALSO.get(name, name)
     packaged = preset_names()
     if name not in packaged:
-        raise UserError(f"there is no recipe {name!r}{nearest(name, packaged) or '; `ganherd recipes` lists them'}")
+        raise UserError(
+            f"there is no recipe {name!r}{did_you_mean(name, packaged) or '; `ganherd recipes` lists them'}"
+        )
     return complete_text(name)
 
 
@@ -229,7 +233,7 @@ def _read_file(source: str | Path) -> str:
             hint = f"; did you mean {inside}?" if inside.is_file() else "; name a recipe file in it"
             raise UserError(f"{source} is a folder, not a recipe{hint}")
         if not path.exists():
-            hint = "" if isinstance(source, Path) else nearest(path.name.removesuffix(".yaml"), preset_names())
+            hint = "" if isinstance(source, Path) else did_you_mean(path.name.removesuffix(".yaml"), preset_names())
             raise UserError(
                 f"there is no recipe file {str(source)!r} and no packaged recipe of that name"
                 f"{hint or '; `ganherd recipes` lists them'}"

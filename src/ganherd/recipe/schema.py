@@ -16,7 +16,6 @@ from ganherd.recipe.base import (
     Positive,
     Section,
     Steps,
-    nearest,
     parse_budget,
     parse_bytes,
     refuse,
@@ -25,12 +24,12 @@ from ganherd.recipe.base import (
 from ganherd.recipe.net_config import NetConfig, NetsConfig
 from ganherd.recipe.strategy_config import AnyStrategy, StrategyConfig, read_strategy
 from ganherd.util.registry import ENGINES
+from ganherd.util.text import did_you_mean
 
 __all__ = [
     "NetConfig",
     "Recipe",
     "Section",
-    "nearest",
     "parse_budget",
     "parse_bytes",
     "refuse",
@@ -204,7 +203,7 @@ class TrainConfig(Section):
 def _engine(name: str) -> str:
     if name != "auto" and name not in ENGINES:
         names = ["auto", *ENGINES.names()]
-        raise refuse("", f"engine.name must be one of {', '.join(names)}, not {name!r}{nearest(name, names)}")
+        raise refuse("", f"engine.name must be one of {', '.join(names)}, not {name!r}{did_you_mean(name, names)}")
     return name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -16,6 +15,7 @@ from ganherd.recipe.strategy.gap_config import GapConfig
 from ganherd.recipe.strategy.share_config import ShareConfig
 from ganherd.recipe.strategy.strategy_settings import StrategySettings, StrategySpec
 from ganherd.util.registry import STRATEGIES
+from ganherd.util.text import did_you_mean
 
 DEFAULT = "independent"
 
@@ -117,9 +117,7 @@ def _others(name: str, value: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _unknown(name: Any) -> str:
     names = STRATEGIES.names()
-    close = difflib.get_close_matches(str(name).lower(), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"strategy.name must be one of {', '.join(names)}, not {name!r}{hint}"
+    return f"strategy.name must be one of {', '.join(names)}, not {name!r}{did_you_mean(str(name), names)}"
 
 
 AnyStrategy = Annotated[SerializeAsAny[StrategyConfig], BeforeValidator(read_strategy)]

@@ -13,7 +13,6 @@ an entry point names is imported when its entry is looked up, and not before.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import operator
 import re
@@ -24,6 +23,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 if TYPE_CHECKING:
     from ganherd.data.readers.named import NamedSource
@@ -163,8 +163,7 @@ class Registry(Mapping[str, T], Generic[T]):
         names = self.names()
         listed = f"{', '.join(names)}{among and f' {among}'}"
         word = name.strip().lower()
-        close = difflib.get_close_matches((also or {}).get(word.replace("_", "-"), word), names, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean((also or {}).get(word.replace("_", "-"), word), names)
         return f"there is no {self.kind} {name!r} (there are {listed}){hint}"
 
     def _plugins(self) -> dict[str, EntryPoint]:
