@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ganherd.herd import rng
 from ganherd.herd.rng import MemberRandomness, Streams, device_keys, draw, key, keys
-from ganherd.herd.state import seeded
+from ganherd.herd.state import build_seeded
 from ganherd.util.errors import UserError
 from ganherd.util.host import in_threads
 
@@ -69,7 +69,7 @@ def test_keys_with_equal_low_halves_draw_different_numbers(shape: tuple[int, ...
 
 
 def test_nets_and_orders_of_keys_with_equal_low_halves_differ() -> None:
-    first, second = (seeded(lambda: nn.Linear(3, 4), key) for key in (7, 7 + 2**40))
+    first, second = (build_seeded(lambda: nn.Linear(3, 4), key) for key in (7, 7 + 2**40))
     assert not torch.equal(first.weight, second.weight)
     orders = [torch.randperm(50, generator=rng.seed_(torch.Generator(), key)) for key in (7, 7 + 2**40)]
     assert not torch.equal(*orders)
