@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from failing_gans import KINDS, recipe, told
 
 import ganherd
+from failing_gans import KINDS, recipe, told
 from ganherd.herd.engine.engines import Plan, place_state
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder

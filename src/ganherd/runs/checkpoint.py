@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from ganherd.runs.folder import steps
 from ganherd.runs.records import plain
 from ganherd.util import tensor_file
 from ganherd.util.errors import UserError
-from ganherd.util.files import read_json
+from ganherd.util.files import force_to_disk, read_json
 
 _BLOCK = 64  # members in a file …
 _BYTES = 1 << 28  # … if they take no more than this: a file is made in memory
@@ -75,11 +74,11 @@ def save(
         names = {"names": sorted(state), "files": dict(sorted(files.items()))}
         whole = plain({**facts, "step": step, "members": ranks.size, **names})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
-        _settle(aside)
+        force_to_disk(aside)
         if target.exists():  # the same step again: what lies there was found damaged
             _remove(target)
         aside.rename(target)
-        _settle(folder)
+        force_to_disk(folder)
 
     try:
         ranks.every(lambda: begin() if ranks.is_first else None)
@@ -272,16 +271,5 @@ def _check(facts: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def _settle(folder: Path) -> None:
-    """A rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    path.write_bytes(content)
+    force_to_disk(path)

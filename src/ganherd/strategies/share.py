@@ -20,10 +20,10 @@ from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import ROWS, Blueprint, finite_members
-from ganherd.recipe.base import nearest
 from ganherd.recipe.strategy_config import ShareConfig as Settings
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 _MOST_NAMES = 12  # in a sentence
 
@@ -79,7 +79,7 @@ def _unknown(role: str, nets: Sequence[Blueprint], layer: str) -> str:
     names = list(dict.fromkeys(name for net in nets for name in net.shapes))
     owners = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     above = [owner.rsplit(".", n)[0] for owner in owners for n in range(owner.count(".") + 1)]
-    near = nearest(layer, dict.fromkeys([*owners, *above, *names])).removeprefix("; ")
+    near = did_you_mean(layer, dict.fromkeys([*owners, *above, *names]), "{}")
     shown = ", ".join(owners[:_MOST_NAMES]) + (", …" if len(owners) > _MOST_NAMES else "")
     return f"strategy.share.{role} names {layer!r}, and the {role} has no such layer: {near or f'it has {shown}.'}"
 

@@ -23,7 +23,8 @@ from ganherd.training.setup.identity import versions
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted, RunFailed, UserError
 from ganherd.util.memory import is_out_of_memory, reason
-from ganherd.util.progress import Progress, duration
+from ganherd.util.progress import Progress
+from ganherd.util.text import duration
 
 
 def train_on(

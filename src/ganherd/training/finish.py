@@ -21,10 +21,11 @@ from ganherd.mixture.generators import Generators
 from ganherd.mixture.mixture import Mixture, recalibrated
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
-from ganherd.runs.folder import RunFolder, write_aside
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.records import plain
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
+from ganherd.util.files import atomic_write
 from ganherd.util.progress import Progress
 from ganherd.viz import pictures
 
@@ -149,7 +150,7 @@ def write_scores(folder: RunFolder, mixture: Mixture, assembly: PreparedHerd, pr
     except UserError as error:
         progress.say(f"not scored: {error}")
         found = {"skipped": dict.fromkeys(scoring.known_metrics(None), str(error).rstrip("."))}
-    write_aside(folder.scores_path, json.dumps(plain({"scores": found}), indent=1) + "\n")
+    atomic_write(folder.scores_path, json.dumps(plain({"scores": found}), indent=1) + "\n")
     return found
 
 

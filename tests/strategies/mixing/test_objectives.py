@@ -304,7 +304,7 @@ def test_every_score_is_either_one_to_weigh_by_or_refused_with_a_reason() -> Non
     ("mixing", "sentence"),
     [
         ({"score": "recall"}, "recall is no score to weigh generators by, as its balls reach .* choose fid, tvd, kid"),
-        ({"score": "covrage"}, "did you mean coverage"),
+        ({"score": "covrage"}, "did you mean 'coverage"),
         ({"score": "modes"}, "score modes: mode coverage needs 2-D points"),
         ({"score": "ifid"}, "score ifid needs generators that take a label"),
         ({"score": "stacked_modes"}, "stacked digits, images of three channels"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -19,7 +20,6 @@ from torch import Tensor
 from ganherd.bench.cases import known, recipe_of
 from ganherd.bench.peak_memory import synchronize
 from ganherd.bench.random_images import as_file
-from ganherd.bench.scaling.alpha_beta import _square
 from ganherd.comm.backends.detect import connect, detect
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.placement import place
@@ -73,7 +73,7 @@ def measure(comm: Communicator, asked: RankRequest) -> dict[str, Any] | None:
 
 def _round(comm: Communicator, members: int, asked: RankRequest) -> list[Row]:
     """Steps and exchanges of so many members on these ranks; what the slowest rank took counts."""
-    grid = _square(members)
+    grid = near_square(members)
     order, blocks = place(members, comm.size), place(members, comm.size, grid=grid)
     herd = _herd(len(order.ranks[comm.rank]), asked)
     engine, sums, steps = make_engine(herd, _plan(herd)), herd.zero_sums(), 0
@@ -113,6 +113,16 @@ def _round(comm: Communicator, members: int, asked: RankRequest) -> list[Row]:
         }
         for name in ("independent", *exchanges)
     ]
+
+
+def near_square(number: int) -> tuple[int, int]:
+    """Return the rows and columns of the grid with this many cells that is closest to a square.
+
+    >>> near_square(12), near_square(7)
+    ((3, 4), (1, 7))
+    """
+    rows = next(n for n in range(math.isqrt(number), 0, -1) if number % n == 0)
+    return rows, number // rows
 
 
 def _exchanges(

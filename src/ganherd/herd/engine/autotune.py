@@ -206,6 +206,6 @@ def _write(path: Path, choices: dict[str, list[object]]) -> None:
     """Write the cache."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, json.dumps(choices).encode(), sync=False)
+        files.atomic_write(path, json.dumps(choices).encode(), sync=False)
     except OSError:
         pass  # a cache that cannot be written costs only the next measurement

@@ -17,6 +17,7 @@ from ganherd.herd.lowering import lower
 from ganherd.herd.lowering.lower import LoweredOperation
 from ganherd.herd.lowering.trace import NotTraceable, trace
 from ganherd.herd.step.rules import StepRules
+from ganherd.util.text import text_table
 
 
 def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -125,7 +126,11 @@ def render_text(facts: dict[str, Any]) -> str:
     lines: list[str] = []
     for net in facts["nets"]:
         lines.append(f"{net['role']} {net['net']}, {net['parameters']:,} parameters")
-        lines += _table(net["layers"], columns)
+        rows = [["layer", "operation", *(title for _, title in columns)]]
+        for layer in net["layers"]:
+            cells = [layer[key]["how"] + (f" ({layer[key]['why']})" if layer[key]["why"] else "") for key, _ in columns]
+            rows.append([layer["layer"], layer["what"], *cells])
+        lines += ["  " + line for line in text_table(rows)]
         for key, title in columns:
             total = _count_methods(layer[key]["how"] for layer in net["layers"])
             lines.append(
@@ -140,13 +145,3 @@ def render_text(facts: dict[str, Any]) -> str:
         lines.append(f"The nets cannot be fused ({facts['one_by_one']}): the members are trained one after another.")
     lines.append("The engines fused and graph run like this; the engine loop calls the module of each member as it is.")
     return "\n".join([*lines, "Nothing was trained: leave --explain out to train."])
-
-
-def _table(layers: list[dict[str, Any]], columns: list[tuple[str, str]]) -> list[str]:
-    """Return the lines of a table: one row for each layer, one column for each (key, title)."""
-    rows = [["layer", "operation", *(title for _, title in columns)]]
-    for layer in layers:
-        cells = [layer[key]["how"] + (f" ({layer[key]['why']})" if layer[key]["why"] else "") for key, _ in columns]
-        rows.append([layer["layer"], layer["what"], *cells])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -18,7 +18,7 @@ from ganherd.training.setup.build_strategy import never_due, plan_meetings, refu
 from ganherd.training.setup.disk import disk_need
 from ganherd.training.variants import phases
 from ganherd.util.memory import refused_if_too_large
-from ganherd.util.progress import duration, size
+from ganherd.util.text import duration, size
 
 LONG = 3.0  # seconds; where one step of one member takes longer, nothing else is measured
 

@@ -31,7 +31,7 @@ from ganherd.nets import catalog
 from ganherd.recipe.schema import NetConfig
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
-from ganherd.util.files import write
+from ganherd.util.files import atomic_write
 from ganherd.util.host import give_back
 from ganherd.util.user_code import importable_from, is_installed
 from ganherd.util.version import PACKAGE, __version__
@@ -244,6 +244,6 @@ def _read(path: Path) -> GuardReport | None:
 def _write(path: Path, report: GuardReport) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, json.dumps(facts(report)).encode(), sync=False)
+        atomic_write(path, json.dumps(facts(report)), sync=False)
     except OSError:
         pass  # a cache that cannot be written costs only the next comparison

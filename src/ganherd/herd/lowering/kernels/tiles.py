@@ -69,7 +69,7 @@ class TileShapeCache:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             known = {key: astuple(shape) for key, shape in self._known.items()}
-            files.write(self._path, json.dumps(known).encode(), sync=False)
+            files.atomic_write(self._path, json.dumps(known).encode(), sync=False)
         except OSError:
             pass  # a cache that cannot be written costs only the next measurement
 
