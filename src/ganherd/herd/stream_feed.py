@@ -29,7 +29,7 @@ _BYTES_PER_READER = 1 << 18  # with fewer bytes for each, another thread costs m
 
 @dataclass(frozen=True)
 class OffDeviceData:
-    """Stand in for `feed.x` when the data is not on the device: shape and dtype without rows, which `gather` reads."""
+    """A stand-in for the tensor `feed.x` that has its shape and device but no numbers; `gather` reads the rows."""
 
     shape: tuple[int, ...]
     device: torch.device  # where batches are sent

@@ -69,7 +69,7 @@ class OutsideState:
     # -- the search -----------------------------------------------------------------------------------------------------
 
     def _start(self, layer: nn.Module) -> None:
-        """Queue the code of a layer. Attributes of the layer itself are not variables outside of it."""
+        """Queue the functions and classes of a layer, where the search starts. Its attributes are not outside variables."""
         held = [value for name, value in vars(layer).items() if name not in OF_PYTORCH]
         for owner in (layer, *layer.parameters(recurse=False)):
             for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
