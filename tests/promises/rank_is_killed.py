@@ -29,7 +29,7 @@ from ganherd.herd.engine import engines
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.training import course, loop, start
+from ganherd.training import loop, session
 from ganherd.training.health import response
 from ganherd.training.ranks import catch_up, rank_sync
 from ganherd.training.ranks.recovery import Recovery
@@ -48,7 +48,7 @@ PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a
     "catching up": (catch_up.Follower, "tick", False),
     "caught up": (catch_up.Follower, "follow", True),
     "going on": (Recovery, "stand", False),
-    "mixture": (course, "conclude", False),
+    "mixture": (session, "finish_run", False),
 }
 
 
@@ -143,9 +143,9 @@ def train(comm: Communicator, folder: Path, run: dict[str, Any]) -> None:
             if comm.rank == rank:
                 die_at(patch, marker, place, step)
         if is_begun:
-            start.resume(path, quiet=True, job=comm)
+            session.resume(path, quiet=True, job=comm)
         else:
-            start.begin(recipe_file.load(run["recipe"]), path, quiet=True, job=comm)
+            session.train(recipe_file.load(run["recipe"]), path, quiet=True, job=comm)
         if victim.timer:  # it came to the end before
             victim.timer.join()
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import Answer, cli, data, own_cache, run
+from small import small_recipe
 from torch import Tensor, nn
 
 import ganherd
-from commands import Answer, cli, data, own_cache, run
 from ganherd import UserError
-from small import small_recipe
 
 __all__ = ["cli", "data", "own_cache", "run"]  # fixtures
 
@@ -147,7 +147,7 @@ def test_nets_of_a_run_are_not_imported(cli: Cli, hostile: Path, victim: Path, n
 
 
 def test_the_mixture_of_a_run_in_python_names_what_its_recipe_names(hostile: Path, victim: Path) -> None:
-    from ganherd.training.conclude import Run
+    from ganherd.training.finish import Run
 
     change_json(hostile / "mixture" / "mixture.json", generator={"name": "evil:Net", "settings": {}})
     with pytest.raises(UserError, match="evil:Net is code that is not ganherd's"):

@@ -98,6 +98,7 @@ class Trainer:
         self.mark: ArrivalMark | None = None  # … and members go back alone: the arrival at this step
         self.arrived: bool = facts.get("arrived", False)  # what is due at this step is still to be done
         self.heart: Heartbeat | None = None  # where there are several
+        self.is_trained = False
         self.began = time.monotonic()
 
     # -- the page -------------------------------------------------------------------------------------------------
@@ -139,6 +140,7 @@ class Trainer:
         if not self.due(self.settings.sample_every):
             self.show()
         snapshot.settle(self)
+        self.is_trained = True
 
     def stop_here(self, stop: StopRequest, start: int, took: float) -> None:
         """All that is due at a step; it was trained from `start` on, and the engine `took` so many seconds."""

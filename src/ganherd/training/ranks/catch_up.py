@@ -7,8 +7,7 @@ would have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.ranks import together
@@ -19,11 +18,14 @@ from ganherd.training import snapshot
 from ganherd.training.budget import Budget
 from ganherd.training.health import response
 from ganherd.training.loop import Trainer
-from ganherd.training.ranks.recovery import Recovery
+from ganherd.training.ranks.signs_of_life import heartbeat_of
 from ganherd.training.ranks.solo_recovery import Back
-from ganherd.training.ready import beating
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.progress import Progress
+
+if TYPE_CHECKING:
+    from ganherd.training.ranks.recovery import Recovery
+    from ganherd.training.session import Session
 
 
 class Follower(Trainer):
@@ -60,31 +62,22 @@ class Follower(Trainer):
         self.herd.feed.close()
 
 
-def bring_back(
-    rescue: Recovery,
-    assembly: PreparedHerd,
-    plan: Plan,
-    folder: RunFolder,
-    paced: dict[str, Any] | None,
-    resumed: checkpoint.Checkpoint,
-    say: Callable[[str], None],
-) -> None:
-    """After a loss, where members go back alone: those that are lost come to where the others stand. Called by all ranks."""
-    if (back := rescue.alone.back) is None:
-        return
-    ranks = assembly.ranks
+def bring_back(recovery: Recovery, session: Session, back: Back, resumed: checkpoint.Checkpoint) -> None:
+    """Train the lost members to where the others are. Called by all ranks, after a loss, if members never meet."""
+    herd, ranks, folder = session.herd, session.ranks, session.source.folder
+    assert folder is not None
 
     def work() -> tuple[int, list[str]]:
-        found = catch_up(assembly, plan, folder, paced, back, resumed, heart)
-        rescue.alone.hold(ranks.own, resumed)
-        rescue.caught_up(back, resumed.step - back.step)
+        found = catch_up(herd, session.own_plan, folder, session.looks, back, resumed, heart)
+        recovery.alone.hold(ranks.own, resumed)
+        recovery.caught_up(back, resumed.step - back.step)
         return found
 
-    with beating(ranks, folder.path) as heart:
-        told = ranks.told(together(ranks.everyone, work))
-    rescue.caught_up(back, max(repeated for repeated, _ in told))
-    for sentence in dict.fromkeys(sentence for _, damaged in told for sentence in damaged):
-        say(f"{sentence}; the checkpoint before it is used.")
+    with heartbeat_of(ranks, folder.path) as heart:
+        each = ranks.told(together(ranks.everyone, work))
+    recovery.caught_up(back, max(repeated for repeated, _ in each))
+    for sentence in dict.fromkeys(sentence for _, damaged in each for sentence in damaged):
+        session.log(f"{sentence}; the checkpoint before it is used.")
 
 
 def catch_up(

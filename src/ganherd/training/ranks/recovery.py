@@ -13,26 +13,30 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from ganherd.comm.buddies import Buddies
 from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.launch_command import with_launcher
-from ganherd.comm.ranks import Ranks
+from ganherd.comm.ranks import Ranks, together
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import snapshot
-from ganherd.training.ranks.restarts import restarts
+from ganherd.training.finish import Run
+from ganherd.training.ranks import spares
+from ganherd.training.ranks.restarts import reached, restarts
+from ganherd.training.ranks.signs_of_life import heartbeat_of
 from ganherd.training.ranks.solo_recovery import ArrivalMark, Back, SoloRecovery
 from ganherd.training.setup.build_strategy import never_meet
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from ganherd.training.conclude import Run
     from ganherd.training.loop import Trainer
+    from ganherd.training.session import Session
+    from ganherd.training.setup.run_source import RunSource
 
 _LOCK = 60.0  # seconds that the system, or a file server, may take to let go of a dead process's lock
 
@@ -88,9 +92,72 @@ class Recovery:
             return "the same command"
         return with_launcher(RunFolder(name).again, self.job.name, self.job.size)
 
-    def found(self, told: bytes) -> Path:
-        """Where the run lies, as `announced` by the first rank."""
-        path, self.named = json.loads(told)
+    # -- steps that a session adds for a job --------------------------------------------------------------------------
+
+    def placed(self, ranks: Ranks, source: RunSource) -> checkpoint.Checkpoint | None:
+        """Learn where members are from now on; return this rank's members as copies in memory have them, after a loss.
+
+        Called by all ranks, spares too.
+        """
+        self._homes = ranks.homes
+        if source.folder is None:
+            return None
+        if self.job.rank == 0:
+            self.reached = reached(source.folder)
+        return self._remembered(ranks, source.folder)
+
+    def bring_back(self, session: Session) -> None:
+        """After a loss, train the lost members to where the others are, if members continue independently."""
+        if session.resumed is not None and self.alone.back is not None:
+            from ganherd.training.ranks.catch_up import bring_back
+
+            bring_back(self, session, self.alone.back, session.resumed)
+
+    def share(self, ranks: Ranks, folder: RunFolder) -> RunFolder:
+        """Return the first rank's folder as every rank sees it; spares learn of it too."""
+        if ranks.is_alone:
+            return folder
+        if ranks.is_first:
+            spares.forget(folder.path)
+        path = self._found(ranks.job.broadcast(_announced(folder) if ranks.is_first else None))
+
+        def seen() -> RunFolder:
+            there = folder if ranks.is_first else RunFolder(path)
+            if not there.info_path.is_file():
+                raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
+            return there
+
+        return together(ranks.everyone, seen)
+
+    def stand_by(self, ranks: Ranks) -> Run:
+        """Wait, as a spare, until the other ranks have ended."""
+        path = self._found(ranks.job.broadcast(None))
+        with StopRequest(), spares.passing_on(path), heartbeat_of(ranks, path):
+            ranks.wait()
+        return Run(path.absolute(), {})
+
+    def attach(self, session: Session, closing: ExitStack) -> None:
+        """Take part in the training of a session."""
+        trainer, ranks = session.trainer, session.ranks
+        assert trainer is not None
+        trainer.rescue = self
+        if not ranks.is_alone:
+            trainer.heart = closing.enter_context(heartbeat_of(ranks, session.folder.path, trainer))
+
+    def listening(self, session: Session) -> AbstractContextManager[None]:
+        """Pass on to the session what spares are asked."""
+        return spares.listening(session.ranks, session.folder.path, session.stop)
+
+    def continues(self, session: Session) -> bool:
+        """Return whether the ranks that are left continue the run after a loss; they meet again in `through`."""
+        if not session.ranks.job.goes_on:
+            return False
+        self.trainer, self.signals.name = session.trainer, self.asked or session.stop.name
+        return True
+
+    def _found(self, content: bytes) -> Path:
+        """Return where the run is, as `_announced` by the first rank."""
+        path, self.named = json.loads(content)
         self.path = Path(path)
         return self.path
 
@@ -168,11 +235,7 @@ class Recovery:
                     raise
                 time.sleep(0.05)
 
-    def placed(self, ranks: Ranks) -> None:
-        """Is told where members live from now on."""
-        self._homes = ranks.homes
-
-    def remembered(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
+    def _remembered(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
         """This rank's members as they were in memory, after a loss; None where the newest checkpoint is newer, or is needed
         since the copies of some died with both who had them. Called by all ranks, spares too."""
         if not self._was_lost:
@@ -217,6 +280,8 @@ class Recovery:
 
     def tell(self, trainer: Trainer, source: str) -> None:
         """The losses since the run went on last, as events and in words; `source`: where the members' state is from."""
+        if not trainer.ranks.job.hears_of_loss:  # the launcher would end all at once
+            trainer.progress.say(f"should a rank be killed, the job ends; go on with: {self.again()}")
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:
             back = {"source": source, "repeated": max(0, loss["noticed"] - trainer.step), "alone": False}
@@ -241,7 +306,7 @@ class Recovery:
             self.reached = None
 
 
-def announced(folder: RunFolder) -> bytes:
+def _announced(folder: RunFolder) -> bytes:
     """What the first rank tells the others of the run's folder: hosts may have other working folders, people read the name."""
     return json.dumps([str(folder.path.absolute()), str(folder.path)]).encode()
 
@@ -261,6 +326,4 @@ def _is_newest(step: int, facts: Mapping[str, Any], folder: RunFolder) -> bool:
 
 
 def _nothing_left(path: Path | None) -> Run:
-    from ganherd.training.conclude import Run
-
     return Run(path or Path(), {})
