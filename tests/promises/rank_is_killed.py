@@ -30,15 +30,17 @@ from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop, session
-from ganherd.training.health import response
+from ganherd.training.health.monitor import Monitor
+from ganherd.training.health.response import Health
 from ganherd.training.ranks import catch_up, rank_sync
 from ganherd.training.ranks.recovery import Recovery
+from ganherd.training.recording.recorder import Recorder
 
 PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a function, or after it
-    "record": (loop.Trainer, "record", False),
-    "recorded": (loop.Trainer, "record", True),
-    "looked": (loop.Trainer, "look", True),
-    "healed": (response, "heal", True),
+    "record": (Recorder, "record", False),
+    "recorded": (Recorder, "record", True),
+    "looked": (Monitor, "look", True),
+    "healed": (Health, "heal", True),
     "checkpoint": (checkpoint, "_write_members", True),
     "checkpoint done": (checkpoint, "save", True),
     "copies": (Buddies, "refresh", False),

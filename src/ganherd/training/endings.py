@@ -50,7 +50,7 @@ def reported_end(session: Session) -> Iterator[None]:
         trainer = session.trainer
         at = f" at step {trainer.step:,}" if trainer else ""
         # without a new checkpoint the same would happen again, and a scheduler that restarts on exit code 75 would never end
-        is_further = trainer is not None and (trainer.saved or 0) > saved_before
+        is_further = trainer is not None and (trainer.state.saved or 0) > saved_before
         raise (Interrupted if is_further else RunFailed)(
             f"memory ran out{at} ({reason(error)}); the last checkpoint is whole. A new run needs less memory with fewer "
             f"members, a smaller train.batch or a smaller engine.chunk. To continue this one, free memory or use more "

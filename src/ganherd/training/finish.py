@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,9 +73,9 @@ class Finisher:
 
 def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
     """Make the mixture on the first rank from the generators that all ranks export. The other ranks return at once."""
-    assembly, folder, seconds = trainer.assembly, trainer.folder, round(trainer.seconds, 3)
+    assembly, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
     ranks, near = assembly.ranks, trainer.strategy.neighbourhoods(trainer.step)
-    own = exports(assembly, trainer.strategy.generators())
+    own = exports(assembly, trainer.strategy.generators(), trainer.state.convergence.kept)
     exported = own if ranks.is_alone else ranks.to_first(own, range(ranks.size))
     if not ranks.is_first:
         trainer.strategy.measured()
@@ -87,8 +87,8 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
         finisher.on_mixture(product)
     left = trainer.strategy.measured().get("profile")  # of what came after the last record
     trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
-    here = max(trainer.seconds - trainer.seconds_before, 1e-9)  # in this process, like the seconds of its looks
-    watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / here, 5)}
+    here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
+    watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
     folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
     for finisher in finishers:
         finisher.on_finished(product)
@@ -142,9 +142,16 @@ def make_mixture(
     return replace(made, weights=each if len(each) > 1 else each[0])
 
 
-def exports(assembly: PreparedHerd, instead: State | None = None) -> State:
-    """Of this rank's generators the weights that are exported (the running average where there is one), and all buffers, batch
-    norm re-estimated; rows as in the herd's state. `instead`: other parameters and buffers than those of now."""
+def exports(assembly: PreparedHerd, instead: State | None = None, kept: Collection[int] | None = None) -> State:
+    """Return the weights and buffers of this rank's generators that go into the mixture, with rows as in the herd's state.
+
+    The weights are the running average, if there is one. The statistics of batch norm are estimated again.
+
+    Args:
+        instead: Other parameters and buffers than the current ones.
+        kept: Members of a run that is grown, which are exported as that run has them. Default: those of the prepared herd.
+    """
+    kept = assembly.kept if kept is None else kept
     herd = assembly.herd
     state = herd.state if instead is None else {**herd.state, "g.ema": instead["g.params"], **instead}
     slots, keys, priors = herd.state["set.slot"].tolist(), bases(herd.state).tolist(), herd.priors(slice(0, herd.size))
@@ -154,7 +161,7 @@ def exports(assembly: PreparedHerd, instead: State | None = None) -> State:
             out[f"g.buffers.{breed.mark}{name}"] = torch.zeros(herd.size, *shape, dtype=dtype)
         weights, buffers = breed.g.views(breed.view(out)["g.params"]), buffers_of(breed.view(state), "g")
         for row in herd.breeds.rows(breed, slots):
-            if assembly.own[row] in assembly.kept:  # as the run that was grown has it
+            if assembly.own[row] in kept:
                 for name, value in buffers.items():
                     out[f"g.buffers.{breed.mark}{name}"][row] = value[row].cpu()
                 continue

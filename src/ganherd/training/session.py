@@ -100,7 +100,7 @@ class Session:
         preflight.check_nets(herd, self.log, source.engine)
         self.plan = source.choose_plan(self)
         self.own_plan = apply_plan(herd, self.plan)
-        self.looks = vars(together(herd.ranks.everyone, lambda: look_interval.planned(herd, source.watch)))
+        self.looks = together(herd.ranks.everyone, lambda: look_interval.planned(herd, source.watch))
         if self.recovery:
             self.recovery.bring_back(self)
         source.restore(self)
@@ -121,7 +121,6 @@ class Session:
         closing.callback(self.progress.close)
         trackers = Trackers(folder, herd.recipe, ranks.is_first)
         closing.callback(trackers.close)
-        strategy = make_strategy(herd, self.meetings)
         trainer = self.trainer = Trainer(
             herd,
             self.own_plan,
@@ -129,9 +128,9 @@ class Session:
             self.budget,
             self.progress,
             self.resumed,
-            trackers.record,
-            self.looks,
-            strategy,
+            looks=self.looks,
+            strategy=make_strategy(herd, self.meetings),
+            callbacks=[trackers],
         )
         closing.callback(trainer.close)
         if self.recovery:

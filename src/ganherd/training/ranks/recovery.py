@@ -23,12 +23,13 @@ from ganherd.comm.launch_command import with_launcher
 from ganherd.comm.ranks import Ranks, together
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.training import snapshot
+from ganherd.training.callbacks import Callback
 from ganherd.training.finish import Run
 from ganherd.training.ranks import spares
 from ganherd.training.ranks.restarts import reached, restarts
-from ganherd.training.ranks.signs_of_life import heartbeat_of
+from ganherd.training.ranks.signs_of_life import HeartbeatNotes, heartbeat_of
 from ganherd.training.ranks.solo_recovery import ArrivalMark, Back, SoloRecovery
+from ganherd.training.schedule import is_due
 from ganherd.training.setup.build_strategy import never_meet
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted, UserError
@@ -53,6 +54,7 @@ class Recovery:
         self.signals = StopRequest()  # which came while no loop listened, between a loss and the first step after it
         self.trainer: Trainer | None = None  # which heard of the last loss
         self.alone = SoloRecovery()
+        self._marks: ArrivalMarks | None = None  # of the training, if members continue independently
         self._started = tuple(range(job.size))  # of each rank, the number that it was started with
         self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
         self._losses: list[dict[str, Any]] = []  # that no event tells of yet
@@ -140,9 +142,15 @@ class Recovery:
         """Take part in the training of a session."""
         trainer, ranks = session.trainer, session.ranks
         assert trainer is not None
-        trainer.rescue = self
         if not ranks.is_alone:
-            trainer.heart = closing.enter_context(heartbeat_of(ranks, session.folder.path, trainer))
+            trainer.attach(HeartbeatNotes(closing.enter_context(heartbeat_of(ranks, session.folder.path, trainer))))
+        if self.outlives(ranks):
+            every = trainer.schedule.settings.buddy_every
+            if never_meet(session.herd.recipe):
+                self._marks = ArrivalMarks(self, every)
+                trainer.attach(self._marks)
+            elif every:
+                trainer.attach(MemberCopies(self, every))
 
     def listening(self, session: Session) -> AbstractContextManager[None]:
         """Pass on to the session what spares are asked."""
@@ -189,14 +197,15 @@ class Recovery:
         self.job.successor = left.comm
         self.job, self._was_lost = left.comm, True
         self._homes = tuple(self._homes[rank] for rank in left.before) if self._homes else ()
-        stands = self.alone.stands(self.trainer)
+        mark = self._marks.mark if self.trainer and self._marks else None
+        stands = self.alone.stands(mark)
         told = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
         said = map(json.loads, self.job.collect(json.dumps(told).encode()))
         over, asked, paths, steps, stood, untold = zip(*said, strict=True)
-        if (speaker := self.alone.agree(stood, self.trainer)) is not None:
+        if (speaker := self.alone.agree(stood, self.trainer, mark)) is not None:
             self._losses = untold[speaker]  # who knows most of the files knows what they do not tell yet
         self._losses[-1]["noticed"] = max(steps)
-        self.trainer = None  # what it had is in the hold by now, or comes from copies
+        self.trainer, self._marks = None, None  # what it had is in the hold by now, or comes from copies
         found = next((Path(each) for each in paths if each), None)
         if found is None and path is not None and (path / "run.json").is_file():
             found = path  # by the first rank, which could tell nobody
@@ -254,9 +263,10 @@ class Recovery:
 
     def keep(self, trainer: Trainer) -> None:
         """Copies of all members and of what all know, each rank's in its own memory and the next one's."""
-        facts = {**snapshot.facts(trainer), "saved": trainer.saved, "bytes": trainer.ends}
-        ranks, told = trainer.ranks, facts if trainer.ranks.is_first else None
-        self._buddies.refresh(ranks.everyone, ranks.placement, snapshot.state(trainer), trainer.step, told)
+        state, ranks = trainer.state, trainer.ranks
+        facts = {**state.facts(trainer.seconds), "saved": state.saved, "bytes": trainer.recorder.ends}
+        shared = facts if ranks.is_first else None
+        self._buddies.refresh(ranks.everyone, ranks.placement, state.tensors(), trainer.step, shared)
 
     def caught_up(self, back: Back, repeated: int) -> None:
         """Is told, on all ranks, that the lost members have come to the others, and how many steps they did again for it."""
@@ -267,12 +277,13 @@ class Recovery:
             if went_back or "alone" not in loss:  # else they came there after a loss before this one, and stayed
                 loss |= {"source": back.source, "repeated": repeated if went_back else 0, "alone": True}
 
-    def stand(self, trainer: Trainer) -> None:
-        """All members are where they go on, and all ranks know that the losses are told: nothing of before is needed."""
-        # before there is a mark: who is lost in here is missed by ranks that hold their members, and know the files
-        trainer.together.ends = trainer.ranks.told(trainer.ends)[0]
-        trainer.mark = ArrivalMark.of(trainer, trainer.arrived)
+    def stand(self, trainer: Trainer) -> ArrivalMark:
+        """Forget what was kept for the losses so far: all members are where they continue, and all losses are reported."""
+        # before there is a mark: a rank that is lost in here is missed by ranks that hold their members, and know the files
+        trainer.sync.share_ends(trainer.recorder.ends)
+        mark = ArrivalMark.of(trainer, trainer.state.arrived)
         self._settled()
+        return mark
 
     def _settled(self) -> None:
         self.alone.settled()
@@ -285,7 +296,7 @@ class Recovery:
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:
             back = {"source": source, "repeated": max(0, loss["noticed"] - trainer.step), "alone": False}
-            if trainer.arrived:  # and only the lost members went back
+            if trainer.state.arrived:  # and only the lost members went back
                 back = {name: loss[name] for name in back}
             homes = [home[member] for member in loss["members"]]
             trainer.event("lost", **{name: loss[name] for name in ("ranks", "hosts", "members")}, homes=homes, **back)
@@ -294,7 +305,7 @@ class Recovery:
             moved = f"; {_moved(loss['members'])} elsewhere" if loss["members"] else ""
             then = "the others stay at" if back["alone"] else "all go on from"
             trainer.progress.say(f"lost {names}{moved}; {then} step {trainer.step:,} ({back['source']}).")
-        if not trainer.goes_alone:  # else all have to know of it first: see `stand`
+        if self._marks is None:  # else all have to know of it first: see `stand`
             self._settled()
         if self.reached is not None:
             number, repeated = restarts(os.environ), max(0, self.reached - trainer.step)
@@ -304,6 +315,43 @@ class Recovery:
                 f"{repeated:,} step{'s' * (repeated != 1)} of before {'is' if repeated == 1 else 'are'} repeated."
             )
             self.reached = None
+
+
+class MemberCopies(Callback):
+    """Copy all members into the memory of the next rank at an interval, if members that meet go back together."""
+
+    def __init__(self, recovery: Recovery, every: int) -> None:
+        self._recovery, self.every = recovery, every
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        self._recovery.keep(trainer)
+
+    def on_stop_end(self, trainer: Trainer, step_seconds: float) -> None:
+        if is_due(trainer.step, self.every):
+            self._recovery.keep(trainer)
+
+
+class ArrivalMarks(Callback):
+    """Mark the arrival at every stop, and copy members there at an interval, if only lost members go back."""
+
+    def __init__(self, recovery: Recovery, every: int) -> None:
+        self._recovery, self.every = recovery, every
+        self._first = 0  # the step at which the training began
+        self.mark: ArrivalMark | None = None
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        self._first = trainer.step
+        self.mark = self._recovery.stand(trainer)
+
+    def on_arrival(self, trainer: Trainer) -> None:
+        self.mark = ArrivalMark.of(trainer)
+        # members that were moved to other ranks need new copies there
+        if self.every and (is_due(trainer.step, self.every) or trainer.step == self._first):
+            self._recovery.keep(trainer)
+
+    def on_repair(self, trainer: Trainer, row: int) -> None:
+        if self.mark is not None:
+            self.mark.spare(row, trainer.herd.state)
 
 
 def _announced(folder: RunFolder) -> bytes:

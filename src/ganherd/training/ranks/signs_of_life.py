@@ -9,6 +9,7 @@ from ganherd.comm.liveness import silence
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.liveness.machine import machine
 from ganherd.comm.ranks import Ranks
+from ganherd.training.callbacks import Callback
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -26,3 +27,18 @@ def heartbeat_of(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> He
 
         heart.listener = silence.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.size, report).look
     return heart
+
+
+class HeartbeatNotes(Callback):
+    """Write the step, the rate and the traffic of this rank into its heartbeat."""
+
+    def __init__(self, heart: Heartbeat) -> None:
+        self._heart = heart
+
+    def on_step_end(self, trainer: Trainer, step: int) -> None:
+        self._heart.note(step=step, rate=round(trainer.progress.rate * trainer.state.tally.per_step_here, 1))
+
+    def on_stop_end(self, trainer: Trainer, step_seconds: float) -> None:
+        before = self._heart.now.step_seconds or step_seconds
+        mean = round(0.8 * before + 0.2 * step_seconds, 6)
+        self._heart.note(step_seconds=mean, **vars(trainer.strategy.traffic))

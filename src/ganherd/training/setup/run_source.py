@@ -124,7 +124,7 @@ class NewRun(RunSource):
         herd = session.herd
         facts = facts_of(herd, session.plan, session.budget) | {
             "meetings": session.meetings,
-            "watch": session.looks,
+            "watch": vars(session.looks),
             "state": "running",
         }
         facts |= {} if self.part is None else {"part": [self.part.start, self.part.stop]}
@@ -224,6 +224,6 @@ class RecordedRun(RunSource):
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)
         facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.get("ranks") else {}
-        self.folder.write_info(state="running", budget=vars(session.budget), watch=session.looks, **facts)
+        self.folder.write_info(state="running", budget=vars(session.budget), watch=vars(session.looks), **facts)
         if self.wanted != self.folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
             write_aside(self.folder.recipe_path, recipe_file.dump(self.wanted))
