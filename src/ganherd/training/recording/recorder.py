@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.records import JsonLinesWriter
+from ganherd.runs.records import PROCESS_EVENTS, JsonLinesWriter, significant
 from ganherd.strategies.strategy import Strategy
 from ganherd.training.callbacks import Callback
 from ganherd.training.recording.preview import Preview
@@ -65,7 +65,8 @@ class Recorder(Callback):
         """Write an event; return whether this rank writes events."""
         if "events" not in self._lines:
             return False
-        self._lines["events"].write({"step": step, "event": event, **facts})
+        known = facts if event in PROCESS_EVENTS else significant(facts)
+        self._lines["events"].write({"step": step, "event": event, **known})
         return True
 
     def flush(self) -> dict[str, int]:
