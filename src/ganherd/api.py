@@ -14,11 +14,11 @@ from ganherd import report, scoring
 from ganherd.mixture import mixture
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
-from ganherd.runs.folder import write_aside
 from ganherd.runs.records import plain
 from ganherd.training import session
 from ganherd.training.finish import Finisher, Product, Run
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.files import atomic_write
 from ganherd.viz import pictures
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ScoreFinisher(Finisher):
         except UserError as error:  # for example, a member was left NaN by policy
             product.log(f"not scored: {error}")
             product.scores = {"skipped": dict.fromkeys(scoring.known_metrics(None), str(error).rstrip("."))}
-        write_aside(product.folder.scores_path, json.dumps(plain({"scores": product.scores}), indent=1) + "\n")
+        atomic_write(product.folder.scores_path, json.dumps(plain({"scores": product.scores}), indent=1) + "\n")
 
 
 class ReportFinisher(Finisher):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from ganherd.herd.engine.engines import Plan, rate
+from ganherd.herd.engine.engines import Plan, measure_rate
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs import checkpoint
 from ganherd.training import finish
@@ -74,7 +74,7 @@ def measure(assembly: PreparedHerd, plan: Plan, counts_all: bool = False) -> tup
     Args:
         counts_all: The whole budget is for the training, so nothing is reserved.
     """
-    steps = rate(assembly.herd, plan, 2.0) / assembly.herd.size
+    steps = measure_rate(assembly.herd, plan, 2.0) / assembly.herd.num_members
     began = time.perf_counter()
     if not counts_all:
         finish.exports(assembly)

@@ -34,8 +34,9 @@ from ganherd.training.variants import phases
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
-from ganherd.util.progress import Progress, duration
+from ganherd.util.progress import Progress
 from ganherd.util.standard_streams import safe_streams
+from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
 
 
@@ -174,7 +175,7 @@ class Session:
         if step >= steps:
             return f"{self.folder.path} has made all of its {steps:,} steps; give it a larger --budget to continue."
         over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
-        plan = self.own_plan.describe(self.herd.herd.size)
+        plan = self.own_plan.describe(self.herd.herd.num_members)
         return f"{self.folder.path}: {self.herd.size} members{over}, step {step:,} to {steps:,}, {plan}"
 
 

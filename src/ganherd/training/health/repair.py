@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ganherd.herd.state import Seat, finite, new_state, take_
+from ganherd.herd.state import Seat, finite_members, new_state, take_
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.strategies.strategy import Strategy
@@ -118,8 +118,8 @@ class Repairer:
         """Return the next member of the same replica that is well and has a generator of the same kind."""
         prepared, herd, ranks = self._prepared, self._prepared.herd, self._prepared.ranks
         members, slot = prepared.members, member % prepared.members
-        good = ranks.gather(finite(herd.state))
-        prior = ranks.gather(herd.state.get("set.prior", torch.zeros(herd.size)))
+        good = ranks.gather(finite_members(herd.state))
+        prior = ranks.gather(herd.state.get("set.prior", torch.zeros(herd.num_members)))
         breed = herd.breeds.of(prepared.seats[member].slot)
         for away in range(1, members):
             other = member - slot + (slot + away) % members

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ganherd.herd.state import finite
+from ganherd.herd.state import finite_members
 from ganherd.strategies.strategy import Strategy
 from ganherd.training.callbacks import Callback
 from ganherd.training.health.alarms import ALARMS, judge
@@ -65,7 +65,9 @@ class Health(Callback):
         """Find members that turned NaN or diverged, and repair them as the recipe says."""
         tally, ranks = self._state.tally, self._prepared.ranks
         sums = tally.sums[:2]
-        seen = torch.cat([sums, finite(self._prepared.herd.state)[None].to(sums)]).cpu()  # [3, n] in one transfer
+        seen = torch.cat(
+            [sums, finite_members(self._prepared.herd.state)[None].to(sums)]
+        ).cpu()  # [3, n] in one transfer
         loss, is_finite = seen[:2].abs().amax(0) / max(1, trainer.step - tally.since), seen[2] > 0
         good = is_finite & torch.isfinite(loss)
         calm = (loss <= self._schedule.settings.repair.diverged) | ~good

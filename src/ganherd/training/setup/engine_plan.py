@@ -9,7 +9,7 @@ import torch
 
 from ganherd.comm.ranks import cores, together
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Plan, place
+from ganherd.herd.engine.engines import Plan, place_state
 from ganherd.recipe.schema import EngineConfig
 from ganherd.training.setup.assemble import PreparedHerd
 
@@ -31,7 +31,7 @@ def plan_of_rank(assembly: PreparedHerd, plan: Plan) -> Plan:
         return plan
     whole = plan.chunk >= len(ranks.placement.ranks[0])  # all members of the first rank at once
     threads = min(plan.threads, cores(ranks.everyone))
-    chunk = max(plan.chunk, herd.size) if whole else plan.chunk
+    chunk = max(plan.chunk, herd.num_members) if whole else plan.chunk
     return replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
 
 
@@ -39,5 +39,5 @@ def apply_plan(assembly: PreparedHerd, plan: Plan) -> Plan:
     """Set this rank's threads, move its state to where its plan has it, and return that plan."""
     plan = plan_of_rank(assembly, plan)
     torch.set_num_threads(plan.threads)
-    place(assembly.herd, plan)
+    place_state(assembly.herd, plan)
     return plan

@@ -17,7 +17,7 @@ from ganherd.herd.engine.engines import Plan
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder, next_path, write_aside
+from ganherd.runs.folder import RunFolder, next_path
 from ganherd.training.budget import Budget, extend_budget, measure, plan_budget
 from ganherd.training.setup import preflight
 from ganherd.training.setup.build_strategy import plan_meetings
@@ -39,6 +39,7 @@ from ganherd.training.setup.identity import (
 from ganherd.training.setup.member_data import MemberData
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.files import atomic_write
 
 if TYPE_CHECKING:
     from ganherd.training.session import Session
@@ -135,7 +136,7 @@ class NewRun(RunSource):
         folder = RunFolder.create(self._new_path())
         session.lock(folder)
         try:
-            write_aside(folder.recipe_path, recipe_file.dump(session.herd.recipe))
+            atomic_write(folder.recipe_path, recipe_file.dump(session.herd.recipe))
             folder.write_info(**facts)
         except OSError as error:
             raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
@@ -226,4 +227,4 @@ class RecordedRun(RunSource):
         facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.get("ranks") else {}
         self.folder.write_info(state="running", budget=vars(session.budget), watch=vars(session.looks), **facts)
         if self.wanted != self.folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
-            write_aside(self.folder.recipe_path, recipe_file.dump(self.wanted))
+            atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))
