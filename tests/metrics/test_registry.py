@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ganherd.features.material import MetricSkipped
-from ganherd.metrics.registry import METRICS
+from ganherd.metrics.metric_registry import METRICS
 from ganherd.recipe import mixture_scores
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ganherd.compare import comparison_text
 from ganherd.compare.comparison_record import Comparison, ComparisonBasis
-from ganherd.metrics.registry import METRICS
+from ganherd.metrics.metric_registry import METRICS
 from ganherd.report import templating
 from ganherd.scoring.result import format_value, measured, skipped
 from ganherd.scoring.score_table import shared

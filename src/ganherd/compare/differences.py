@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ganherd.compare.comparison_record import ScoreDifference
-from ganherd.metrics.registry import METRICS
+from ganherd.metrics.metric_registry import METRICS
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, verdict
 from ganherd.scoring.result import SKIPPED

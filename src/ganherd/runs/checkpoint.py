@@ -47,6 +47,11 @@ class Checkpoint:
     state: State
     meta: TrainerState
 
+    @property
+    def saved(self) -> int:
+        """The step of the newest checkpoint on disk: its own, unless it is a copy from memory."""
+        return self.step if self.meta.saved is None else self.meta.saved
+
 
 def save(
     folder: Path,

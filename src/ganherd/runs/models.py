@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ganherd.recipe.base import MOST_THREADS, Device
 from ganherd.util.files import JsonObject
+from ganherd.util.registry import ENGINES
 
 LARGEST = 1 << 53  # the largest count or step: beyond it floats skip whole numbers
 NOT_FINITE = ("nan", "inf", "-inf")  # strict JSON has no such numbers: files hold their names
@@ -63,10 +64,16 @@ class _Record(BaseModel):
 # -- run.json -----------------------------------------------------------------------------------------------------------
 
 
+def _engine(name: str) -> str:
+    if name not in ENGINES:
+        raise ValueError(f"must be one of {', '.join(ENGINES.names())}")
+    return name
+
+
 class EngineRecord(_Record):
     """The engine that the run was started with."""
 
-    name: Literal["loop", "fused", "graph"]
+    name: Annotated[str, AfterValidator(_engine)]
     chunk: Members
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     device: Device

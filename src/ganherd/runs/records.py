@@ -8,14 +8,10 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ganherd.runs import profile
 from ganherd.util import files
-from ganherd.util.files import JsonObject
-
-if TYPE_CHECKING:
-    from ganherd.training.loop import Trainer
 
 # Two equal runs may differ in what is listed here, and in nothing else: in metrics.jsonl, events.jsonl and state.json the fields
 # that hold wall-clock time,
@@ -71,23 +67,6 @@ class JsonLinesWriter:
 
     def close(self) -> None:
         self._handle.close()
-
-
-def line_of(trainer: Trainer) -> JsonObject:
-    """Return the numbers of all members at this step; all ranks call it together."""
-    line = {
-        "step": trainer.step,
-        "epoch": round(trainer.step / trainer.assembly.steps_per_epoch, 4),
-        "seconds": round(trainer.seconds, 3),
-        "rate": round(trainer.progress.rate * trainer.tally.per_step, 1),
-        **trainer.tally.means(trainer.step),
-    }
-    looked = int(trainer.ranks.gather(trainer.watch.state["watch.at"]).max())
-    if looked > trainer.tally.since:  # the last look since the last record
-        line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in trainer.watch.scores().items()}}
-    if trainer.validation:
-        line |= {name: [round(v, 5) for v in each] for name, each in trainer.validation.look().items()}
-    return line | trainer.strategy.measured()
 
 
 def plain(value: Any) -> Any:

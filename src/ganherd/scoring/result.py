@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ganherd.metrics.registry import METRICS, Metric
+from ganherd.metrics.metric_registry import METRICS, Metric
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 
 SKIPPED = "skipped"  # the key of scores that holds why metrics were left out

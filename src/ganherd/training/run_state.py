@@ -1,0 +1,69 @@
+"""Everything that a run continues with, besides the tensors of the herd itself; a checkpoint holds all of it."""
+
+from __future__ import annotations
+
+from ganherd.herd.state import State
+from ganherd.runs import checkpoint
+from ganherd.strategies.strategy import Strategy
+from ganherd.training.health.alarms import OF_ALL, Alarms
+from ganherd.training.health.convergence import Convergence
+from ganherd.training.health.monitor import Monitor, recall
+from ganherd.training.recording.tally import Tally
+from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.util.files import JsonObject
+
+
+class RunState:
+    """The state of a run at one step. It is created new, or from the checkpoint that a run continues from."""
+
+    def __init__(
+        self, prepared: PreparedHerd, strategy: Strategy, resumed: checkpoint.Checkpoint | None = None
+    ) -> None:
+        tensors = resumed.state if resumed else None
+        meta = resumed.meta if resumed else None
+        ranks = prepared.ranks
+        self._prepared, self._strategy = prepared, strategy
+        self.step = resumed.step if resumed else 0
+        recall(strategy.state, tensors)
+        if resumed:
+            strategy.resume(self.step)
+        self.monitor = Monitor(prepared, tensors)
+        # alarms and convergence are known of all members on every rank
+        known = {k: ranks.gather(v) for k, v in (tensors or {}).items() if k in OF_ALL or k.startswith("rest.")}
+        self.alarms = Alarms(ranks.size, known)
+        self.convergence = Convergence(prepared.recipe.train.stop, ranks.size, known, prepared.kept or None)
+        self.convergence.wake(self.step)
+        self.tally = Tally(prepared, self.convergence, meta)
+        self.last_good = meta.last_good if meta else None  # the last checkpoint that was due: repairs roll back to it
+        self.best = meta.best if meta else None  # score and step of the best checkpoint
+        self.repairs = list(meta.repairs) if meta else [0] * ranks.size  # [N]
+        self.seconds_before = meta.seconds if meta else 0.0  # of training, in earlier processes
+        self.over = meta.over if meta else None  # the deadline that ended the run at this step
+        self.saved = resumed.saved if resumed else None  # the step of the last checkpoint
+        self.written = meta.bytes if meta else None  # of the records, by file
+        self.arrived = meta is not None and meta.arrived  # whether what is due at this step is still to be done
+
+    def tensors(self) -> State:
+        """Return everything of this rank's members [n, …], the herd's own tensors included."""
+        return {**self._prepared.herd.state, **self.member_tensors()}
+
+    def member_tensors(self) -> State:
+        """Return what is known of this rank's members [n, …] besides the herd's tensors: it changes only at stops."""
+        of_all = (*self.alarms.state.items(), *self.convergence.state.items())
+        own = list(self._prepared.own)
+        return {**self.monitor.state, **{name: value[own] for name, value in of_all}, **self._strategy.state}
+
+    def facts(self, seconds: float) -> JsonObject:
+        """Return what else of the whole herd is saved. All ranks ask for it together. `seconds`: of training, so far."""
+        return {"sums": self.tally.everyones().tolist(), **self.common_facts(seconds)}
+
+    def common_facts(self, seconds: float) -> JsonObject:
+        """Return the part of the facts that every rank knows by itself."""
+        return {
+            "recorded": self.tally.since,
+            "last_good": self.last_good,
+            "best": self.best,
+            "repairs": list(self.repairs),
+            "seconds": seconds,
+            "over": self.over,
+        }
