@@ -168,7 +168,7 @@ def test_a_recipe_with_yaml_tags_is_refused(cli, hostile, canary, tag) -> None:
     text = (hostile / "recipe.yaml").read_text()
     (hostile / "recipe.yaml").write_text(text.replace("about: ''", f"about: {tag} ['touch {canary}']"))
     told = refused(cli, hostile, "score", "resume")
-    assert "has no place in a recipe" in told["resume"]
+    assert "is not allowed in a recipe" in told["resume"]
 
 
 @pytest.mark.parametrize("name", ["os:system", "evil:Net", "ganherd.nets.../evil:Net", "builtins:exec", "pickle:loads"])

@@ -270,10 +270,10 @@ def test_sharing_needs_more_than_one_member(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "sentence"),
     [
-        ({"share": {"every": "5steps"}}, "strategy.share.every has no effect where no layers are shared"),
-        ({"share": {"generator": ["layers"], "every": "0"}}, "strategy.share.every 0 is never"),
+        ({"share": {"every": "5steps"}}, "strategy.share.every has no effect if no layers are shared"),
+        ({"share": {"generator": ["layers"], "every": "0"}}, "strategy.share.every 0 means never"),
         ({"share": {"generator": "layers"}}, "must be a list of layers by their names"),
-        ({"name": "gap", "share": {"generator": ["layers"]}}, "strategy.name is gap: leave one of them out"),
+        ({"name": "gap", "share": {"generator": ["layers"]}}, "strategy.share has no effect with strategy.name gap"),
         ({"share": {"layers": ["layers"]}}, "unknown key 'strategy.share.layers'"),
     ],
 )

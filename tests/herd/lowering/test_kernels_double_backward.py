@@ -19,7 +19,7 @@ from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.taps import WeightLayout
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
-from ganherd.losses import gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import gradient_penalty, r1_penalty
 from ganherd.nets.residual import ResidualDiscriminator
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -19,7 +19,7 @@ from ganherd.herd.feed import Feed
 from ganherd.herd.rng import MemberRandomness, Streams
 from ganherd.herd.state import takes_label
 from ganherd.herd.step.rules import StepRules
-from ganherd.losses import class_loss, gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
 
 Snapshot = dict[tuple[str, str, str], Tensor]  # (`g`, `d` or `` for both; `output`, `gradient` or `value`; name)
 

@@ -17,7 +17,7 @@ from ganherd.herd.checks.plain_pytorch import AdamSettings
 from ganherd.herd.feed import Feed
 from ganherd.herd.state import ModuleTraits, Seat
 from ganherd.herd.step.rules import StepRules
-from ganherd.losses import Game
+from ganherd.losses.adversarial import Game
 
 SEATS = (Seat(0, 0), Seat(0, 1))
 FEW_SAMPLES = 4  # samples that a net is tried with; even, because some nets compare pairs
