@@ -19,6 +19,7 @@ from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.history import lineage, lineage_picture
 from ganherd.strategies.cellular.history.topology_picture import draw_topology
 from ganherd.strategies.cellular.topology import Topology
+from ganherd.util.files import JsonObject
 
 _MOST_TOPOLOGIES = 4
 _MOST_LINES = 150  # of a table
@@ -145,7 +146,7 @@ def _at(story: RunStory, name: str) -> np.ndarray:
     return np.array([int(event["iteration"]) for event in story.events if event.get(name)], np.int64)
 
 
-def _neighbourhoods(story: RunStory) -> dict[str, Any]:
+def _neighbourhoods(story: RunStory) -> JsonObject:
     """Return a table of the mixtures of all cells, the best first."""
     if story.grid is None:
         return {}
@@ -173,7 +174,7 @@ def _neighbourhoods(story: RunStory) -> dict[str, Any]:
     return {"caption": text, "head": head, "rows": rows, "right": right, "more": len(own) - len(rows)}
 
 
-def _profile(story: RunStory) -> dict[str, Any]:
+def _profile(story: RunStory) -> JsonObject:
     """Return a table of the time that each routine took."""
     spent = profile.total(story.metrics)
     if not spent:

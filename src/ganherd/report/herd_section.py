@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.score_section import per_class
 from ganherd.report.templating import Cell, number, percent, plain, render
+from ganherd.util.files import JsonObject
 from ganherd.util.text import words
 
 _KINDS = {
@@ -74,7 +75,7 @@ def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
     return name
 
 
-def _timeline(story: RunStory) -> dict[str, Any]:
+def _timeline(story: RunStory) -> JsonObject:
     """Return a dot for each event, the most important ones last so that they lie on top, and a tick for each meeting."""
     known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
     steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]

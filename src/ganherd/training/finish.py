@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.recipe.trust import covers
 from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.score_entry import Scores
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
@@ -36,7 +37,7 @@ class Run:
     """A finished run: its folder and its scores."""
 
     path: Path  # absolute
-    scores: dict[str, Any]
+    scores: Scores
 
     @property
     def mixture(self) -> Mixture:
@@ -58,7 +59,7 @@ class Product:
     dataset: Dataset
     mixture: Mixture
     log: Callable[[str], None]
-    scores: dict[str, Any] = field(default_factory=dict)  # filled in by the finisher that scores the mixture
+    scores: Scores = field(default_factory=dict)  # filled in by the finisher that scores the mixture
 
 
 class Finisher:

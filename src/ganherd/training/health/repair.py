@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +17,7 @@ from ganherd.training.run_state import RunState
 from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd, makers
 from ganherd.util.errors import RunFailed
+from ganherd.util.files import JsonObject
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -88,7 +89,7 @@ class Repairer:
         trainer.progress.repaired(member)
         trainer.progress.say(f"{name}: {WHY[what]} at step {trainer.step}; {then}.")
 
-    def _roll_back(self, trainer: Trainer, member: int, row: int) -> dict[str, Any]:
+    def _roll_back(self, trainer: Trainer, member: int, row: int) -> JsonObject:
         """Take the last checkpoint that was due. Older ones may be pruned, so a resumed run could not choose them again."""
         assert self._state.last_good is not None  # step 0 is saved before the first step
         state, nets = self._prepared.herd.state, self._prepared.herd.nets
@@ -128,7 +129,7 @@ class Repairer:
                 return other
         return None
 
-    def _copy(self, member: int, source: int) -> dict[str, Any]:
+    def _copy(self, member: int, source: int) -> JsonObject:
         """Copy the nets of another member with their optimiser; seat and settings stay the member's own."""
         ranks = self._prepared.ranks
         nets = {name: value for name, value in self._prepared.herd.state.items() if not name.startswith("set.")}

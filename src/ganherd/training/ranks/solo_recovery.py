@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,6 +23,7 @@ from ganherd.herd.state import State
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import TrainerState
+from ganherd.util.files import JsonObject
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -37,7 +38,7 @@ class ArrivalMark:
     step: int
     arrived: bool  # False: where the loop begins, and nothing is due
     small: State  # [n, …] what is known of its members
-    facts: dict[str, Any]  # … and of all; `bytes` that were written by then: none where only the first rank knows
+    facts: JsonObject  # … and of all; `bytes` that were written by then: none where only the first rank knows
     repaired: dict[int, State] = field(default_factory=dict)  # row -> as it was
 
     @classmethod
@@ -59,7 +60,7 @@ class Hold:
     step: int
     members: tuple[int, ...]
     rows: State  # [n, …]
-    facts: dict[str, Any]
+    facts: JsonObject
 
     @classmethod
     def of(cls, trainer: Trainer, mark: ArrivalMark) -> Hold:
@@ -87,18 +88,16 @@ class SoloRecovery:
     def __init__(self) -> None:
         self._holds: list[Hold] = []  # of one step; they may have members in common
         self.step: int | None = None  # at which all go on; none: they go back together
-        self._facts: dict[str, Any] = {}
+        self._facts: JsonObject = {}
         self.back: Back | None = None  # what this rank has to bring there
 
-    def stands(self, mark: ArrivalMark | None) -> dict[str, Any] | None:
+    def stands(self, mark: ArrivalMark | None) -> JsonObject | None:
         """Return what this rank, after a loss, tells the others of where it is."""
         if mark is not None:
             return {"step": mark.step, "arrived": mark.arrived, "facts": mark.facts}
         return {"step": self._holds[0].step, "arrived": True, "facts": self._holds[0].facts} if self._holds else None
 
-    def agree(
-        self, told: Sequence[dict[str, Any] | None], trainer: Trainer | None, mark: ArrivalMark | None
-    ) -> int | None:
+    def agree(self, told: Sequence[JsonObject | None], trainer: Trainer | None, mark: ArrivalMark | None) -> int | None:
         """Bring this rank's members to the step at which all continue.
 
         Returns:

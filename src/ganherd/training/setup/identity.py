@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
-from typing import Any
 
 import torch
 
@@ -30,9 +29,10 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 
-def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> dict[str, Any]:
+def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
     """What run.json says from the first moment on."""
     return {
         "versions": versions(),
@@ -53,7 +53,7 @@ def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> dict[str, An
     }
 
 
-def placed(ranks: Ranks) -> dict[str, Any] | None:
+def placed(ranks: Ranks) -> JsonObject | None:
     """Which rank has which members; nothing where there is one."""
     if ranks.is_alone:
         return None

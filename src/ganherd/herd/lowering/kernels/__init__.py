@@ -1,1 +1,1 @@
-"""Triton kernels, without a build step. A function in plain PyTorch, mostly in `herd/lowering/ops.py`, defines each of them."""
+"""Triton kernels; functions in plain PyTorch, mostly in `herd/lowering/ops.py`, define what they compute. No build step."""
