@@ -132,7 +132,7 @@ def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> No
     words = (*two, "--budget", "4steps", "--seeds", 1, "-o", "out")
     monkeypatch.setattr(session, "train", interrupted)
     stopped = cli("compare", *words, *METRICS, "-q")
-    assert stopped.code == 75 and "the same command goes on" in stopped.err
+    assert stopped.code == 75 and "the same command resumes it" in stopped.err
     assert json.loads(Path("out/compare.json").read_text())["state"] == "running"
     (Path("out/budget/b")).mkdir()  # as a kill before the first word of a run leaves it
     (Path("out/budget/b") / "recipe.yaml").write_text("")
