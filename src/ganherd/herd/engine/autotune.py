@@ -146,7 +146,7 @@ def _try_step(herd: Herd, fused: bool) -> None:
 
 
 def _refuse_chunk(herd: Herd, plan: Plan) -> None:
-    """Raise if steps of a copy with the chunk that the recipe sets do not fit into the memory of the device."""
+    """Raise if the chunk that the recipe sets does not fit into the memory of the device; tried on a copy of the state."""
     try:
         measure_rate(herd, plan, seconds=_IMMEDIATELY)
     except (RuntimeError, MemoryError) as error:

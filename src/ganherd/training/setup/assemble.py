@@ -19,7 +19,7 @@ from ganherd import nets
 from ganherd.comm.ranks import Ranks
 from ganherd.data import dataset as source
 from ganherd.herd.breeds import new_breeds
-from ganherd.herd.checks.source_line import where
+from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
@@ -244,7 +244,7 @@ def _refuse_misplaced_label(net: nn.Module) -> None:
     given = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     if takes_label(net) and given[1:2] != ["y"]:
         raise UserError(
-            f"forward of {type(net).__name__}{where(net)} must take y as its second argument, after its input."
+            f"forward of {type(net).__name__}{assignment_line(net)} must take y as its second argument, after its input."
         )
 
 
@@ -267,7 +267,9 @@ def _try_once(
         with MemberRandomness(torch.tensor(0)):
             x = g(torch.randn(rows, recipe.nets.latent), *((y,) if takes_label(g) else ()))
         if not isinstance(x, torch.Tensor):
-            raise UserError(f"the generator {name}{where(g)} returns a {type(x).__name__}: it must return one tensor.")
+            raise UserError(
+                f"the generator {name}{assignment_line(g)} returns a {type(x).__name__}: it must return one tensor."
+            )
         answered: list[Shape] = []
         if tuple(x.shape) == (rows, *dataset.shape):
             with MemberRandomness(torch.tensor(1)):

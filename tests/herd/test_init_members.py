@@ -1,4 +1,4 @@
-"""However many members are founded at once, each has the bits of a module that is built by itself after its seed."""
+"""Members that are initialised together have the same bits as modules that are built alone from their seeds."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def alone(make: Make, seed: int, dtype: torch.dtype) -> list[bytes]:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_members_founded_together_have_the_bits_of_modules_built_alone(name: str, dtype: torch.dtype) -> None:
+def test_members_are_initialised_bit_for_bit_like_modules_built_alone(name: str, dtype: torch.dtype) -> None:
     before = torch.random.get_rng_state()
     blueprint, params, buffers = init_members(BUILT_IN[name], SEEDS, dtype)
     assert torch.equal(before, torch.random.get_rng_state())  # the caller draws on as if nothing had been
@@ -88,7 +88,7 @@ def test_members_founded_together_have_the_bits_of_modules_built_alone(name: str
     assert list(buffers) == [name for name, _ in blueprint.module.named_buffers()]
 
 
-def test_a_member_has_the_same_weights_in_any_company_and_among_breeds() -> None:
+def test_initial_weights_do_not_depend_on_other_members_or_breeds() -> None:
     make_d = BUILT_IN["wcgan d"]
     seats = [Seat(seed, slot) for seed in (3, 4) for slot in range(9)]
     each = [("wcgan", BUILT_IN["wcgan g"], 4), ("residual", BUILT_IN["residual g"], 5)]
