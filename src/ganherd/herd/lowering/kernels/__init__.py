@@ -1,1 +1,1 @@
-"""Triton kernels. A function in plain PyTorch, mostly in `herd/lowering/ops.py`, defines what each computes. There is no build step."""
+"""Triton kernels. A function in plain PyTorch, mostly in `herd/lowering/ops.py`, defines what each computes. They need no build."""
