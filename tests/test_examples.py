@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import own_cache
+from little import environment
 
 import ganherd
-from commands import own_cache
 from ganherd.util.errors import UserError
-from little import environment
 
 __all__ = ["own_cache"]  # a fixture
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import little
 import numpy as np
 import pytest
 
 import ganherd
-import little
 from ganherd.data.dataset import load
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder

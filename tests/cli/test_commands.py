@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from small import LABELS, small_recipe
 
 from ganherd.scoring import known_metrics
 from ganherd.training.setup import dry_run
-from small import LABELS, small_recipe
 
 METRICS = {"label_accuracy", "histogram", "diversity"}
 

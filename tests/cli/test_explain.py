@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from small import small_recipe
 
 from ganherd.herd.rng import HAS_TRITON
-from small import small_recipe
 
 ALL, EACH, VMAP = "PyTorch on all members", "PyTorch member by member", "vmap"
 BY_KERNEL = "kernel" if HAS_TRITON else ALL

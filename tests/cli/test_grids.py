@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import Answer, shared
+from small import small_recipe
 
 import ganherd
-from commands import Answer, shared
 from ganherd.mixture import mixture
 from ganherd.mixture.mixture_files import read_facts
-from small import small_recipe
 
 Cli = Callable[..., Answer]
 CELLS, SEEDS = 4, 2

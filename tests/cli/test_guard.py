@@ -24,6 +24,7 @@ from ganherd.recipe import recipe_file
 from ganherd.training.setup import net_guard
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
+from ganherd.util.user_code import is_installed
 
 NETS = '''
 import math
@@ -180,7 +181,7 @@ def test_a_change_in_a_project_that_is_a_virtual_environment_is_noticed(recipe, 
     paths = sysconfig.get_paths() | {"data": str(Path.cwd()), "purelib": str(Path.cwd() / "lib")}
     monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
     for file, installed in (("nets.py", False), ("library.py", False), ("lib/package.py", True)):
-        assert net_guard._is_installed(str(Path.cwd() / file)) == installed
+        assert is_installed(str(Path.cwd() / file)) == installed
 
 
 def test_a_run_is_not_continued_with_an_engine_that_differs(cli, recipe, compared) -> None:

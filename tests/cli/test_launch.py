@@ -9,10 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from little import command
 
 from ganherd.runs.folder import RunFolder
 from ganherd.slurm import MARK, Job, script, slurm_time
-from little import command
 
 # In place of srun: says what it was given, and ends with a code, or waits for a signal and saves.
 RANKS = """#!/bin/bash

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from PIL import Image
+from small import LABELS, small_data, small_recipe
 
 import ganherd
 from ganherd.mixture import image_folder, label_weights, sampling
 from ganherd.util.errors import UserError
-from small import LABELS, small_data, small_recipe
 
 if TYPE_CHECKING:
     from ganherd.training.start import Run

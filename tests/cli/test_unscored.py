@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from small import small_data, small_recipe
 
 from ganherd.runs.folder import RunFolder
-from small import small_data, small_recipe
 
 
 @pytest.fixture

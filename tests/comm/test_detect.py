@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from little import environment
 
 from ganherd.comm.backends.detect import connect, detect
 from ganherd.comm.launch_command import with_launcher
 from ganherd.util.errors import UserError
-from little import environment
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}
 STEP = {**SLURM, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8"}

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import little
 import numpy as np
 import pytest
 
-import little
 from comm.hosts import Host, hosts, missing, mpiexec, torchrun
 from comm.launch import mpiexec as local_mpiexec
 from comm.test_ulfm import need_ulfm

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from little import environment
 
 from comm.launch import job
 from ganherd.comm.backends.detect import connect
 from ganherd.util.errors import UserError
-from little import environment
 
 LONG = pytest.mark.long
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 import torch.distributed as dist
+from little import environment
 
 from ganherd.comm.backends.rendezvous import lost_after, meet
 from ganherd.util.errors import UserError
-from little import environment
 
 
 def together(*work: Callable[[], str]) -> list[str]:

@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from little import environment
 
 from comm.launch import HERE, job
 from comm.test_ulfm import need_ulfm
 from ganherd.comm.backends.startup import start_timeout
 from ganherd.training.ranks.spawn import _free_port
 from ganherd.util.errors import UserError
-from little import environment
 
 
 @pytest.mark.mpi

@@ -7,10 +7,10 @@ import json
 import subprocess
 from pathlib import Path
 
+import little
 import pytest
 import typer
 
-import little
 from comm.launch import job, torchrun
 from ganherd.cli.main import app
 from ganherd.comm.backends.detect import connect

@@ -95,7 +95,7 @@ def test_a_plain_array_is_data_without_labels(tmp_path: Path) -> None:
     made = load(DataConfig(source=str(tmp_path / "made.npy"), holdout=0))
     assert np.array_equal(made.x, IMAGES) and made.labels == ()
     (tmp_path / "bad.npy").write_bytes(b"no array")
-    with pytest.raises(UserError, match="none that numpy.save wrote"):
+    with pytest.raises(UserError, match="numpy.save did not write it"):
         load(DataConfig(source=str(tmp_path / "bad.npy")))
 
 

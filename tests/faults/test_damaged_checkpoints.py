@@ -9,11 +9,11 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import little
 import pytest
 import torch
 
 import ganherd
-import little
 from ganherd.herd.state import Blueprint
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder

@@ -211,6 +211,18 @@ def test_a_line_without_end_is_refused(cli: Cli, hostile: Path, monkeypatch: pyt
     assert "holds a line of more than" in (hostile / "report.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl"])
+def test_a_broken_line_is_named_alike_by_status_and_report(cli: Cli, hostile: Path, name: str) -> None:
+    lines = (hostile / name).read_text().splitlines()
+    (hostile / name).write_text("\n".join([*lines[:-1], "not JSON", lines[-1]]) + "\n")
+    sentence = cli("status", hostile).sentence
+    assert (
+        sentence == f"line {len(lines)} of {hostile / name} was not written by ganherd: 'not JSON'. Remove that line."
+    )
+    assert cli("report", hostile).code == 0
+    assert f"line {len(lines)} of " in (hostile / "report.html").read_text()
+
+
 def test_status_reads_the_end_of_the_records_only(cli: Cli, hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long they are: of a file of gigabytes some thousand bytes."""
     last = (hostile / "metrics.jsonl").read_bytes().splitlines()[-1]

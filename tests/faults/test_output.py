@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 
 import ganherd
-import little
 from ganherd.runs.folder import RunFolder
 
 FULL = Path("/dev/full")

@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
+import little
 import pytest
 
-import little
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
 

@@ -109,6 +109,12 @@ def test_every_usual_score_has_an_interval_and_the_same_one_for_the_same_seed(di
     assert "95 % " in next(line for line in table(one).splitlines() if line.startswith("diversity"))
 
 
+def test_the_interval_of_kid_is_said_to_come_from_the_samples(digits: Any, replay: Replay) -> None:
+    found = score(replay(digits), digits, samples=200, metrics=["kid"])
+    (line,) = (line for line in table(found).splitlines() if line.startswith("kid"))
+    assert "(influence of each sample)" in line and "subsets" not in line
+
+
 def test_none_of_the_samples_is_no_proof_of_none(digits: Any, replay: Replay) -> None:
     def white(samples: Any) -> Any:
         return dataclasses.replace(samples, x=np.full_like(samples.x, 255))

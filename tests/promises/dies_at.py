@@ -8,10 +8,10 @@ import signal
 import sys
 from typing import Any
 
+import little
 import pytest
 import torch
 
-import little
 from ganherd.training import loop
 
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import little
 import pytest
 
-import little
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import job

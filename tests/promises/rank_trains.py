@@ -10,9 +10,9 @@ import json
 import os
 import signal
 
+import little
 import pytest
 
-import little
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import job

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 
-import little
 from comm.test_ulfm import need_ulfm
 from ganherd.runs.folder import RunFolder
 from promises.test_faults import launch, steps_made

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 
-import little
 from comm.test_ulfm import need_ulfm
 from ganherd.comm.liveness import heartbeat
 from ganherd.runs import checkpoint, run_status

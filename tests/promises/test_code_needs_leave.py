@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import Answer, cli, data, own_cache, run
+from small import small_recipe
 from torch import Tensor, nn
 
 import ganherd
-from commands import Answer, cli, data, own_cache, run
 from ganherd import UserError
-from small import small_recipe
 
 __all__ = ["cli", "data", "own_cache", "run"]  # fixtures
 

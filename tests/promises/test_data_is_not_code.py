@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-
 from commands import Answer, cli, data, own_cache, run
-from ganherd.runs import checkpoint
 from small import small_data, small_recipe
+
+from ganherd.runs import checkpoint
 
 __all__ = ["cli", "data", "own_cache", "run"]  # fixtures
 

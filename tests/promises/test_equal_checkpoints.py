@@ -1,4 +1,4 @@
-"""Promise 3 for every strategy: after a SIGKILL each tensor and each event of a checkpoint is that of an undisturbed run."""
+"""Promises 2 and 3 for every strategy: a checkpoint's tensors and events are the same after a SIGKILL and on other ranks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 
-import little
 from ganherd.runs.folder import RunFolder
+from promises import narrow
+from promises.test_ranks import assert_same_herd, launch
 
 pytestmark = pytest.mark.usefixtures("brief")
 HERE = Path(__file__).parent
@@ -41,22 +43,8 @@ AUTO: dict[str, Any] = {
 
 def recipe(data: Path, herd: str, **changes: Any) -> dict[str, Any]:
     """Records, meetings, checkpoints and the kill all fall on steps of their own."""
-    made: dict[str, Any] = {
-        "data": {"source": str(data), "partition": "diet", "diet": 0.5},
-        "nets": {
-            "latent": 3,
-            "generator": {"name": "small", "width": 5, "batch_norm": True},
-            "discriminator": {"name": "small", "width": 5},
-        },
-        "loss": {"name": "non-saturating"},
-        "optim": {"lr_g": [0.0002, 0.5, 0.5, 0.0002]},
-        "train": {"batch": 4, "ema": 0.9, "budget": "17steps"},
-        "engine": {"name": "fused", "threads": 1, "device": "cpu"},
-        "run": {"record_every": 5, "checkpoint_every": 6, "sample_every": 0},
-    }
-    for section, values in {**HERDS[herd], **changes}.items():
-        made[section] = {**made.get(section, {}), **values}
-    return made
+    own = {"optim": {"lr_g": [0.0002, 0.5, 0.5, 0.0002]}, "train": {"budget": "17steps"}}
+    return narrow.recipe(data, own, HERDS[herd], changes)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +65,17 @@ def test_every_tensor_and_event_is_the_same_after_sigkill(herd: str, data: Path,
     little.train(tmp_path / "straight", recipe(data, herd))
     little.assert_same(killed / herd, tmp_path / "straight")
     assert {"alarm", "repair"} <= {line["event"] for line in RunFolder(killed / herd).events()}
+
+
+def test_every_event_is_the_same_on_one_process_and_on_three_ranks(data: Path, tmp_path: Path) -> None:
+    recipes = {herd: recipe(data, herd, train={"precision": "float64", "budget": "17steps"}) for herd in HERDS}
+    code, said = launch(
+        "forked", 3, [["begin", made, str(tmp_path / "three" / herd)] for herd, made in recipes.items()]
+    )
+    assert code == 0, said
+    for herd, made in recipes.items():
+        little.train(tmp_path / "one" / herd, made)
+        assert_same_herd(tmp_path / "three" / herd, tmp_path / "one" / herd)
 
 
 def test_looks_that_no_recipe_fixes_are_the_same_after_sigkill(data: Path, killed: Path, tmp_path: Path) -> None:

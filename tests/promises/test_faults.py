@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 import torch
 
-import little
 from comm.launch import mpiexec, torchrun
 from comm.test_ulfm import need_ulfm
 from ganherd.runs import checkpoint

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small import small_data, small_recipe
 
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.herd.state import State
@@ -18,7 +19,6 @@ from ganherd.training.setup.assemble import assemble
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import RunFailed
 from ganherd.util.progress import Progress
-from small import small_data, small_recipe
 
 STEPS, SICK, AT = 12, 3, 5  # steps of the run; who falls ill, and after which step
 SMALL = ["nets.generator.width=16", "nets.discriminator.width=16", "train.batch=16", "train.n_critic=1"]

@@ -25,107 +25,109 @@ from ganherd.training.finish import make_mixture
 from ganherd.training.recording.preview import Preview
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
-from promises import own_nets
+from promises import refused_nets as refused
+from promises import supported_nets as supported
 from promises.test_fused_equals_separate import differences
 
 # how the engine `fused` runs each: by its graph, through vmap as a whole, or not at all: then members train one after another
 SUPPORTED = {
-    own_nets.FrozenLayer: "graph",
-    own_nets.FrozenWeight: "graph",
-    own_nets.NoGrad: "vmap",
-    own_nets.NoGradMethod: "vmap",
-    own_nets.InferenceMode: "loop",
-    own_nets.EnableGrad: "vmap",
-    own_nets.OwnFunction: "loop",
-    own_nets.FunctionWithVmapRule: "vmap",
-    own_nets.ForwardHook: "vmap",
-    own_nets.ForwardPreHook: "vmap",
-    own_nets.HookOfTheModule: "vmap",
-    own_nets.BackwardHook: "loop",
-    own_nets.BackwardPreHook: "loop",
-    own_nets.GradientHook: "loop",
-    own_nets.TensorHook: "loop",
-    own_nets.BufferAdded: "vmap",
-    own_nets.BufferMultiplied: "vmap",
-    own_nets.BufferAssigned: "vmap",
-    own_nets.BufferData: "loop",
-    own_nets.BufferCopied: "vmap",
-    own_nets.BufferLerped: "vmap",
-    own_nets.AsksForGradients: "vmap",
-    own_nets.LongShortTermMemory: "loop",
-    own_nets.SharedLayer: "graph",
-    own_nets.PaddedEmbedding: "graph",
-    own_nets.PaddedFunction: "graph",
-    own_nets.RenormedEmbedding: "loop",
-    own_nets.ClampedWeight: "loop",
-    own_nets.OwnTrain: "graph",
-    own_nets.EvalInConstructor: "graph",
-    own_nets.ReplacedForward: "vmap",
-    own_nets.ClassicSpectralNorm: "loop",
-    own_nets.SpectralNorm: "loop",
-    own_nets.ClassicWeightNorm: "vmap",
-    own_nets.WeightNorm: "graph",
-    own_nets.Checkpoint: "loop",
-    own_nets.ReentrantCheckpoint: "loop",
-    own_nets.Attention: "graph",
-    own_nets.Dtypes: "graph",
-    own_nets.NumberDrawn: "loop",
-    own_nets.NoiseOfItsShape: "vmap",
-    own_nets.SubclassOfALayer: "graph",
-    own_nets.Lists: "graph",
-    own_nets.Branch: "loop",
-    own_nets.Residual: "graph",
-    own_nets.ChangedView: "vmap",
-    own_nets.InPlaceLayers: "graph",
-    own_nets.FunctionalDropout: "graph",
-    own_nets.DropoutOfAView: "vmap",
-    own_nets.DropoutInPlace: "graph",
-    own_nets.OptionsOfDraws: "loop",
-    own_nets.Defaults: "graph",
-    own_nets.RememberedTensor: "graph",
-    own_nets.NumpyInConstructor: "graph",
-    own_nets.Lazy: "graph",
-    own_nets.Everything: "vmap",
-    own_nets.Recurrence: "loop",
-    own_nets.HeldInAList: "loop",
-    own_nets.HookWithAParameter: "loop",
-    own_nets.HookMethod: "vmap",
-    own_nets.Pruned: "vmap",
-    own_nets.OwnCall: "vmap",
-    own_nets.PlainCheckpoint: "graph",
+    supported.FrozenLayer: "graph",
+    supported.FrozenWeight: "graph",
+    supported.NoGrad: "vmap",
+    supported.NoGradMethod: "vmap",
+    supported.InferenceMode: "loop",
+    supported.EnableGrad: "vmap",
+    supported.OwnFunction: "loop",
+    supported.FunctionWithVmapRule: "vmap",
+    supported.ForwardHook: "vmap",
+    supported.ForwardPreHook: "vmap",
+    supported.HookOfTheModule: "vmap",
+    supported.BackwardHook: "loop",
+    supported.BackwardPreHook: "loop",
+    supported.GradientHook: "loop",
+    supported.TensorHook: "loop",
+    supported.BufferAdded: "vmap",
+    supported.BufferMultiplied: "vmap",
+    supported.BufferAssigned: "vmap",
+    supported.BufferData: "loop",
+    supported.BufferCopied: "vmap",
+    supported.BufferLerped: "vmap",
+    supported.AsksForGradients: "vmap",
+    supported.LongShortTermMemory: "loop",
+    supported.SharedLayer: "graph",
+    supported.PaddedEmbedding: "graph",
+    supported.PaddedFunction: "graph",
+    supported.RenormedEmbedding: "loop",
+    supported.ClampedWeight: "loop",
+    supported.OwnTrain: "graph",
+    supported.EvalInConstructor: "graph",
+    supported.ReplacedForward: "vmap",
+    supported.ClassicSpectralNorm: "loop",
+    supported.SpectralNorm: "loop",
+    supported.OwnSpectralNorm: "loop",
+    supported.ClassicWeightNorm: "vmap",
+    supported.WeightNorm: "graph",
+    supported.Checkpoint: "loop",
+    supported.ReentrantCheckpoint: "loop",
+    supported.Attention: "graph",
+    supported.Dtypes: "graph",
+    supported.NumberDrawn: "loop",
+    supported.NoiseOfItsShape: "vmap",
+    supported.SubclassOfALayer: "graph",
+    supported.Lists: "graph",
+    supported.Branch: "loop",
+    supported.Residual: "graph",
+    supported.ChangedView: "vmap",
+    supported.InPlaceLayers: "graph",
+    supported.FunctionalDropout: "graph",
+    supported.DropoutOfAView: "vmap",
+    supported.DropoutInPlace: "graph",
+    supported.OptionsOfDraws: "loop",
+    supported.Defaults: "graph",
+    supported.RememberedTensor: "graph",
+    supported.NumpyInConstructor: "graph",
+    supported.Lazy: "graph",
+    supported.Everything: "vmap",
+    supported.Recurrence: "loop",
+    supported.HeldInAList: "loop",
+    supported.HookWithAParameter: "loop",
+    supported.HookMethod: "vmap",
+    supported.Pruned: "vmap",
+    supported.OwnCall: "vmap",
+    supported.PlainCheckpoint: "graph",
 }
 REFUSED = {
-    own_nets.PythonRandom: r"PythonRandom draws .* random .*own_nets\.py, line \d+.* use torch\.rand",
-    own_nets.NumpyRandom: r"NumpyRandom draws .* numpy\.random .*own_nets\.py, line \d+.* use torch\.rand",
-    own_nets.NumpyGenerator: r"NumpyGenerator .* rng.*register_buffer",
-    own_nets.Complex: r"c of Complex \(.*\) is complex.* two tensors",
-    own_nets.Counter: r"Counter .* k .*register_buffer",
-    own_nets.HiddenCounter: r"HiddenCounter .* inner\.k .*register_buffer",
-    own_nets.Recurrent: r"Recurrent .* h .*register_buffer",
-    own_nets.RandomConstant: r"RandomConstant .* mask .*register_buffer",
-    own_nets.UnregisteredLayer: r"UnregisteredLayer remembers layers .*register_buffer",
-    own_nets.GlobalCounter: r"GlobalCounter remembers _calls .*register_buffer",
-    own_nets.NoParameters: r"NoParameters \(.*\) has no parameter that can be trained: give it one",
-    own_nets.AllFrozen: r"AllFrozen \(.*\) has no parameter that can be trained: .*do not freeze all",
-    own_nets.InPlaceMistake: r"InPlaceMistake .*in place.* own_nets\.py, line \d+",
-    own_nets.SharedMemory: r"one and two of SharedMemory \(.*\) share memory.* own",
-    own_nets.BufferOfAnotherShape: r"BufferOfAnotherShape .*buffer m .*shape",
-    own_nets.LayerMadeLate: r"LayerMadeLate .*late.* constructor",
-    own_nets.FrozenInForward: r"FrozenInForward \(.*\) changes f\.weight\.requires_grad in forward.* constructor",
-    own_nets.BufferInAList: r"BufferInAList \(.*\) keeps a buffer under a second name, means of the module itself: use the buffer",
-    own_nets.ParameterMadeAnew: r"ParameterMadeAnew \(.*\) replaces a parameter in forward",
-    own_nets.CheckpointedDropout: r"CheckpointedDropout \(.*\) draws random numbers within torch\.utils\.checkpoint.*outside of it",
-    own_nets.AttentionDropout: r"AttentionDropout draws .*scaled_dot_product_attention.*own_nets\.py, line \d+.*nn\.Dropout",
-    own_nets.OwnGenerator: r"OwnGenerator draws .* generator of its own, with rand \(own_nets\.py, line \d+\).* buffer.*leave gen",
-    own_nets.SeededGenerator: r"SeededGenerator draws .* generator of its own, with normal_ \(own_nets\.py, line \d+\).* buffer",
-    own_nets.SeededInForward: r"SeededInForward seeds PyTorch's generator in forward \(own_nets\.py, line \d+\).* buffer",
-    own_nets.StateSetBack: r"StateSetBack seeds PyTorch's generator in forward \(own_nets\.py, line \d+\).* buffer",
-    own_nets.Bernoulli: r"Bernoulli draws .* bernoulli_ \(own_nets\.py, line \d+\).*use randn",
-    own_nets.AlphaDropout: r"AlphaDropout draws .* alpha_dropout \(own_nets\.py, line \d+\).*use randn",
-    own_nets.Scripted: r"Scripted .* its layer inner is compiled with torch\.jit: leave torch\.jit out",
-    own_nets.Compiled: r"Compiled .* its layer inner is compiled with torch\.compile: leave torch\.compile out",
-    own_nets.AnswersADict: r"AnswersADict .*returns a dict: it must return one tensor",
-    own_nets.LabelLast: r"LabelLast .*must take y as its second argument",
+    refused.PythonRandom: r"PythonRandom draws .* random .*refused_nets\.py, line \d+.* use torch\.rand",
+    refused.NumpyRandom: r"NumpyRandom draws .* numpy\.random .*refused_nets\.py, line \d+.* use torch\.rand",
+    refused.NumpyGenerator: r"NumpyGenerator .* rng.*register_buffer",
+    refused.Complex: r"c of Complex \(.*\) is complex.* two tensors",
+    refused.Counter: r"Counter .* k .*register_buffer",
+    refused.HiddenCounter: r"HiddenCounter .* inner\.k .*register_buffer",
+    refused.Recurrent: r"Recurrent .* h .*register_buffer",
+    refused.RandomConstant: r"RandomConstant .* mask .*register_buffer",
+    refused.UnregisteredLayer: r"UnregisteredLayer remembers layers .*register_buffer",
+    refused.GlobalCounter: r"GlobalCounter remembers _calls .*register_buffer",
+    refused.NoParameters: r"NoParameters \(.*\) has no parameter that can be trained: give it one",
+    refused.AllFrozen: r"AllFrozen \(.*\) has no parameter that can be trained: .*do not freeze all",
+    refused.InPlaceMistake: r"InPlaceMistake .*in place.* refused_nets\.py, line \d+",
+    refused.SharedMemory: r"one and two of SharedMemory \(.*\) share memory.* own",
+    refused.BufferOfAnotherShape: r"BufferOfAnotherShape .*buffer m .*shape",
+    refused.LayerMadeLate: r"LayerMadeLate .*late.* constructor",
+    refused.FrozenInForward: r"FrozenInForward \(.*\) changes f\.weight\.requires_grad in forward.* constructor",
+    refused.BufferInAList: r"BufferInAList \(.*\) keeps a buffer under a second name, means of the module itself: use the buffer",
+    refused.ParameterMadeAnew: r"ParameterMadeAnew \(.*\) replaces a parameter in forward",
+    refused.CheckpointedDropout: r"CheckpointedDropout \(.*\) draws random numbers within torch\.utils\.checkpoint.*outside of it",
+    refused.AttentionDropout: r"AttentionDropout draws .*scaled_dot_product_attention.*refused_nets\.py, line \d+.*nn\.Dropout",
+    refused.OwnGenerator: r"OwnGenerator draws .* generator of its own, with rand \(refused_nets\.py, line \d+.* buffer.*leave gen",
+    refused.SeededGenerator: r"SeededGenerator draws .* generator of its own, with normal_ \(refused_nets\.py, line \d+\).* buffer",
+    refused.SeededInForward: r"SeededInForward seeds PyTorch's generator in forward \(refused_nets\.py, line \d+\).* buffer",
+    refused.StateSetBack: r"StateSetBack seeds PyTorch's generator in forward \(refused_nets\.py, line \d+\).* buffer",
+    refused.Bernoulli: r"Bernoulli draws .* bernoulli_ \(refused_nets\.py, line \d+\).*use randn",
+    refused.AlphaDropout: r"AlphaDropout draws .* alpha_dropout \(refused_nets\.py, line \d+\).*use randn",
+    refused.Scripted: r"Scripted .* its layer inner is compiled with torch\.jit: leave torch\.jit out",
+    refused.Compiled: r"Compiled .* its layer inner is compiled with torch\.compile: leave torch\.compile out",
+    refused.AnswersADict: r"AnswersADict .*returns a dict: it must return one tensor",
+    refused.LabelLast: r"LabelLast .*must take y as its second argument",
 }
 STEPS = 5
 
@@ -176,7 +178,7 @@ def test_explain_tells_how_it_runs(tmp_path: Path, net: type) -> None:
 
 
 def test_explain_prints_no_warnings_of_vmap(tmp_path: Path) -> None:
-    herd = herd_of(tmp_path, own_nets.BufferLerped).herd
+    herd = herd_of(tmp_path, supported.BufferLerped).herd
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not explain(herd)["one_by_one"]
@@ -188,7 +190,7 @@ def test_is_refused_in_one_sentence(tmp_path: Path, net: type) -> None:
         herd_of(tmp_path, net)
     told = str(refusal.value)
     assert "\n" not in told
-    line = re.search(r"own_nets\.py, line (\d+)", told)
+    line = re.search(r"refused_nets\.py, line (\d+)", told)
     lines, first = inspect.getsourcelines(net)
     assert line and first <= int(line[1]) < first + len(lines), told
 
@@ -196,31 +198,31 @@ def test_is_refused_in_one_sentence(tmp_path: Path, net: type) -> None:
 @pytest.mark.parametrize(
     ("net", "code"),
     [
-        (own_nets.Counter, "self.k += 1"),
-        (own_nets.HiddenCounter, "self.k = getattr"),
-        (own_nets.Recurrent, "before, self.h = self.h"),
-        (own_nets.RandomConstant, "self.mask = torch.rand"),
-        (own_nets.GlobalCounter, "_calls += 1"),
-        (own_nets.Complex, "self.c = nn.Parameter"),
-        (own_nets.LayerMadeLate, "self.late = "),
-        (own_nets.BufferOfAnotherShape, "self.m = "),
+        (refused.Counter, "self.k += 1"),
+        (refused.HiddenCounter, "self.k = getattr"),
+        (refused.Recurrent, "before, self.h = self.h"),
+        (refused.RandomConstant, "self.mask = torch.rand"),
+        (refused.GlobalCounter, "_calls += 1"),
+        (refused.Complex, "self.c = nn.Parameter"),
+        (refused.LayerMadeLate, "self.late = "),
+        (refused.BufferOfAnotherShape, "self.m = "),
     ],
 )
 def test_a_refusal_names_the_line_that_must_change(tmp_path: Path, net: type, code: str) -> None:
     with pytest.raises(UserError) as refusal:
         herd_of(tmp_path, net)
-    line = re.search(r"own_nets\.py, line (\d+)", str(refusal.value))
-    assert line and code in Path(own_nets.__file__).read_text().splitlines()[int(line[1]) - 1]
+    line = re.search(r"refused_nets\.py, line (\d+)", str(refusal.value))
+    assert line and code in Path(refused.__file__).read_text().splitlines()[int(line[1]) - 1]
 
 
 def test_a_layer_that_some_steps_leave_out_is_refused_when_it_happens(tmp_path: Path) -> None:
-    herd = herd_of(tmp_path, own_nets.UnusedAtTimes).herd
+    herd = herd_of(tmp_path, supported.UnusedAtTimes).herd
     with pytest.raises(UserError, match=r"UnusedAtTimes uses its parameter inner\.bias in some steps"):
         Engine(herd, plan_of("loop")).advance(0, STEPS, herd.no_sums())
 
 
 def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Path) -> None:
-    herd = herd_of(tmp_path, own_nets.UnusedBySome).herd
+    herd = herd_of(tmp_path, supported.UnusedBySome).herd
     for kind in ("g", "d"):
         herd.state[f"{kind}.buffers.uses"][1] = 0
     engine = Engine(herd, plan_of("loop"))
@@ -232,7 +234,7 @@ def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "net",
-    [own_nets.CachedWeight, own_nets.MergedWeight, own_nets.FilledBuffer, own_nets.MeanOfCalls, own_nets.Pruned],
+    [supported.CachedWeight, supported.MergedWeight, supported.FilledBuffer, supported.MeanOfCalls, supported.Pruned],
 )
 def test_a_mixture_samples_as_each_member_alone_in_evaluation_mode(tmp_path: Path, net: type) -> None:
     """In plain PyTorch: the weights are loaded, then `eval()` is called, then the net."""
@@ -271,7 +273,7 @@ def alone(net: type, tensors: dict[str, torch.Tensor]) -> Any:
 @pytest.mark.parametrize("engine", ["loop", "fused"])
 def test_resume_and_mixture_know_frozen_parameters_and_changed_buffers(tmp_path: Path, engine: str) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).integers(0, 256, (20, 1, 3, 3), dtype=np.uint8))
-    name = "promises.own_nets:Everything"
+    name = "promises.supported_nets:Everything"
     recipe = {
         "data": {"source": str(tmp_path / "data.npz"), "holdout": 0.0, "partition": "all"},
         "herd": {"members": 2},

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 import torch
 
 import ganherd
-import little
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop, run_length, start
 

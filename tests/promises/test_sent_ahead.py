@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import little
 import numpy as np
 import pytest
 
-import little
 from ganherd.comm.liveness import heartbeat
 from ganherd.comm.placement import border
 from ganherd.runs import checkpoint, run_status

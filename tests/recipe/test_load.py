@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import little
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import little
 from ganherd.nets import catalog
 from ganherd.recipe.recipe_file import DEFAULT, difference, dump, load, names, text
 from ganherd.recipe.schema import LOSSES, Recipe, parse_budget, parse_bytes

@@ -199,6 +199,28 @@ def test_a_member_of_a_net_that_cannot_be_fused_is_refused_before_anything_is_wr
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("name", ["fused", "auto"])
+def test_a_chunk_of_the_recipe_that_does_not_fit_is_refused_before_anything_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two members fit on the device, the three of the chunk do not."""
+    advance = engines.Engine.advance
+
+    def limited(self: engines.Engine, *given: Any) -> Any:
+        if self.plan.chunk > 2:
+            raise OUT["a GPU"]
+        return advance(self, *given)
+
+    monkeypatch.setattr(engines.Engine, "advance", limited)
+    recipe = little.write_recipe(tmp_path, budget="3steps")
+    train = ["train", recipe, "--run", tmp_path / "run", "-q", "--set", f"engine.name={name}", "--set"]
+    assert little.command(*train, "engine.chunk=3") == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "engine.chunk 3 does not fit into the memory of cpu" in said and "leave it out" in said
+    assert not (tmp_path / "run").exists()
+    assert little.command(*train, "engine.chunk=2") == 0
+
+
 def test_members_train_one_by_one_if_measuring_their_memory_runs_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,16 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIRST = (
-    "fid",
-    "ifid",
-    "kid",
-    "label_accuracy",
-    "precision",
-    "recall",
-    "coverage",
-    "modes",
-)  # what is drawn where there is room
+# Scores in the order in which they get a panel, while there is room.
+FIRST = ("fid", "ifid", "kid", "label_accuracy", "precision", "recall", "coverage", "modes")
 MOST = 6  # panels
 BESIDE = ("samples", "network", "seed")  # what stands beside every number
 COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ganherd.herd.checks.hidden_state.comparable import different, equal
+from ganherd.herd.checks.hidden_state.python_state import kept_by
 from ganherd.herd.checks.module_copies import twin
-from ganherd.herd.checks.python_state import different, equal, kept_by
 from ganherd.herd.parameter_names import called, kept
 from ganherd.herd.rng import MemberRandomness
 

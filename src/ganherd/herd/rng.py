@@ -312,9 +312,8 @@ _REFUSED = {
     "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",
     "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
 }  # fmt: skip
-DRAWS = (
-    DROPOUTS | _LIKE.keys() | _FRESH.keys() | _IN_PLACE.keys() | _REFUSED
-)  # functions and methods that draw, by name
+# Names of all functions and methods that draw.
+DRAWS = DROPOUTS | _LIKE.keys() | _FRESH.keys() | _IN_PLACE.keys() | _REFUSED
 
 
 class Streams:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from ganherd.herd import rng
 from ganherd.herd.checks.module_copies import why_alone
 from ganherd.herd.checks.source_line import where
+from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.parameter_names import kept, refuse_other_numbers, refuse_shared_buffers
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
@@ -153,17 +153,8 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 
     A constructor may draw from PyTorch, NumPy or Python.
     """
-    before = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # other devices use all bits of it
-            rng.seed_(torch.default_generator, seed)
-            return told_to_train(make())
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+    with seeded_generators(seed):
+        return told_to_train(make())
 
 
 def told_to_train(module: nn.Module) -> nn.Module:

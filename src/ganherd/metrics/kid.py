@@ -106,8 +106,7 @@ def measure(material: ScoringContext) -> dict[str, Any]:
     found = kid(fake.x, real.x, material.seed, progress=material.progress)
     out |= {"value": found.value, "std": found.std, "subsets": SUBSETS, "subset_size": found.size}
     if math.isfinite(found.error):
-        how = f"{SUBSETS} subsets of {found.size:,}"
-        out["interval"] = intervals.around(found.value, found.error, how)
+        out["interval"] = intervals.around(found.value, found.error, "influence of each sample")
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, within(groups, material.seed, material.progress))

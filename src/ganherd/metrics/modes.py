@@ -48,9 +48,8 @@ class Coverage:
     high_quality: float  # share of all samples
     reverse_kl: float | None  # nats; None where no sample is of high quality
     counts: np.ndarray  # int64 [M] samples of high quality of each mode
-    represented: (
-        np.ndarray
-    )  # bool [M] more than the tails of neighbours: where modes touch, as R15's, one point is none
+    # bool [M]: a mode has more samples than the tails of its neighbours give it; in R15, where modes touch, one is not enough
+    represented: np.ndarray
     samples: int
 
     def __str__(self) -> str:

@@ -50,15 +50,15 @@ class Metric:
 
 
 def late(where: str) -> Callable[[ScoringContext], dict[str, Any]]:
-    """`module:function` of this package, imported when it is called: reading the registry needs no torch.
+    """`package.module:function` of ganherd, imported when it is called: reading the registry needs no torch.
 
-    >>> late("frechet:measure_fid").__name__
+    >>> late("metrics.frechet:measure_fid").__name__
     'measure_fid'
     """
     module, _, name = where.partition(":")
 
     def measure(material: ScoringContext) -> dict[str, Any]:
-        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.scoring.{module}"), name)(material)
+        found: dict[str, Any] = getattr(importlib.import_module(f"ganherd.{module}"), name)(material)
         return found
 
     measure.__name__ = name
@@ -96,7 +96,7 @@ METRICS: dict[str, Metric] = {
         when="train",
     ),
     "fid": Metric(
-        late("frechet:measure_fid"),
+        late("metrics.frechet:measure_fid"),
         "Fréchet distance between Gaussians fitted to the features of samples and data",
         best=0.0,
         direction="lower",
@@ -104,7 +104,7 @@ METRICS: dict[str, Metric] = {
         when="train",
     ),
     "ifid": Metric(
-        late("frechet:measure_ifid"),
+        late("metrics.frechet:measure_ifid"),
         "mean over the classes of the Fréchet distance within each: the FID of per-class herds",
         best=0.0,
         direction="lower",
@@ -114,14 +114,14 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "kid": Metric(
-        late("kid:measure"),
+        late("metrics.kid:measure"),
         "kernel distance between the features of samples and data; without bias, also for few samples",
         best=0.0,
         direction="lower",
         when="train",
     ),
     "precision": Metric(
-        late("prdc:measure_precision"),
+        late("metrics.prdc:measure_precision"),
         "samples that lie where the data is: fidelity",
         best=1.0,
         direction="higher",
@@ -129,7 +129,7 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "recall": Metric(
-        late("prdc:measure_recall"),
+        late("metrics.prdc:measure_recall"),
         "data that lies where samples are: variety",
         best=1.0,
         direction="higher",
@@ -137,7 +137,7 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "density": Metric(
-        late("prdc:measure_density"),
+        late("metrics.prdc:measure_density"),
         "how many data neighbourhoods hold a sample, by their number",
         best=1.0,
         direction="nearest",
@@ -145,7 +145,7 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "coverage": Metric(
-        late("prdc:measure_coverage"),
+        late("metrics.prdc:measure_coverage"),
         "data that has a sample in its neighbourhood",
         best=1.0,
         direction="higher",
@@ -153,7 +153,7 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "classifier_score": Metric(
-        late("inception_score:measure_classifier"),
+        late("metrics.inception_score:measure_classifier"),
         "exp of the information between sample and class, as a classifier of the real data sees it",
         best=math.inf,
         direction="higher",
@@ -161,13 +161,13 @@ METRICS: dict[str, Metric] = {
         when="score",
     ),
     "inception_score": Metric(
-        late("inception_score:measure_inception"),
+        late("metrics.inception_score:measure_inception"),
         "the same by the Inception network, with a classifier head that --head gives",
         best=math.inf,
         direction="higher",
     ),
     "modes": Metric(
-        late("modes:measure"),
+        late("metrics.modes:measure"),
         "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
         best=math.inf,
         direction="higher",
@@ -175,7 +175,7 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: not data.is_image and bool(data.labels),
     ),
     "stacked_modes": Metric(
-        late("stacked:measure"),
+        late("metrics.stacked_modes:measure"),
         "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
         best=math.inf,
         direction="higher",
@@ -183,21 +183,21 @@ METRICS: dict[str, Metric] = {
         fits=lambda data: data.name in STACKED,
     ),
     "memorisation": Metric(
-        late("neighbours:measure"),
+        late("metrics.memorisation:measure"),
         "samples that look like copies of one image or point of the training data; 0.05 is chance",
         best=0.05,
         direction="nearest",
         bounds=SHARE,
     ),
     "ais": Metric(
-        late("ais_mixture:measure"),
+        late("metrics.ais.ais_mixture:measure"),
         "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
         best=math.inf,
         direction="higher",
         needs_generators=True,
     ),
     "gam2": Metric(
-        late("gam_runs:alone"),
+        late("scoring.gam_runs:alone"),
         "samples that discriminators call real which their generator did not meet (GAM-II)",
         best=math.inf,
         direction="higher",
@@ -205,7 +205,7 @@ METRICS: dict[str, Metric] = {
         contest=True,
     ),
     "gam": Metric(
-        late("gam_runs:alone"),
+        late("scoring.gam_runs:alone"),
         "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
         best=math.inf,
         direction="higher",

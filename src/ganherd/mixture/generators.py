@@ -18,7 +18,7 @@ from ganherd.herd.state import takes_label
 from ganherd.mixture.mixture_files import JSON, TENSORS, MixtureFacts, refuse_misfits
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe.net_config import BreedConfig, NetConfig
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +106,7 @@ def _refusing(folder: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError, ArithmeticError, IndexError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"the generator that {folder} names cannot be built: {why}.") from error
+        raise UserError(f"the generator that {folder} names cannot be built: {first_line(error)}.") from error
 
 
 def _built(

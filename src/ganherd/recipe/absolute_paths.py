@@ -1,8 +1,8 @@
 """Write the relative paths of a recipe out, so that its run can be resumed, scored and sampled from any folder.
 
 The keys that hold paths: `data.source`, `herd.start_from`, `herd.grow_from`, `herd.members[].from`, `herd.first.recipe`,
-`strategy.cellular.mixing.network`, and `code`. Paths are relative to the current folder. A path at which nothing lies stays
-as it is: whoever reads it says what is wrong, in the user's words.
+`strategy.cellular.mixing.network`, and `code`. Paths are relative to the current folder. A path at which nothing lies is
+left unchanged, so that a later error message shows it as the user wrote it.
 """
 
 from __future__ import annotations

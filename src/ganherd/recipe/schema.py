@@ -223,7 +223,7 @@ class RepairConfig(Section):
 class WatchConfig(Section):
     """Cheap scores of every member while it trains, and what follows where they are an alarm."""
 
-    # steps between looks; auto: so many that the work of looks, counted from nets and data, is 2 % of the training's; 0: never
+    # steps between looks; auto: looks take 2 % of the work of training, counted from nets and data; 0: never
     every: Literal["auto"] | Steps = "auto"
     collapse: Policy = "tell"  # its samples are hardly varied any more
     cycling: Policy = "tell"  # its samples on the same noise come back to where they were
@@ -238,7 +238,7 @@ class RunConfig(Section):
     checkpoint_every: Steps = 500  # 0: never
     # steps between copies of the members in another rank's memory, where a lost rank can be outlived by the others; 0: never
     buddy_every: Steps = 100
-    # with every record: what the discriminators cost on so many images that they train on, and held-out ones; 0: never
+    # with every record: the discriminators' loss on this many training images and as many held-out ones; 0: never
     validation: int = Field(0, ge=0)
     keep: int = Field(3, ge=1)  # checkpoints kept, beside the best
     weights: Literal["data", "uniform"] | dict[str, Positive] = "data"  # p(y) of the mixture

@@ -49,7 +49,9 @@ def read_script(path: Path, stated: str, trust_code: bool) -> tuple[bytes, str]:
         UserError: The file cannot be read, is not the one that `stated` describes, or is not trusted.
     """
     if stated and not re.fullmatch(r"[0-9a-fA-F]{64}", stated):
-        raise UserError(f"{STATED}{stated} is no sha256: it has 64 hexadecimal digits, as sha256sum prints them.")
+        raise UserError(
+            f"{STATED}{stated} is not a SHA-256 digest: give the 64 hexadecimal digits that sha256sum prints."
+        )
     try:
         content = files.read(path)
     except OSError as error:

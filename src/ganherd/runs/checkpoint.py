@@ -30,9 +30,8 @@ from ganherd.util.files import read_json
 
 _BLOCK = 64  # members in a file …
 _BYTES = 1 << 28  # … if they take no more than this: a file is made in memory
-_OTHERS = (
-    8  # buffers and what is remembered of members take at most so many times the bytes of their weights and moments
-)
+# Buffers and what is remembered of members take at most this many times the bytes of their weights and moments.
+_OTHERS = 8
 _FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
 
 

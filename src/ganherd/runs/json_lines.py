@@ -22,23 +22,23 @@ Line = dict[str, Any]
 
 def read_all(path: Path) -> Iterator[Line]:
     """Yield every line; a last line that is still being written is left out."""
-    for line in _raw(path):
-        yield _parsed(path, line)
+    for number, line in enumerate(_raw(path), 1):
+        yield _parsed(path, line, number)
 
 
 def read_some(path: Path, most: int) -> list[Line]:
     """Return at most 2 × `most` lines, spread evenly, the first and the last among them; all if the file has fewer."""
-    chosen: list[bytes] = []
-    every, last, last_number = 1, b"", -1
+    chosen: list[tuple[int, bytes]] = []
+    every, last = 1, (-1, b"")
     for number, line in enumerate(_raw(path)):
-        last, last_number = line, number
+        last = number, line
         if number % every == 0:
-            chosen.append(line)
+            chosen.append(last)
             if len(chosen) == 2 * most:
                 chosen, every = chosen[::2], 2 * every
-    if last_number >= 0 and last_number % every:
+    if last[0] >= 0 and last[0] % every:
         chosen.append(last)
-    return [_parsed(path, line) for line in chosen]
+    return [_parsed(path, line, number + 1) for number, line in chosen]
 
 
 def read_last(path: Path, count: int) -> list[Line]:
@@ -56,7 +56,8 @@ def read_last(path: Path, count: int) -> list[Line]:
             handle.seek(end)
             text = handle.read(size) + text
     whole = text.split(b"\n")[:-1]  # what follows the last line end is still being written
-    return [_parsed(path, line) for line in (whole if end == 0 else whole[1:])[-count:]]
+    lines = (whole if end == 0 else whole[1:])[-count:]
+    return [_parsed(path, line, number) for number, line in enumerate(lines, -len(lines))]
 
 
 def _raw(path: Path) -> Iterator[bytes]:
@@ -80,15 +81,18 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _parsed(path: Path, line: bytes) -> Line:
-    shown = line[:60].decode("utf-8", "replace").rstrip("\n")
+def _parsed(path: Path, line: bytes, number: int) -> Line:
+    """Return what a line holds; `number` is its number in the file, negative if it counts from the end."""
     try:
         found = json.loads(line.decode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} holds a line that is not JSON: {shown!r}.") from error
-    if not isinstance(found, dict) or not _is_step(found.get("step")):
-        raise UserError(f"{path} holds a line that ganherd did not write: {shown!r}.")
-    return found
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and _is_step(found.get("step")):
+        return found
+    shown = line[:60].decode("utf-8", "replace").rstrip("\n")
+    if number < 0:
+        number += 1 + sum(1 for _ in _raw(path))
+    raise UserError(f"line {number} of {path} was not written by ganherd: {shown!r}. Remove that line.")
 
 
 def _is_step(value: Any) -> bool:

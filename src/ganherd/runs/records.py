@@ -25,6 +25,9 @@ FILE_FIELDS = frozenset({"bytes", "check", "files"})
 # and the events that are about processes, not about members.
 PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
 
+# Digits of a number in an event. Those beyond depend on the number of ranks: products of several members at once are rounded
+# in another way than products of fewer.
+DIGITS = 9
 COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
 
 
@@ -98,3 +101,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def significant(value: Any) -> Any:
+    """Round all numbers to the digits that are the same on any number of ranks.
+
+    >>> significant({"score": 0.6881349580413751, "each": [1.5, float("nan")], "step": 1234567890123})
+    {'score': 0.688134958, 'each': [1.5, nan], 'step': 1234567890123}
+    """
+    if isinstance(value, dict):
+        return {key: significant(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [significant(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

@@ -90,6 +90,7 @@ def intervals_of(
     made: Mixture,
     reference: RealFeatures,
     look: GeneratorSamples,
+    whole: dict[str, Score],
     by: str,
     trust_code: bool,
     both: tuple[Tensor, Tensor],
@@ -97,11 +98,13 @@ def intervals_of(
     """Return for each score the interval of how much the second mixture has more than the first, over the samples.
 
     It is a jackknife: the difference is measured without each of some groups of samples.
+
+    Args:
+        whole: the scores on all samples of `look`.
     """
     if len(look.each[0].x) < MINIMUM:
-        return dict.fromkeys(scores_of(made, reference, look, by, trust_code))
+        return dict.fromkeys(whole)
     without = [scores_of(made, reference, look.without(group), by, trust_code) for group in range(GROUPS)]
-    whole = scores_of(made, reference, look, by, trust_code)
     out: dict[str, dict[str, Any] | None] = {}
     for name, score in whole.items():
         value = value_of(name, score, both[1]) - value_of(name, score, both[0])

@@ -197,7 +197,7 @@ def _of_replica(
         tuple(float(new[number]) for number in picked),
         {name: value_of(name, score, old) for name, score in fresh.items()},
         {name: value_of(name, score, new) for name, score in fresh.items()},
-        intervals_of(made, reference, looks[1], by, trust_code, (old, new)),
+        intervals_of(made, reference, looks[1], fresh, by, trust_code, (old, new)),
         (value_of(by, seen[by], old), value_of(by, seen[by], new)),
         found.evaluations,
     )

@@ -23,7 +23,7 @@ from ganherd.herd.lowering.network import logits_of
 from ganherd.herd.state import Blueprint, buffers_of, takes_label
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -85,8 +85,7 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
     try:
         d = makers(recipe, shape, classes, trust_code)[1]()
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"the discriminator that {folder.path} names cannot be built: {why}.") from error
+        raise UserError(f"the discriminator that {folder.path} names cannot be built: {first_line(error)}.") from error
     net = Blueprint(d)
     found, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # the generators are not asked for
     del damaged  # an older whole one judges as well; its step is told

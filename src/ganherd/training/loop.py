@@ -16,7 +16,7 @@ from ganherd.herd.engine.engines import Engine, Plan, make_engine, never
 from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.records import JsonLinesWriter, line_of
+from ganherd.runs.records import PROCESS_EVENTS, JsonLinesWriter, line_of, significant
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.training import snapshot
 from ganherd.training.async_writer import AsyncCheckpointWriter
@@ -292,7 +292,8 @@ class Trainer:
     def event(self, event: str, /, **facts: Any) -> None:
         """A line of events.jsonl."""
         if self.writes:
-            self.lines["events"].write({"step": self.step, "event": event, **facts})
+            known = facts if event in PROCESS_EVENTS else significant(facts)
+            self.lines["events"].write({"step": self.step, "event": event, **known})
 
     @property
     def writes(self) -> bool:

@@ -17,6 +17,26 @@ class RunFailed(Exception):
     """A run that cannot go on by itself. The message says why and what to try; exit 1."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that has text, without a full stop; its type if there is none.
+
+    >>> first_line(ValueError("Too large.\\nUse less.")), first_line(ValueError(""))
+    ('Too large', 'ValueError')
+    """
+    lines = (line.strip().rstrip(".") for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+def with_type(error: BaseException) -> str:
+    """Return the type of an error and the first line of its message.
+
+    >>> with_type(ValueError("Too large.")), with_type(ValueError(""))
+    ('ValueError: Too large', 'ValueError: no reason given')
+    """
+    kind, line = type(error).__name__, first_line(error)
+    return f"{kind}: {'no reason given' if line == kind else line}"
+
+
 def few(names: Sequence[str], most: int) -> str:
     """The first of them, as many as a sentence can bear, and how many more there are.
 

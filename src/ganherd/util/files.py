@@ -129,10 +129,12 @@ def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
             except FileNotFoundError:  # a run that trains replaces its files
                 continue
             if stat.S_ISLNK(kind):
-                raise UserError(f"{path} is a link, and a run folder has none: put in its place what it links to.")
+                raise UserError(
+                    f"{path} is a link, which a run folder may not hold: replace it with a copy of what it points to."
+                )
             if name == "matplotlibrc":  # read if it lies where a command runs, and it can have LaTeX started
-                raise UserError(f"{path} steers how figures are drawn, and a run folder has none: remove it.")
+                raise UserError(f"{path} configures Matplotlib, which a run folder may not do: remove it.")
             if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-                raise UserError(f"{path} is neither a file nor a folder, and a run folder has nothing else: remove it.")
+                raise UserError(f"{path} is neither a file nor a folder, and a run folder holds only these: remove it.")
         if Path(top) == folder:
             folders[:] = [name for name in folders if name not in skipped]

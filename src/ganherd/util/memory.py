@@ -101,12 +101,16 @@ def _group_limits() -> list[int]:
     return limits
 
 
-def require_memory(num_bytes: int, what: str) -> None:
+def require_memory(num_bytes: int, what: str, way_out: str = "") -> None:
     """Refuse an allocation that certainly cannot be made, before the system ends the process for it.
+
+    Args:
+        what: What needs the memory, in the plural.
+        way_out: What to change; empty: `advice`.
 
     Raises:
         UserError: Less memory is available.
     """
     if num_bytes > (available := available_memory(with_swap=True)):
         need, there = (f"{number / 2**30:,.1f} GiB" for number in (num_bytes, available))
-        raise UserError(f"{what} need {need} of memory, and {there} are available. {advice()}.")
+        raise UserError(f"{what} need {need} of memory, and {there} are available. {way_out or advice()}.")

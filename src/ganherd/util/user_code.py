@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 import operator
 import os
+import site
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
+
+from ganherd.util.version import PACKAGE
 
 _FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # searched before the current one
 
@@ -64,6 +68,14 @@ def import_name(name: str) -> Any:
     finally:
         for folder in folders:
             del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]  # the last one is ours
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to Python, to an installed package or to ganherd."""
+    paths = sysconfig.get_paths()  # among them the folder of a virtual environment, which may hold a project, too
+    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [*site.getsitepackages(), site.getusersitepackages(), str(PACKAGE)]
+    return any(Path(file).is_relative_to(folder) for folder in installed)
 
 
 def _top(name: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.recipe.schema import DataConfig
+from ganherd.util import memory
 from ganherd.util.errors import UserError
 
 RNG = np.random.default_rng(0)
@@ -304,3 +305,38 @@ def test_bad_text_points_are_refused(tmp_path: Path, text: str, words: str) -> N
     (tmp_path / "p.txt").write_text(text)
     with pytest.raises(UserError, match=words):
         load(DataConfig(source=str(tmp_path / "p.txt")))
+
+
+# --- more than fits into memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.npy", "train-images-idx3-ubyte"])
+def test_a_file_that_exceeds_memory_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    file = tmp_path / name
+    np.save(tmp_path / "p.npy", IMAGES)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(IMAGES[:, 0]))
+    (tmp_path / "p.csv").write_text("1 2\n" * 100)
+    monkeypatch.setattr(memory, "available_memory", lambda with_swap: 100)
+    with pytest.raises(
+        UserError, match=r"need .* are available\. Use a part of the data, or a machine with more memory\."
+    ):
+        load(DataConfig(source=str(file)))
+
+
+def test_memory_that_runs_out_while_reading_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise MemoryError
+
+    (tmp_path / "p.csv").write_text("1 2\n")
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(UserError, match="cannot be read as text: out of memory; use a part of the data"):
+        load(DataConfig(source=str(tmp_path / "p.csv")))
+
+
+def test_an_archive_of_zeros_is_refused_without_reading_all_of_them(tmp_path: Path) -> None:
+    with (tmp_path / "x.tar").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match="holds no files"):
+        load(DataConfig(source=str(tmp_path / "x.tar")))

@@ -119,7 +119,7 @@ def test_damage_is_one_sentence(home: Path, written: Callable[[Path], None]) -> 
 @pytest.mark.parametrize("content", [b"", b"hello" * 100])
 def test_a_file_of_another_kind_is_not_taken_for_a_pickle(home: Path, content: bytes) -> None:
     (home / "mnist.npz").write_bytes(content)
-    with pytest.raises(UserError, match=r"it is none that numpy.savez wrote; remove it"):
+    with pytest.raises(UserError, match=r"numpy.savez did not write it; remove it"):
         load(DataConfig(source="mnist"))
 
 

@@ -92,15 +92,16 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path, monke
 SLOW = """
 import sys, threading
 from pathlib import Path
-from ganherd.data import prepare, prepare_unit
-prepare_unit.UNIT = 2
-make = prepare_unit.make_part
+from ganherd.data.shards import prepare
+from ganherd.data.shards import worker
+worker.UNIT = 2
+make = worker.make_part
 def first_four(out, *rest):
     if len(list((out / "parts").glob("*.npz"))) >= 4:
         print("full", flush=True)
         threading.Event().wait()  # for ever: it is to be killed
     make(out, *rest)
-prepare_unit.make_part = first_four
+worker.make_part = first_four
 prepare.prepare(Path(sys.argv[1]), Path(sys.argv[2]), 4, jobs=2)
 """
 

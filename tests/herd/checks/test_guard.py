@@ -272,7 +272,7 @@ def test_a_net_that_compares_groups_of_samples_passes(group: int) -> None:
     assert f"batch {4 if group <= 4 else 32}" in report.extent
 
 
-@pytest.mark.parametrize("side", ["reference.PlainGan.step", "step.Step.__call__"])
+@pytest.mark.parametrize("side", ["checks.plain_pytorch.PlainGan.step", "step.step.Step.__call__"])
 def test_memory_that_runs_out_is_no_verdict_on_an_engine(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")

@@ -17,7 +17,7 @@ from ganherd.bench.rivals.processes import processes
 from ganherd.bench.rivals.ways import MeasuredWay
 from ganherd.herd.engine.device import device_of, set_precision
 from ganherd.training.setup.assemble import assemble
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line, with_type
 
 PLAIN = {"eager": ways.eager, "streams": ways.streams, "grouped": ways.grouped, "compiled": ways.compiled}
 ENGINES = ("loop", "fused", "graph")
@@ -83,8 +83,7 @@ def reason(error: Exception) -> str:
     """Why a row has no number, in a line."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
-    first = (str(error).strip() or "no reason given").splitlines()[0]
-    return first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
+    return first_line(error) if isinstance(error, UserError) else with_type(error)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from torch import Tensor
 from ganherd.comm.communicator import Communicator, RankLost, Survivors
 from ganherd.comm.launch_command import ULFM
 from ganherd.comm.pending import PendingWork
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line
 from ganherd.util.standard_streams import flush_all
 
 _MESSAGE = 1  # the tag of members' rows
@@ -262,7 +262,7 @@ def _load() -> Any:
         ) from error
     except (ImportError, RuntimeError) as error:
         raise UserError(
-            f"mpi4py finds no MPI library ({str(error).splitlines()[0]}): load your site's MPI module, or pip install mpich."
+            f"mpi4py finds no MPI library ({first_line(error)}): load your site's MPI module, or pip install mpich."
         ) from error
     if not MPI.Is_initialized():
         _initialize(MPI)

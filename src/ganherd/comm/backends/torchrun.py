@@ -19,7 +19,7 @@ from ganherd.comm.backends.rendezvous import LivenessRing, lost_after, meet
 from ganherd.comm.backends.startup import start_timeout
 from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.pending import PendingWork
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line
 from ganherd.util.standard_streams import flush_all
 
 _APART = 1  # the tag of rows that ranks send when they like
@@ -203,6 +203,7 @@ def _join(environ: Mapping[str, str]) -> tuple[Any, LivenessRing | None, Any]:
         own = dist.PrefixStore(name, first)
         dist.init_process_group("gloo", store=own, rank=rank, world_size=size, timeout=_FOREVER)
     except (dist.DistError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"rank {rank} of {size} did not find the others at {host}:{port} ({reason}).") from error
+        raise UserError(
+            f"rank {rank} of {size} did not find the others at {host}:{port} ({first_line(error)})."
+        ) from error
     return dist.group.WORLD, LivenessRing(store, name, rank, size, after) if after and size > 1 else None, own

@@ -21,7 +21,9 @@ from ganherd.data.arrays import Array, RawData
 from ganherd.data.readers.memory_map import map_bytes, map_member
 from ganherd.data.readers.pickles import read_pickle
 from ganherd.util.errors import UserError
+from ganherd.util.memory import is_out_of_memory, reason, require_memory
 
+_LESS = "use a part of the data, or a machine with more memory"
 LARGEST = 2**29  # bytes of one file of CIFAR; the real ones have 150 MB at most
 
 
@@ -44,7 +46,17 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise
     except _BROKEN as error:
         kind = UserError if isinstance(error, OSError) and error.errno else UnreadableFile  # the system refused it
-        raise kind(f"{path} cannot be read as {what}: {str(error).rstrip('.')}.") from None
+        raise kind(f"{path} cannot be read as {what}: {_why(error)}.") from None
+
+
+def _why(error: Exception) -> str:
+    if is_out_of_memory(error):
+        return f"{reason(error)}; {_LESS}"
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _require_memory(path: Path, num_bytes: int) -> None:
+    require_memory(num_bytes, f"the contents of {path}", _LESS.capitalize())
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------
@@ -57,7 +69,7 @@ def read_npz(path: Path, mapped: bool = False) -> RawData:
     """
     with reading(path, "an .npz file of plain arrays"), path.open("rb") as handle:
         if not handle.peek(6).startswith((b"PK", b"\x93NUMPY")):  # else numpy would take it for a pickle
-            raise ValueError("it is none that numpy.savez wrote")
+            raise ValueError("numpy.savez did not write it")
         file = np.load(handle, allow_pickle=False)
         if not isinstance(file, NpzFile):
             raise ValueError("it holds one array without a name")
@@ -87,7 +99,8 @@ def read_npy(path: Path) -> RawData:
     """Read one array of images or points, without labels."""
     with reading(path, "an .npy file of numbers"), path.open("rb") as handle:
         if not handle.peek(6).startswith(b"\x93NUMPY"):  # else numpy would take it for a pickle
-            raise ValueError("it is none that numpy.save wrote")
+            raise ValueError("numpy.save did not write it")
+        _require_memory(path, path.stat().st_size)
         return RawData(np.load(handle, allow_pickle=False))
 
 
@@ -168,6 +181,8 @@ def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
         promised, start = math.prod(shape), file.tell()
         if mapped and not packed and promised and path.stat().st_size == start + promised:
             return map_bytes(cast(IO[bytes], file), start, shape)
+        if not packed:
+            _require_memory(path, min(promised, path.stat().st_size))
         body = _at_most(file, promised + 1)
         if len(body) != promised:
             less = "fewer" if len(body) < promised else "more"
@@ -231,6 +246,9 @@ def _cifar_files(path: Path) -> dict[str, bytes]:
                     with file.open("rb") as handle:
                         files[file.name] = _at_most(handle, LARGEST)
             return files
+        with path.open("rb") as handle:
+            if not handle.read(tarfile.BLOCKSIZE).strip(b"\0"):  # tarfile would look for an end of the zeros
+                raise ValueError("it begins with an empty block, so it holds no files")
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
@@ -277,6 +295,7 @@ def read_points(path: Path) -> RawData:
     """Lines `x y` or `x y label`, apart by blanks or commas; what follows a # is not read."""
     rows: list[list[float]] = []
     with reading(path, "text"):
+        _require_memory(path, path.stat().st_size)
         for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
             words = line.split("#")[0].replace(",", " ").split()
             if not words:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ganherd.herd.checks.trial import first_that_runs, unrelated_random_numbers
+from ganherd.herd.checks.trial import first_that_runs
+from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 
@@ -29,7 +30,7 @@ def operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: S
             net(torch.zeros(rows, *shape), *label)
         return counter.operations / rows
 
-    with unrelated_random_numbers(0), torch.no_grad():
+    with seeded_generators(0), torch.no_grad():
         return first_that_runs(count, batches)
 
 

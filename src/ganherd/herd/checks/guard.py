@@ -34,13 +34,13 @@ from ganherd.herd.checks.trial import (
     batch_sizes,
     feed_of,
     rules_of,
-    unrelated_random_numbers,
 )
 from ganherd.herd.checks.vmap_fallback import slow_operations
 from ganherd.herd.engine.engines import Engine, Herd, Plan
+from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.state import State, buffers_of, new_state, seeded
 from ganherd.herd.step.step import SUMS
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, with_type
 from ganherd.util.memory import is_out_of_memory, reason
 
 ENGINES = ("loop", "fused")  # `graph` runs the same lowered net as `fused`
@@ -124,7 +124,7 @@ def _plain(task: ComparisonTask, extent: Extent, dtype: torch.dtype, apart: bool
     """Train real module instances, one member after another; see `PlainGan` for `apart`."""
     rules, feed, found = rules_of(task, extent), feed_of(task, extent, dtype), []
     try:
-        with unrelated_random_numbers(0):
+        with seeded_generators(0):  # the engines get other seeds: a net that draws from these generators differs
             for row, seat in enumerate(SEATS):
                 keys = (rng.key(seat.base(), purpose) for purpose in (rng.INIT_G, rng.INIT_D))
                 g, d = (seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
@@ -138,20 +138,20 @@ def _plain(task: ComparisonTask, extent: Extent, dtype: torch.dtype, apart: bool
     except Exception as error:  # a user's module may raise anything
         if is_out_of_memory(error):
             raise
-        raise _PlainFailure(_one_line(error)) from error
+        raise _PlainFailure(with_type(error)) from error
     return found
 
 
 def _result(task: ComparisonTask, extent: Extent, dtype: torch.dtype, name: str, plain: History) -> Agreement:
     """Train with one engine, as often as the extent says, always from the same start."""
     try:
-        with unrelated_random_numbers(1):
+        with seeded_generators(1):
             herd = _herd(task, extent, dtype)
             start = {key: value.clone() for key, value in herd.state.items()}
             engine = Engine(herd, Plan(name, len(SEATS), 1, "cpu"))
         worst = Agreement(0.0)
         for number in range(extent.passes):
-            with unrelated_random_numbers(2 + number):
+            with seeded_generators(2 + number):
                 worst = max(worst, _one_pass(engine, start, plain, task.kind, dtype), key=_severity)
             if worst.why:
                 break
@@ -212,7 +212,3 @@ def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Herd:
         (g if task.kind == "g" else d).adopt(task.habits)
     feed = feed_of(task, extent, dtype)
     return Herd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error) or 'no reason given').splitlines()[0].rstrip('.')}"

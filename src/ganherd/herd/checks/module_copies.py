@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _of_all  # its dictionaries of hooks that every module runs
 
+from ganherd.util.errors import first_line
 from ganherd.util.version import PACKAGE
 
 _FORWARD = ("_forward_hooks", "_forward_pre_hooks")
@@ -109,7 +110,7 @@ def line_of(error: BaseException) -> str:
 
 def in_short(error: BaseException) -> str:
     """Return the first sentence of an error, and the line of the user's code that raised it."""
-    why = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".")
+    why = first_line(error).split(". ")[0]
     where = line_of(error)
     return f"{why}; {where}" if where else why
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -133,15 +132,3 @@ class _Painter(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         return torch.tanh(z[:, :1] * self.weight + self.bias).unflatten(1, self.shape)
-
-
-@contextmanager
-def unrelated_random_numbers(seed: int) -> Iterator[None]:
-    """Seed every global generator, and restore it: both sides differ if a net draws from one of them."""
-    before, before_numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        random.seed(seed), np.random.seed(seed), torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(before), np.random.set_state(before_numpy)

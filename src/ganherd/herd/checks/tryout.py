@@ -7,16 +7,15 @@ random number must come from the member's own stream.
 from __future__ import annotations
 
 import os
-import random
 import re
 import sys
 import types
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -24,13 +23,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ganherd.herd.checks.forward_seeds import no_seeding
+from ganherd.herd.checks.hidden_state.comparable import different, equal
+from ganherd.herd.checks.hidden_state.outside_state import Outside
+from ganherd.herd.checks.hidden_state.python_state import kept_by
 from ganherd.herd.checks.module_copies import calling_line, held, is_own, line_of
-from ganherd.herd.checks.python_state import different, equal, kept_by
 from ganherd.herd.checks.source_line import where
+from ganherd.herd.global_generators import outside_torch
 from ganherd.herd.parameter_names import refuse_other_numbers
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, seeded
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line
 
 
 class CannotRun(UserError):
@@ -53,7 +55,8 @@ def try_out(
         raise UserError(f"{kind}{where(net)} keeps a buffer under a second name, {second}: use the buffer itself.")
     for module in (net, fresh, other):
         module.to(dtype)
-    numbers, before, of_other = _numbers(net), kept_by(net), kept_by(other)
+    nets = (net, fresh, other)
+    numbers, before, of_other, outside = _numbers(net), kept_by(net), kept_by(other), Outside(net, nets)
     parameters = [id(parameter) for parameter in net.parameters()]
     _call(net, given(0), 1)
     after = _numbers(net)
@@ -63,7 +66,7 @@ def try_out(
             f"{kind}{where(net)} replaces a parameter in forward, which no optimiser can know: change its numbers instead."
         )
     changed = [name for name, _ in net.named_parameters() if not equal(numbers[name], after[name])]
-    left = different(before, kept_by(net))
+    left, moved = different(before, kept_by(net)), different(outside.values, Outside(net, nets).values)
     for name in sorted(name for name in left if name.endswith(".requires_grad")):
         raise UserError(
             f"{kind}{where(net)} changes {name} in forward, when members take turns: freeze in its constructor."
@@ -74,8 +77,13 @@ def try_out(
     theirs = _numbers(other)
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         value.data = theirs[name]
-    (one, kept), (two, also_kept) = ((_call(module, given(1), 2), kept_by(module)) for module in (net, other))
-    _refuse_memory(net, left, different(kept, also_kept), equal(one, two))
+    calls = [(_call(module, given(1), 2), kept_by(module), Outside(module, nets)) for module in (net, other)]
+    (one, kept, outside), (two, also_kept, also_outside) = calls
+    in_module, same = different(kept, also_kept), equal(one, two)
+    shared = different(outside.values, also_outside.values) or (set() if same or in_module or left else moved)
+    _refuse_outside_memory(net, shared, also_outside)
+    _refuse_memory(net, left, in_module, same)
+    _refuse_outside_memory(net, *_changed_in_evaluation(net, other, given(1)))
     alone = f"its forward changes its parameter {changed[0]}" if changed else ""
     return ModuleTraits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
 
@@ -85,7 +93,7 @@ def try_out(
 
 def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
     """Return the answer of one call, the gradients of all parameters, and all parameters and buffers after it."""
-    kind, before = type(net).__name__, _generators()
+    kind, before = type(net).__name__, outside_torch()
     try:
         net.zero_grad()
         with MemberRandomness(torch.tensor(key)), _Draws(kind), no_seeding(kind):
@@ -96,8 +104,8 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
         raise
     except Exception as error:
         raise CannotRun(_mistake(net, given, key, error)) from error
-    for name, one, after in zip(("random", "numpy.random"), before, _generators(), strict=True):
-        if not equal(one, after):
+    for name, after in outside_torch().items():
+        if not equal(before[name], after):
             line = _line_that_draws(net, given)
             raise UserError(
                 f"{kind} draws random numbers with {name} in forward{line}, which no member's stream controls: "
@@ -107,16 +115,28 @@ def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
     return [tree_leaves(answer), gradients, _numbers(net)]
 
 
+def _changed_in_evaluation(net: nn.Module, other: nn.Module, given: tuple[Tensor, ...]) -> tuple[set[str], Outside]:
+    """Call two nets in evaluation mode, and return the variables outside of them that the second call changes."""
+    seen = []
+    for module in (net, other):
+        with suppress(Exception):  # a user's eval() may raise anything; a net that is never sampled need not have one
+            module.eval()
+        with suppress(CannotRun):  # nothing is differentiated in evaluation mode, so it need not be possible
+            _call(module, given, 3)
+        seen.append(Outside(module, (net, other)))
+    return different(seen[0].values, seen[1].values), seen[1]
+
+
 def _line_that_draws(net: nn.Module, given: tuple[Tensor, ...]) -> str:
     """Return the line of the user's code that draws from Python or NumPy, in brackets; empty if it is not found."""
     found: list[str] = []
-    before, line, around = _generators(), "", sys.gettrace()
+    before, line, around = outside_torch(), "", sys.gettrace()
 
     def trace(frame: types.FrameType, event: str, _: Any) -> Any:
         nonlocal before, line
         if not is_own(frame.f_code.co_filename):
             return None
-        if not equal(before, now := _generators()):
+        if not equal(before, now := outside_torch()):
             found.append(line)
             before = now
         line = f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"
@@ -138,7 +158,7 @@ def _loss(answer: Any) -> Tensor:
 
 def _mistake(net: nn.Module, given: tuple[Tensor, ...], key: int, error: Exception) -> str:
     """Return one sentence about an error, with the line of the user's code: that of the forward pass for a backward pass."""
-    what = (str(error) or type(error).__name__).splitlines()[0].split(". ")[0].rstrip(".:")
+    what = first_line(error).split(". ")[0].rstrip(":")
     line = line_of(error) or _line_of_forward(net, given, key)
     if "modified by an inplace operation" in what:
         what, out = (
@@ -166,10 +186,6 @@ def _line_of_forward(net: nn.Module, given: tuple[Tensor, ...], key: int) -> str
     return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else ""
 
 
-def _generators() -> tuple[Any, Any]:
-    return random.getstate(), np.random.get_state()
-
-
 class _Draws(TorchFunctionMode):
     """Refuses a function that draws from PyTorch's own generator."""
 
@@ -187,7 +203,7 @@ class _Draws(TorchFunctionMode):
 
     def _refuse(self, name: str) -> None:
         raise UserError(
-            f"{self._kind} draws random numbers in {name}{calling_line()}, where no member's stream can give them: "
+            f"{self._kind} draws random numbers in {name}{calling_line()}, and no member's stream can give those numbers: "
             "use torch.rand, torch.randn or nn.Dropout instead."
         )
 
@@ -267,8 +283,18 @@ def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], after: d
 def _refuse_memory(net: nn.Module, left: set[str], different: set[str], same: bool) -> None:
     if different or not same:
         names = sorted(different or left)
-        what = (", ".join(names) or "something outside of it") + where(net, *names[:1])
+        what = (", ".join(names) or "a value outside the module") + where(net, *names[:1])
         raise UserError(
             f"{type(net).__name__} remembers {what} from one call of forward to the next, and members take turns in one module: "
             "make it a tensor, with register_buffer."
+        )
+
+
+def _refuse_outside_memory(net: nn.Module, changed: set[str], outside: Outside) -> None:
+    """Refuse variables outside of the net that each call changes."""
+    innermost = sorted(name for name in changed if not any(other.startswith(f"{name}.") for other in changed))
+    if innermost:
+        raise UserError(
+            f"{type(net).__name__} remembers {outside.describe(innermost)} from one call of forward to the next, and all members "
+            "share it: make it a tensor of the module, with register_buffer, or leave it out."
         )

@@ -27,6 +27,7 @@ from ganherd.util.paths import cache_home
 _SECONDS = 0.4  # for each candidate
 _MOST = 60.0  # seconds for all candidates on a CPU, beyond which those that are left are not measured
 _FEW = 64  # members, beyond which a loop on a GPU is hopeless: a step of it would take longer than all that is measured
+_AT_ONCE = 1e-9  # seconds after which a measurement that only has to succeed ends
 _WORTH = 0.8  # fewer threads are taken where they reach this part of the highest rate
 
 
@@ -53,6 +54,8 @@ def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
         if settings.name == "auto":
             names = [*(["loop"] if herd.size <= _FEW else []), "fused", *(["graph"] if can_capture else [])]
     plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
+    if settings.chunk and plans[-1].name != "loop":
+        _refuse_chunk(herd, plans[-1])
     if len(plans) == 1:
         return plans[0]
     memory = cache_home() / "engines.json"
@@ -113,6 +116,19 @@ def _try_step(herd: Herd, mapped: bool) -> None:
             raise UserError(
                 f"one member does not fit into the memory of {herd.device} while it trains ({reason(error)}). {smaller}."
             ) from error
+
+
+def _refuse_chunk(herd: Herd, plan: Plan) -> None:
+    """Refuse a chunk that the recipe names if a step with it, on copies, does not fit into the memory of the device."""
+    try:
+        rate(herd, plan, seconds=_AT_ONCE)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            f"engine.chunk {plan.chunk} does not fit into the memory of {herd.device} while it trains ({reason(error)}). "
+            "Lower it, or leave it out: ganherd then takes as many members as fit."
+        ) from error
 
 
 def _chunk(herd: Herd, settings: Settings) -> int:

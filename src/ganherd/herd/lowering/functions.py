@@ -16,11 +16,8 @@ _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, opera
                torch.relu, torch.sigmoid, F.relu, F.leaky_relu, F.tanh, F.sigmoid, F.softplus}  # fmt: skip
 _ASKING = {"size", "dim"}
 _PLAIN = ("ndim", "dtype", "device")  # attributes that are no tensors
-_NUMBERS = (
-    "_operator",
-    "builtins",
-    "math",
-)  # modules whose functions of numbers answer numbers; others may make tensors
+# Modules whose functions return numbers for numbers; those of other modules may make tensors.
+_NUMBERS = ("_operator", "builtins", "math")
 _SHAPING = {operator.getitem, torch.flatten, "reshape", "view", "squeeze", "unsqueeze", "flatten"}
 
 

@@ -16,7 +16,7 @@ from ganherd.herd.lowering.vmap import VmappedModule
 from ganherd.herd.parameter_names import called, places
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import Blueprint, State, bases
-from ganherd.herd.step.weights import OwnWeights, Weights, fill
+from ganherd.herd.step.weights import OwnWeights, Weights, fill, write_back
 from ganherd.util.errors import UserError
 
 Tensors = dict[str, Tensor]
@@ -29,9 +29,8 @@ def member_call(
     blueprint: Blueprint, params: Tensors, buffers: Tensors, key: Tensor, *inputs: Tensor
 ) -> tuple[Answer, Tensors]:
     """One member's module as a pure function, also under `vmap`: (output, buffers after it)."""
-    changing = (
-        {**params, **buffers} if blueprint.habits.alone else buffers
-    )  # a net that runs alone may change its parameters
+    # A net that runs alone may change its parameters.
+    changing = {**params, **buffers} if blueprint.habits.alone else buffers
     both = {**params, **{name: value.clone() for name, value in changing.items()}}  # the call writes into the clones
     randomness = VmappedModule if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
     with randomness(key), _tidied(blueprint):
@@ -142,6 +141,7 @@ class MemberNetwork(StackedNetwork):
             own[name] = buffers[full].squeeze(0).clone()
         with self._autocast(inputs[0].device), MemberRandomness(keys()[0]):
             answer = self.net.module(*(value.squeeze(0) for value in inputs))
+        write_back(self.net, views)
         out: Answer = tree_map(lambda value: value[None], answer)
         return out, self._buffers()
 

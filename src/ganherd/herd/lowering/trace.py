@@ -19,6 +19,7 @@ from ganherd.herd.checks.module_copies import is_library, line_of, twin, why_not
 from ganherd.herd.parameter_names import kept
 from ganherd.herd.rng import DRAWS, DROPOUTS
 from ganherd.nets.common.spectral import Spectral
+from ganherd.util.errors import first_line
 
 _IN_PLACE = "in place"  # marks a node of the graph
 # an operator that changes its left side in place, by the name of its method
@@ -178,7 +179,7 @@ def trace(module: nn.Module) -> Traced:
         where = line_of(why_not)
         raise NoGraph(f"{why_not}" + (f" ({where})" if where else "")) from why_not
     except Exception as error:  # a user's code on stand-ins may raise anything
-        raise NoGraph(f"it cannot be traced: {(str(error) or type(error).__name__).splitlines()[0]}") from error
+        raise NoGraph(f"it cannot be traced: {first_line(error)}") from error
     for node in graph.nodes:
         if node.op == "get_attr" and node.target not in known:
             raise NoGraph(f"its tensor {node.target} is neither a parameter nor a buffer")

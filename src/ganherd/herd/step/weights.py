@@ -93,6 +93,14 @@ def fill(net: Blueprint, views: Mapping[str, Tensor]) -> None:
         parameter.requires_grad_(net.learns[name] and views[name].requires_grad)
 
 
+def write_back(net: Blueprint, views: Mapping[str, Tensor]) -> None:
+    """Write numbers that a forward pass assigned to a parameter's `data` into the member's row."""
+    for name, parameter in net.module.named_parameters():
+        view = views[name].detach().squeeze(0)
+        if parameter.data_ptr() != view.data_ptr():
+            parameter.data = view.copy_(parameter.data)
+
+
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """[N, P] from its pieces; one piece as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)

@@ -13,7 +13,7 @@ from ganherd.features.networks import Network
 from ganherd.recipe.strategy_config import CellularConfig, MixingConfig
 from ganherd.strategies.cellular.rewiring import Rewiring
 from ganherd.strategies.mixing import objectives
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, with_type
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -56,10 +56,8 @@ def _classes(network: Network, dataset: Dataset) -> int:
         with torch.inference_mode():
             features, logits = network.module(x)
     except Exception as error:  # whatever a network of the user's own raises
-        first = (str(error) or "no reason given").splitlines()[0].rstrip(".")
         raise UserError(
-            f"{_KEY}.network {network.name} cannot look at images of {tuple(dataset.shape)}: "
-            f"{type(error).__name__}: {first}."
+            f"{_KEY}.network {network.name} cannot look at images of {tuple(dataset.shape)}: {with_type(error)}."
         ) from error
     if features.ndim != 2 or len(features) != len(x):
         raise UserError(

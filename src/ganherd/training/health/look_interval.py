@@ -86,10 +86,8 @@ def counted(assembly: PreparedHerd) -> tuple[float, float]:
     It depends on nets, rules and data alone: not on the number of members, so that replicas are looked at as runs of their own.
     """
     recipe, data, rules = assembly.recipe, assembly.dataset, assembly.herd.rules
-    batches = (
-        2,
-        *batch_sizes(rules.batch),
-    )  # per row a net that computes with its weights depends on the number of rows
+    # The work per row depends on the number of rows if a net computes with its weights.
+    batches = (2, *batch_sizes(rules.batch))
     each, slots = [], [len(breed.slots) for breed in assembly.herd.breeds.all]
     for slot in accumulate(slots[:-1], initial=0):
         # trusted: a net of the user's own was built by `assemble` already, with leave

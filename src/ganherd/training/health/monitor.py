@@ -44,9 +44,8 @@ _AWAY = 0.15  # it moves where its typical distance is this part of that between
 _GONE = 0.8  # it is away from here at this part of its typical distance
 _MOST = 2000  # rows of the data that stand for a member's
 _FEW = 10  # held-out images below which copies cannot be told
-_ROUNDING = (
-    1e-9  # logits nearer than this, relative to the largest, are equal: their order would be that of rounding errors
-)
+# Logits that differ by less than this, relative to the largest, count as equal: rounding errors would order them.
+_ROUNDING = 1e-9
 
 
 class Monitor:

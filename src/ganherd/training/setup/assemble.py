@@ -36,7 +36,7 @@ from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, with_type
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
@@ -282,10 +282,9 @@ def _try_once(
     except UserError:
         raise
     except Exception as error:
-        first_line = (str(error) or "no reason given").splitlines()[0]
         raise UserError(
             f"the nets {name} and {own} do not run on data of shape "
-            f"{dataset.shape} with latent {recipe.nets.latent}: {type(error).__name__}: {first_line}"
+            f"{dataset.shape} with latent {recipe.nets.latent}: {with_type(error)}."
         ) from error
     if made != (rows, *dataset.shape):
         raise UserError(f"the generator {name} makes images of shape {made[1:]}, but the data has {dataset.shape}.")

@@ -8,9 +8,7 @@ import json
 import math
 import os
 import platform
-import site
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,8 @@ from ganherd.features.cache import cache_folder
 from ganherd.herd.checks import guard, vmap_fallback
 from ganherd.herd.checks.agreement import FAILS, Agreement
 from ganherd.herd.checks.guard import GuardReport
-from ganherd.herd.checks.trial import SMALL, ComparisonTask, unrelated_random_numbers
+from ganherd.herd.checks.trial import SMALL, ComparisonTask
+from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.lowering.trace import NoGraph, trace
 from ganherd.herd.state import Blueprint
 from ganherd.nets import catalog
@@ -34,7 +33,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.files import write
 from ganherd.util.host import give_back
-from ganherd.util.user_code import importable_from
+from ganherd.util.user_code import importable_from, is_installed
 from ganherd.util.version import PACKAGE, __version__
 
 _LIKELY_CAUSE = (
@@ -199,7 +198,7 @@ def _own_code() -> list[Path]:
 def _user_code(task: ComparisonTask) -> list[str] | None:
     """Describe a user's net: its graph, its layers, and all code that is not an installed package's."""
     try:
-        with unrelated_random_numbers(0):
+        with seeded_generators(0):
             module = task.make()
         files = {Path(inspect.getfile(type(layer))) for layer in module.modules()}
     except Exception:  # a class of a notebook has no file, and a constructor may raise anything: `check` reports it
@@ -217,16 +216,8 @@ def _loaded_files() -> Iterator[Path]:
     """Python files of this process that belong to no installed package: the user's own."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not _is_installed(file):
+        if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not is_installed(file):
             yield Path(file)
-
-
-def _is_installed(file: str) -> bool:
-    """Whether a file belongs to Python, to an installed package or to ganherd."""
-    paths = sysconfig.get_paths()  # among them the folder of a virtual environment, which may hold a project, too
-    installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    installed += [*site.getsitepackages(), site.getusersitepackages(), str(PACKAGE)]
-    return any(Path(file).is_relative_to(folder) for folder in installed)
 
 
 def _files(paths: Iterable[Path]) -> str:

@@ -1,0 +1,290 @@
+"""Copy Python values into a form that can be compared later, within bounds of time and memory and without running their code.
+
+A value may be anything that a user's file holds, such as a data set of gigabytes. Small tensors, arrays and containers are copied.
+Of larger ones only sums, samples and lengths are kept.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import datetime
+import decimal
+import enum
+import functools
+import itertools
+import math
+import queue
+import random
+import threading
+import types
+import warnings
+import weakref
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_PLAIN = (
+    int, float, complex, str, bytes, bool, type(None), range, slice, enum.Enum, decimal.Decimal, datetime.date, datetime.timedelta,
+    torch.dtype, torch.device, torch.Size,
+)  # fmt: skip
+_NAMED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_RECORDS = (
+    types.SimpleNamespace, Namespace, nn.Module, threading.local, collections.UserDict, collections.UserList, collections.ChainMap,
+    weakref.WeakKeyDictionary, weakref.WeakValueDictionary, queue.Queue,
+)  # fmt: skip  # classes of libraries whose instances are looked into
+_SEQUENCES = (list, tuple, collections.deque)
+_ITERABLES: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 65), set(), {}, {}.values(), {}.items())
+_SHRINKING = (
+    *(type(iter(each)) for each in _ITERABLES),
+    type(reversed([])),
+)  # iterators that know how many items are left
+_REDUCIBLE = (
+    itertools.count, itertools.cycle, itertools.chain, itertools.islice, itertools.repeat, itertools.accumulate,
+    zip, map, filter, enumerate,
+)  # fmt: skip
+
+_MOST_VALUES = 10_000  # that are looked at below one variable
+_MOST_ITEMS = 2_000  # of a container, up to which all are looked at
+_SAMPLE = 256  # items of a larger container, numbers of the largest tensors
+_PIECES = 4_096  # of a tensor of medium size, each of which is summed up
+_COPIED = 1 << 20  # bytes of a tensor or array, up to which it is copied …
+_SUMMED = 1 << 25  # … and up to which its pieces are summed up
+_COPIED_IN_ALL, _SUMMED_IN_ALL = 1 << 25, 1 << 28  # bytes in all variables of one look
+
+
+class Look:
+    """One look at many variables, which all take from the same allowance of bytes.
+
+    Args:
+        names: Names of objects that stand for themselves and are not looked into, by `id`.
+        opens: Whether to look into an instance of a class, beyond those that everybody knows.
+    """
+
+    def __init__(self, names: dict[int, str], opens: Callable[[type], bool]) -> None:
+        self._names, self._opens = names, opens
+        self._copied, self._summed = _COPIED_IN_ALL, _SUMMED_IN_ALL
+        self._left = 0  # values of the present variable
+        self._looked_at: dict[
+            int, tuple[Any, Any]
+        ] = {}  # by `id`: a value, so that it stays alive, and what was returned
+
+    def at(self, value: Any) -> Any:
+        """Return a value in a form that `equal` compares with the one of another look."""
+        if id(value) not in self._looked_at:
+            self._left = _MOST_VALUES
+            self._looked_at[id(value)] = value, self._value(value, frozenset())
+        return self._looked_at[id(value)][1]
+
+    def _value(self, value: Any, around: frozenset[int]) -> Any:
+        kind = type(value)
+        self._left -= 1
+        if self._left < 0 or id(value) in around:
+            return "…"
+        if issubclass(kind, _PLAIN):
+            return value
+        if id(value) in self._names:
+            return self._names[id(value)]
+        if issubclass(kind, Tensor):
+            return self._tensor(value)
+        if issubclass(kind, (np.ndarray, np.generic)):
+            return self._array(np.asarray(value))
+        around |= {id(value)}
+        parts = list(_known_parts(value, kind))
+        if issubclass(kind, _RECORDS) or (not issubclass(kind, _NAMED) and self._opens(kind)):
+            parts += _items_of(attributes(value))
+        return [kind.__qualname__, *(self._value(each, around) for each in parts)]
+
+    def _tensor(self, value: Tensor) -> Any:
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            if not _has_numbers(value):
+                return [value.dtype, _version(value)]
+            about, value, size = [value.shape, value.dtype], value.detach(), value.nbytes
+            if size <= _SAMPLE or size <= min(_COPIED, self._copied):
+                self._copied -= size
+                return value.clone()
+            if size <= min(_SUMMED, self._summed) and value.is_contiguous():
+                self._summed -= size
+                return [*about, _sums(value.view(-1))]
+            return [*about, value[_places(value)], _version(value)]
+
+    def _array(self, value: np.ndarray[Any, Any]) -> Any:
+        if value.dtype.kind in "biufc":
+            with suppress(TypeError, ValueError), warnings.catch_warnings():  # PyTorch lacks some types and strides
+                warnings.simplefilter("ignore")  # of an array that must not be written to
+                return self._tensor(torch.from_numpy(value))
+        places = np.linspace(0, max(value.size - 1, 0), min(value.size, _SAMPLE), dtype=np.int64)
+        about, sample = [str(value.dtype), *value.shape], value.flat[places]
+        if value.dtype.kind in "biufc":
+            return [*about, torch.from_numpy(sample.astype(np.complex128))]
+        return [*about, *(self._value(each, frozenset()) for each in sample.tolist())]
+
+
+def _known_parts(value: Any, kind: type) -> Iterable[Any]:
+    """Return the parts of containers, functions, generators of random numbers and iterators, by their own type's methods."""
+    if issubclass(kind, _SEQUENCES):
+        return _some(value, kind)
+    if issubclass(kind, dict):
+        return _items_of(value)
+    if issubclass(kind, (set, frozenset)):
+        known: Any = set if issubclass(kind, set) else frozenset
+        return [known.__len__(value), *itertools.islice(known.__iter__(value), _MOST_ITEMS)]
+    if issubclass(kind, (bytearray, array.array)):
+        return [len(value), bytes(memoryview(value)[: _COPIED // 8])]
+    if issubclass(kind, types.FunctionType):
+        return [
+            value.__qualname__,
+            *_contents(value.__closure__),
+            value.__defaults__,
+            value.__kwdefaults__,
+            value.__dict__,
+        ]
+    if issubclass(kind, types.MethodType):
+        return [value.__func__, value.__self__]
+    if issubclass(kind, _NAMED):
+        return [getattr(value, "__name__", "")]
+    if issubclass(kind, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if kind is functools._lru_cache_wrapper:
+        return [value.cache_info().currsize]  # hits do not change an answer
+    if kind is contextvars.ContextVar:
+        return [value.get(None)]
+    return [*_random_state(value, kind), *_position(value, kind)]
+
+
+def _random_state(value: Any, kind: type) -> Iterable[Any]:
+    if issubclass(kind, np.random.Generator):
+        return [value.bit_generator.state]
+    if issubclass(kind, np.random.RandomState):
+        return value.get_state()  # type: ignore[no-any-return]
+    if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
+        return value.getstate()
+    return [value.get_state()] if issubclass(kind, torch.Generator) else []
+
+
+def _position(value: Any, kind: type) -> Iterable[Any]:
+    """Return how far an iterator or a generator has come; it is not moved."""
+    if kind is types.GeneratorType:
+        frame = value.gi_frame
+        return ["ended"] if frame is None else [frame.f_lasti, dict(frame.f_locals)]
+    if kind in _SHRINKING:
+        return [value.__length_hint__()]
+    if kind in _REDUCIBLE:
+        with suppress(TypeError, AttributeError), warnings.catch_warnings():  # Python 3.14 has no copies of some
+            warnings.simplefilter("ignore")
+            return value.__reduce__()[1:]  # type: ignore[no-any-return]
+        return [repr(value)] if kind is itertools.count else []
+    return []
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an instance, also those in slots; parameters, buffers and layers of a module by their names."""
+    found: dict[str, Any] = {}
+    for base in type(value).__mro__:
+        for name, member in vars(base).items():
+            if type(member) is types.MemberDescriptorType:
+                with suppress(AttributeError):  # an empty slot
+                    found[name] = member.__get__(value)
+    with suppress(AttributeError):
+        known: Any = threading.local if issubclass(type(value), threading.local) else object
+        found |= known.__getattribute__(value, "__dict__")
+    if issubclass(type(value), nn.Module):
+        registered = [found.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
+        found = {name: one for name, one in found.items() if name not in OF_PYTORCH or name == "training"}
+        found |= {name: one for each in registered for name, one in each.items()}
+    return found
+
+
+OF_PYTORCH = {*vars(nn.Module()), "_is_full_backward_hook", "_is_hf_initialized"}
+
+
+def _items_of(value: dict[Any, Any]) -> Iterator[Any]:
+    """Yield the length of a dictionary, and its keys and values; only the first and the last of a large one."""
+    size = dict.__len__(value)
+    yield size
+    items = list(itertools.islice(dict.items(value), _MOST_ITEMS if size <= _MOST_ITEMS else _SAMPLE))
+    if size > _MOST_ITEMS:
+        items += itertools.islice(reversed(dict.items(value)), _SAMPLE)
+    for key, each in items:
+        yield key if issubclass(type(key), (str, int)) else type(key).__qualname__
+        yield each
+
+
+def _some(value: Any, kind: type) -> Iterator[Any]:
+    """Yield the length of a sequence and its items; evenly spaced ones of a large one."""
+    known: Any = next(base for base in _SEQUENCES if issubclass(kind, base))
+    size = known.__len__(value)
+    yield size
+    step = 1 if size <= _MOST_ITEMS else (size - 1) / (_SAMPLE - 1)
+    for number in range(min(size, _MOST_ITEMS if step == 1 else _SAMPLE)):
+        yield known.__getitem__(value, int(number * step))
+
+
+def _places(value: Tensor) -> tuple[Tensor, ...]:
+    """Return evenly spaced indices into a tensor, which need not be contiguous."""
+    flat = torch.linspace(0, value.numel() - 1, _SAMPLE, dtype=torch.float64).long().to(value.device)
+    places: list[Tensor] = []
+    for size in reversed(value.shape):
+        places.insert(0, flat % size)
+        flat = flat // size
+    return tuple(places)
+
+
+def _sums(flat: Tensor) -> Tensor:
+    """Return the sums of evenly large pieces of a tensor [n], and what is left at its end."""
+    each = flat.numel() // _PIECES
+    dtype = torch.complex128 if flat.is_complex() else torch.float64
+    pieces = flat[: each * _PIECES].view(_PIECES, each).sum(1, dtype=dtype)
+    return torch.cat([pieces, flat[each * _PIECES :].to(dtype)])
+
+
+def _has_numbers(value: Tensor) -> bool:
+    """Return whether a tensor's numbers can be read one by one."""
+    odd = value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided
+    return not odd and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def _version(value: Tensor) -> int:
+    """Return how often a tensor was changed in place."""
+    return 0 if value.is_inference() else value._version
+
+
+def _contents(cells: tuple[types.CellType, ...] | None) -> Iterator[Any]:
+    for cell in cells or ():
+        with suppress(ValueError):  # an empty cell
+            yield cell.cell_contents
+
+
+# -- comparison -------------------------------------------------------------------------------------------------------
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two values of `Look.at` are the same, up to rounding."""
+    if isinstance(one, (Tensor, np.ndarray)) or isinstance(other, (Tensor, np.ndarray)):
+        if type(one) is not type(other) or one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        one, other = torch.as_tensor(one), torch.as_tensor(other)
+        if one.device != other.device:
+            return False
+        near = 1e-9 if one.dtype == torch.float64 else 1e-5 if one.is_floating_point() else 0.0
+        return torch.allclose(one, other, rtol=near, atol=near, equal_nan=True)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9) or (one != one and other != other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def different(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    """Return the names whose values are not the same in both."""
+    missing = object()
+    names = one.keys() | other.keys()
+    return {name for name in names if not equal(one.get(name, missing), other.get(name, missing))}

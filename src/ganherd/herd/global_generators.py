@@ -1,0 +1,38 @@
+"""The random generators that every module can draw from without naming one: those of Python, NumPy and PyTorch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from ganherd.herd import rng
+
+
+def outside_torch() -> dict[str, Any]:
+    """Return the states of the generators of Python and NumPy, by the module that draws from them."""
+    return {"random": random.getstate(), "numpy.random": np.random.get_state()}
+
+
+@contextmanager
+def seeded_generators(seed: int) -> Iterator[None]:
+    """Seed all of them, and restore the caller's states at the end.
+
+    Args:
+        seed: Up to 64 bits, all of which count.
+    """
+    before, before_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            random.seed(seed)
+            np.random.seed([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])
+            torch.manual_seed(seed)  # other devices use all bits of it
+            rng.seed_(torch.default_generator, seed)
+            yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(before_numpy)
