@@ -36,7 +36,7 @@ test-all: $(VENV)/.installed-all
 
 docs: $(VENV)/.installed-all
 	$(BIN)/python docs/generate.py
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test-long: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long $(ARGS)

@@ -67,6 +67,7 @@ TYPES = {
     "DecayPerMember": "number in [0, 1), or a list with one per member",
     "Device": "`auto`, `cpu`, `cuda` or `cuda:N`",
     "Graph": "list of lists of cells",
+    "Layers": "list of names",
     "LossName": "name of a loss",
     "NetConfig": "name of a net, or a section",
     "PerMember": "number, or a list with one per member",
@@ -77,6 +78,42 @@ TYPES = {
     "float": "number",
     "int": "whole number",
     "str": "text",
+}
+# Meanings of keys that have no comment in the schema.
+MEANINGS = {
+    "data.partition": "`by-class`: one member per class; `all`: every member sees all rows; `diet`: each sees a fraction",
+    "herd.members.from": "folder of the run",
+    "herd.members.member": "number of the member",
+    "herd.first.share": "fraction of the budget",
+    "nets.generator": "the generator of each member",
+    "nets.discriminator": "the discriminator of each member",
+    "nets.breeds.generator": "the generator of these members",
+    "nets.breeds.members": "number of these members",
+    "optim.lr_g": "learning rate of the generators",
+    "optim.lr_d": "learning rate of the discriminators",
+    "optim.beta1": "Adam's decay of the first moment",
+    "optim.beta2": "Adam's decay of the second moment",
+    "optim.eps": "Adam's epsilon",
+    "train.batch": "images in a batch of one member",
+    "train.order": "which net is updated first in a step",
+    "train.precision": "arithmetic of the step",
+    "strategy.name": "which members meet",
+    "strategy.share.discriminator": "parameters of the discriminators that are averaged, by name or by how names begin",
+    "strategy.gap.swap": "which nets change places",
+    "strategy.cellular.topology": "which cells are neighbours",
+    "strategy.cellular.tournament": "individuals in a tournament",
+    "strategy.cellular.rewire.topology": "which cells are neighbours from then on",
+    "strategy.cellular.fitness.samples": "samples that individuals are judged on",
+    "strategy.cellular.mutation.probability": "probability of a mutation of learning rates",
+    "strategy.cellular.mutation.each": "how often learning rates mutate",
+    "strategy.cellular.mutation.loss_each": "how often losses are drawn",
+    "strategy.cellular.mixing.when": "when weights evolve",
+    "strategy.cellular.mixing.sigma": "standard deviation of a mutation of weights",
+    "engine.name": "how the step is executed; `auto`: the fastest on this machine, measured once",
+    "run.seed": "seed of all random numbers",
+    "run.record_every": "steps between lines of metrics.jsonl",
+    "run.tensorboard": "write metrics for TensorBoard",
+    "run.wandb": "log to Weights & Biases",
 }
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -91,9 +128,9 @@ def field_comments(section: type) -> dict[str, tuple[ast.AnnAssign, str]]:
             above = first
             while lines[above - 1].lstrip().startswith("#"):
                 above -= 1
-            told = [line.strip().lstrip("# ") for line in lines[above:first]]
-            told += [line.partition("  # ")[2].strip() for line in lines[first : last + 1] if "  # " in line]
-            fields[node.target.id] = node, " ".join(told)
+            comment = [line.strip().lstrip("# ") for line in lines[above:first]]
+            comment += [line.partition("  # ")[2].strip() for line in lines[first : last + 1] if "  # " in line]
+            fields[node.target.id] = node, " ".join(comment)
     return fields
 
 
@@ -128,8 +165,8 @@ def bounds(value: ast.expr | None) -> str:
     """Return the limits that a `Field(…)` sets, such as ` ≥ 1`."""
     if not isinstance(value, ast.Call):
         return ""
-    found = [f"{BOUNDS[k.arg]} {ast.unparse(k.value)}" for k in value.keywords if k.arg in BOUNDS]
-    return f" {' and '.join(found)}" if found else ""
+    limits = [f"{BOUNDS[k.arg]} {ast.unparse(k.value)}" for k in value.keywords if k.arg in BOUNDS]
+    return f" {' and '.join(limits)}" if limits else ""
 
 
 def shown_default(info: Any) -> str:
@@ -170,9 +207,9 @@ def recipe_tables(section: type, prefix: str = "") -> Iterator[tuple[str, str, s
             and node
             and ast.unparse(node.annotation) == below[0].__name__ != "NetConfig"
         ):
-            continue  # a section of its own
+            continue  # it gets its own table
         shown = (shown_type(node.annotation, section) + bounds(node.value)) if node else ""
-        rows.append((f"`{key}`", shown, shown_default(info), info.description or about))
+        rows.append((f"`{key}`", shown, shown_default(info), info.description or about or MEANINGS.get(key, "")))
     if rows:
         own = (section.__doc__ or "").strip() if "__doc__" in vars(section) else ""
         yield prefix.rstrip("."), " ".join(own.split()), table(("key", "value", "default", "meaning"), rows)
@@ -292,14 +329,14 @@ def replaced(text: str, name: str, content: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return every page that has generated parts, as it should be."""
-    found = {}
+    texts = {}
     for page, parts in PAGES.items():
         path = REFERENCE / f"{page}.md"
         text = path.read_text(encoding="utf-8")
         for name, content in parts.items():
             text = replaced(text, name, content())
-        found[path] = text
-    return found
+        texts[path] = text
+    return texts
 
 
 if __name__ == "__main__":
