@@ -106,7 +106,14 @@ def test_every_file_that_is_named_exists(document: Path) -> None:
     outside = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.M | re.S)
     named = {name for span in re.findall(r"`([^`\n]+)`", outside) for name in _NAMED.findall(f" {span} ")}
     package = ROOT / "src" / "ganherd"
-    places = [ROOT, document.parent, ROOT / "docs", package, package / "herd" / "lowering" / "kernels"]
+    places = [
+        ROOT,
+        document.parent,
+        ROOT / "docs",
+        package,
+        package / "herd",
+        package / "herd" / "lowering" / "kernels",
+    ]
     missing = {name for name in named if not any((place / name).exists() for place in places)}
     assert missing <= MADE_BY_READERS | MADE_BY_RUNS
 
@@ -232,6 +239,21 @@ def test_the_readme_is_short() -> None:
 def test_paragraphs_are_short(document: Path) -> None:
     long = [text for text in paragraphs(document) if len(text.split()) > LONGEST_PARAGRAPH]
     assert not long, f"{len(long[0].split())} words: {long[0][:100]}…"
+
+
+def test_every_name_of_the_code_exists() -> None:
+    """Classes, methods and functions that the pages about the code name in backticks."""
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src" / "ganherd").rglob("*.py"))
+    words, missing = set(re.findall(r"\w+", code)), {}
+    for page in [
+        *(ROOT / "docs" / "explanation").glob("*.md"),
+        ROOT / "docs/architecture.md",
+        ROOT / "docs/how-to/extend.md",
+    ]:
+        outside = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        names = re.findall(r"`((?:[A-Z][a-z]\w+|[a-z]+_\w*|[a-z]+)(?:\.[a-z_]+)?)(?:\(\))?`", outside)
+        missing[page.name] = [name for name in names if not set(name.split(".")) <= words]
+    assert not [f"{page}: {name}" for page, names in missing.items() for name in names]
 
 
 def test_every_key_of_a_recipe_has_a_meaning() -> None:
