@@ -32,7 +32,7 @@ test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not long and not docs and not browser and not notebook" $(ARGS)
 
 test-all: $(VENV)/.installed-all
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "docs or browser or notebook" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "docs or browser or notebook" tests $(ARGS)
 
 docs: $(VENV)/.installed-all
 	$(BIN)/python docs/generate.py
