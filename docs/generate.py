@@ -81,22 +81,8 @@ TYPES = {
 }
 # Meanings of keys that have no comment in the schema.
 MEANINGS = {
-    "data.partition": "`by-class`: one member per class; `all`: every member sees all rows; `diet`: each sees a fraction",
-    "herd.members.from": "folder of the run",
-    "herd.members.member": "number of the member",
-    "herd.first.share": "fraction of the budget",
-    "nets.generator": "the generator of each member",
     "nets.discriminator": "the discriminator of each member",
     "nets.breeds.generator": "the generator of these members",
-    "nets.breeds.members": "number of these members",
-    "optim.lr_g": "learning rate of the generators",
-    "optim.lr_d": "learning rate of the discriminators",
-    "optim.beta1": "Adam's decay of the first moment",
-    "optim.beta2": "Adam's decay of the second moment",
-    "optim.eps": "Adam's epsilon",
-    "train.batch": "images in a batch of one member",
-    "train.order": "which net is updated first in a step",
-    "train.precision": "arithmetic of the step",
     "strategy.name": "which members meet",
     "strategy.share.discriminator": "parameters of the discriminators that are averaged, by name or by how names begin",
     "strategy.gap.swap": "which nets change places",
@@ -109,11 +95,6 @@ MEANINGS = {
     "strategy.cellular.mutation.loss_each": "how often losses are drawn",
     "strategy.cellular.mixing.when": "when weights evolve",
     "strategy.cellular.mixing.sigma": "standard deviation of a mutation of weights",
-    "engine.name": "how the step is executed; `auto`: the fastest on this machine, measured once",
-    "run.seed": "seed of all random numbers",
-    "run.record_every": "steps between lines of metrics.jsonl",
-    "run.tensorboard": "write metrics for TensorBoard",
-    "run.wandb": "log to Weights & Biases",
 }
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -192,8 +173,19 @@ def sections_in(annotation: Any) -> Iterator[type]:
         yield from sections_in(inner)
 
 
+def choices(key: str) -> str:
+    """Return the registered names that a key may have, if it names an entry of a registry."""
+    from ganherd.util.registry import ENGINES, LOSSES, STRATEGIES
+
+    names = {"strategy.name": [*STRATEGIES], "engine.name": ["auto", *ENGINES], "loss.name": [*LOSSES]}.get(key, [])
+    return ", ".join(f"`{name}`" for name in names) + ("; or a list with one per member" if key == "loss.name" else "")
+
+
 def recipe_tables(section: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (key, what the section is, table) for a section and all sections within it."""
+    from ganherd.recipe.strategy_config import StrategyConfig
+    from ganherd.util.registry import STRATEGIES
+
     rows, inner = [], []
     comments = field_comments(section)
     for name, info in section.model_fields.items():  # type: ignore[attr-defined]
@@ -201,15 +193,14 @@ def recipe_tables(section: type, prefix: str = "") -> Iterator[tuple[str, str, s
         key = f"{prefix}{info.alias or name}"
         below = list(sections_in(info.annotation))
         inner += [(f"{key}.", each) for each in below if each.__name__ != "NetConfig"]
-        if (
-            below
-            and not info.is_required()
-            and node
-            and ast.unparse(node.annotation) == below[0].__name__ != "NetConfig"
-        ):
+        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        if below and isinstance(default, below[0]) and below[0].__name__ != "NetConfig":
             continue  # it gets its own table
         shown = (shown_type(node.annotation, section) + bounds(node.value)) if node else ""
+        shown = choices(key) or shown
         rows.append((f"`{key}`", shown, shown_default(info), info.description or about or MEANINGS.get(key, "")))
+    if section is StrategyConfig:
+        inner += [(f"{prefix}{spec.section or name}.", spec.settings) for name, spec in STRATEGIES.items()]
     if rows:
         own = (section.__doc__ or "").strip() if "__doc__" in vars(section) else ""
         yield prefix.rstrip("."), " ".join(own.split()), table(("key", "value", "default", "meaning"), rows)
@@ -229,10 +220,10 @@ def recipe_section() -> str:
 
 def nets_section() -> str:
     """Return the nets that a recipe can name, with their settings."""
-    from ganherd.nets import catalog
+    from ganherd.util.registry import DISCRIMINATORS, GENERATORS
 
     blocks = []
-    for title, nets in (("Generators", catalog.GENERATORS), ("Discriminators", catalog.DISCRIMINATORS)):
+    for title, nets in (("Generators", GENERATORS), ("Discriminators", DISCRIMINATORS)):
         blocks.append(f"### {title}")
         rows = []
         for name, net in nets.items():
@@ -262,7 +253,7 @@ NEEDS = {
 
 def metrics_section() -> str:
     """Return every metric with its direction and what it needs."""
-    from ganherd.metrics.registry import METRICS
+    from ganherd.util.registry import METRICS
 
     rows = []
     for name, metric in METRICS.items():
