@@ -88,7 +88,8 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
         steps, rows = -(-asked.images // recipe.train.batch), []
         for travels in TRAVELS:
             settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})  # type: ignore[arg-type]
-            assembly = replace(assembly, recipe=recipe.model_copy(update={"strategy": settings}))
+            changed = recipe.model_copy(update={"strategy": settings})
+            assembly = replace(assembly, data=replace(assembly.data, recipe=changed))
             strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
             took: list[float] = []
             while len(took) < 2 + _SWAPS or sum(took) < asked.seconds / len(TRAVELS):

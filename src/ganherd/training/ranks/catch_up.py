@@ -7,6 +7,7 @@ would have.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
@@ -121,7 +122,8 @@ def catch_up(
         found, damaged = checkpoint.newest(folder.checkpoints, assembly.herd.nets, back.members, back.step)
     names = list(assembly.herd.state)
     some = assembly.only(back.members, {name: found.state[name].clone() for name in names})
-    some.recipe = some.recipe.model_copy(update={"run": some.recipe.run.model_copy(update={"validation": 0})})
+    unvalidated = some.recipe.run.model_copy(update={"validation": 0})
+    some.data = replace(some.data, recipe=some.recipe.model_copy(update={"run": unvalidated}))
     place_state(some.herd, plan)
     facts = {**found.facts, "arrived": back.copies is not None}
     facts["sums"] = [[row[member] for member in back.members] for row in facts["sums"]]
