@@ -17,8 +17,8 @@ import yaml
 from commands import Answer, cli, data, own_cache, run
 from small import small_recipe
 
-from ganherd.runs.models import MetricsRecord
 from ganherd.runs import json_lines
+from ganherd.runs.models import MetricsRecord
 from ganherd.util.errors import UserError
 from promises.test_data_is_not_code import COMMANDS, only_checkpoint
 

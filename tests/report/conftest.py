@@ -188,7 +188,11 @@ def make_run(tmp_path: Path) -> Callable[..., FakeRun]:
             "command": "ganherd train digits-wcgan",
             "versions": {"ganherd": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
         }
-        values: dict[str, Any] = {"info_json": info, "metric_lines": losses(members, records), "event_lines": EVENTS} | extra
+        values: dict[str, Any] = {
+            "info_json": info,
+            "metric_lines": losses(members, records),
+            "event_lines": EVENTS,
+        } | extra
         return FakeRun(folder, **values)
 
     return make

@@ -247,7 +247,9 @@ def test_a_run_keeps_what_its_recipe_says(tmp_path: Path, monkeypatch: pytest.Mo
     best = facts.best[1]
     assert set(little.steps(tmp_path / "run")) == {28, 30, best}
     scores = {e["step"]: e["score"] for e in RunFolder(tmp_path / "run").events() if e["event"] == "checkpoint"}
-    assert sorted(scores) == list(range(0, 29, 4)) and scores[best] == min(scores.values()) == significant(facts.best[0])
+    assert sorted(scores) == list(range(0, 29, 4)) and scores[best] == min(scores.values()) == significant(
+        facts.best[0]
+    )
 
 
 # -- a look at the members --------------------------------------------------------------------------------------------
