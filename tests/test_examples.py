@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_python
 from commands import own_cache
 from little import environment
 
@@ -24,7 +25,7 @@ def own_nets(tmp_path_factory: pytest.TempPathFactory, own_cache: None) -> tuple
     """The folder in which examples/own_nets.py was run as a script, and what it printed last."""
     here = tmp_path_factory.mktemp("here")
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "own_nets.py"), "3"],
+        [warm_python.python(), str(EXAMPLES / "own_nets.py"), "3"],
         cwd=here, env=environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

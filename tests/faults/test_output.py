@@ -13,6 +13,7 @@ from typing import Any
 
 import little
 import pytest
+import warm_python
 
 import ganherd
 from ganherd.runs.folder import RunFolder
@@ -37,8 +38,10 @@ pytestmark = pytest.mark.skipif(not FULL.exists(), reason="this system has no de
 
 
 def start(*words: object, before: str = "", **streams: Any) -> subprocess.Popen[str]:
+    """Start a command; with a terminal of its own it needs an interpreter of its own."""
     path = os.pathsep.join([str(Path(little.__file__).parent), *sys.path])
-    command = [sys.executable, "-c", before + BRIEF, *map(str, words)]
+    python = sys.executable if "preexec_fn" in streams else warm_python.python()
+    command = [python, "-c", before + BRIEF, *map(str, words)]
     return subprocess.Popen(command, env=little.environment(PYTHONPATH=path), text=True, **streams)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import little
 import pytest
+import warm_python
 
 from ganherd.runs.folder import RunFolder
 from promises import narrow
@@ -54,7 +55,7 @@ def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     jobs = [json.dumps([recipe(data, herd), str(folder / herd), KILL]) for herd in HERDS]
     jobs.append(json.dumps([recipe(data, "independent", **AUTO), str(folder / "auto"), 75]))
     environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
-    subprocess.run([sys.executable, str(HERE / "dies_at.py"), *jobs], env=environment, check=True, timeout=240)
+    subprocess.run([warm_python.python(), str(HERE / "dies_at.py"), *jobs], env=environment, check=True, timeout=240)
     return folder
 
 

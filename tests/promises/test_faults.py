@@ -14,6 +14,7 @@ from typing import Any
 import little
 import pytest
 import torch
+import warm_python
 
 from comm.launch import mpiexec, torchrun
 from comm.test_ulfm import need_ulfm
@@ -34,7 +35,7 @@ def launch(launcher: str, ranks: int, folder: Path, runs: list[dict[str, Any]]) 
     """(exit code, all that was said) of ranks that train these runs, and of which one is killed in each."""
     words = {
         "forked": lambda: ranks_of("forked", ranks),
-        "ulfm": lambda: (*mpiexec(), "--with-ft", "ulfm", "-n", str(ranks), sys.executable),
+        "ulfm": lambda: (*mpiexec(), "--with-ft", "ulfm", "-n", str(ranks), warm_python.python()),
         "torchrun": lambda: (*torchrun(), "--max-restarts", str(len(runs)), "--nproc-per-node", str(ranks)),
     }[launcher]()
     program = [str(HERE / "rank_is_killed.py"), "mpi" if launcher == "ulfm" else "torch", str(folder), json.dumps(runs)]

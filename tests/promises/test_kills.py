@@ -6,15 +6,13 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import little
+import pytest
+import warm_python
 
 EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loop")]
 
@@ -66,14 +64,20 @@ def test_a_process_that_dies_again_and_again_while_it_resumes_ends_exactly(tmp_p
     little.assert_same(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.fixture(scope="module")
-def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[little.Stable]:
-    processes = little.Stable(tmp_path_factory.mktemp("stable"))
-    yield processes
-    processes.close()
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Return how a command ended by itself, and what it wrote."""
+    output = process.communicate(timeout=240)[0]
+    return process.returncode, output
 
 
-def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed: int, **settings: Any) -> None:
+def killed_after(seconds: float, *words: object) -> tuple[int, str]:
+    process = warm_python.start(*words)
+    time.sleep(seconds)
+    code = warm_python.kill(process)
+    return code, process.communicate()[0]
+
+
+def kill_at_random_moments(folder: Path, hits: int, seed: int, **settings: Any) -> None:
     """Trains once in peace and once with so many SIGKILLs that hit while the run was in its folder; both end the same.
 
     When a kill hits depends on the machine's mood, so it goes on until enough have: a run that ends before is begun anew, and
@@ -83,16 +87,14 @@ def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed:
     file = little.write_recipe(folder, **settings)
     run, hit = folder / "run", 0
     began = time.monotonic()
-    stable.start("train", file, "--run", folder / "whole", "-q")
-    assert stable.wait()[0] == 0
+    assert ended(warm_python.start("train", file, "--run", folder / "whole", "-q"))[0] == 0
     reach = (time.monotonic() - began) / 3
     for _ in range(20 * hits):
         there = (run / "run.json").exists()
         if not there:
             shutil.rmtree(run, ignore_errors=True)
         words = ("--resume", run) if there else (file, "--run", run)
-        stable.start("train", *words, "-q", seconds=chance.uniform(0, reach))
-        code, said = stable.wait()
+        code, said = killed_after(chance.uniform(0, reach), "train", *words, "-q")
         assert code in (-signal.SIGKILL, 0), said
         hit += there and code != 0
         if code == 0:
@@ -102,30 +104,27 @@ def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed:
         if hit >= hits and run.exists():
             break
     assert hit >= hits
-    stable.start("train", "--resume", run)
-    code, said = stable.wait()
+    code, said = ended(warm_python.start("train", "--resume", run))
     assert code == 0, said
     little.assert_same(run, folder / "whole")
 
 
 @pytest.mark.parametrize(("net", "engine"), [("small", "fused"), ("wcgan", "loop")])
-def test_sigkill_at_random_moments(stable: little.Stable, tmp_path: Path, net: str, engine: str) -> None:
-    kill_at_random_moments(stable, tmp_path, 4, seed=1, budget="40steps", net=net, engine=engine)
+def test_sigkill_at_random_moments(tmp_path: Path, net: str, engine: str) -> None:
+    kill_at_random_moments(tmp_path, 4, seed=1, budget="40steps", net=net, engine=engine)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 5))
 @pytest.mark.parametrize(("net", "engine"), EACH)
-def test_sigkill_at_many_random_moments(
-    stable: little.Stable, tmp_path: Path, net: str, engine: str, seed: int
-) -> None:
-    kill_at_random_moments(stable, tmp_path, 15, seed=seed, budget="150steps", net=net, engine=engine)
+def test_sigkill_at_many_random_moments(tmp_path: Path, net: str, engine: str, seed: int) -> None:
+    kill_at_random_moments(tmp_path, 15, seed=seed, budget="150steps", net=net, engine=engine)
 
 
 def test_the_command_is_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     """`python -m ganherd` as a person or a scheduler runs it: SIGTERM, SIGKILL, SIGINT, other threads in the environment."""
     file, run = little.write_recipe(tmp_path, budget="200steps", record_every=5), tmp_path / "a run"
-    module = [sys.executable, "-m", "ganherd", "train"]
+    module = [warm_python.python(), "-m", "ganherd", "train"]
 
     def stopped_by(number: int, *words: object, **environment: str) -> tuple[int, str]:
         """Signals the command as soon as it has written a further record."""

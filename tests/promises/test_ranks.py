@@ -14,6 +14,7 @@ from typing import Any
 import little
 import pytest
 import torch
+import warm_python
 
 from comm.launch import mpiexec, torchrun
 from ganherd.comm.liveness import heartbeat
@@ -90,9 +91,9 @@ def alone(brief: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def words(engine: str, ranks: int) -> tuple[str, ...]:
     starts: dict[str, Callable[[], tuple[str, ...]]] = {
-        "mpi": lambda: (*mpiexec(), "-n", str(ranks), sys.executable),
+        "mpi": lambda: (*mpiexec(), "-n", str(ranks), warm_python.python()),
         "torch": lambda: (*torchrun(), "--nproc-per-node", str(ranks)),
-        "forked": lambda: (sys.executable, str(HERE.parent / "comm" / "forked.py"), str(ranks)),
+        "forked": lambda: (warm_python.python(), str(HERE.parent / "comm" / "forked.py"), str(ranks)),
     }
     return starts[engine]()
 
@@ -235,7 +236,7 @@ def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_pat
     """As under a batch system: SIGTERM, exit 75, the same command again with --resume."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
-    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "2"]
+    command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "2"]
     process = subprocess.Popen(
         [*command, str(written), "--run", str(run)], env=little.environment(), stderr=subprocess.PIPE, text=True
     )
@@ -269,7 +270,7 @@ def test_a_stop_that_a_spare_is_asked_for_stops_all(data: Path, tmp_path: Path) 
     """It has no members, and waits in one message for the end of the others."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps({**recipe(data, "gap", "100000steps"), "herd": {"members": 2}}))
-    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "3", str(written), "--run", str(run)]
+    command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "3", str(written), "--run", str(run)]
     process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
     beat = run / "ranks" / "rank-002.json"
     little.underway(process, run, beat)
@@ -286,7 +287,7 @@ def test_where_a_rank_that_a_command_started_is_killed_one_sentence_says_how_to_
 ) -> None:
     """Whoever is left says it, with the name of the run that the user gave."""
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe(data, "independent", "100000steps")))
-    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "3", "recipe.yaml", "--run", "run"]
+    command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "3", "recipe.yaml", "--run", "run"]
     process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     little.kill_rank(process, tmp_path / "run", victim)
     said = process.communicate(timeout=120)[1]
@@ -302,7 +303,7 @@ def test_where_the_launcher_ends_all_at_once_the_way_to_go_on_was_said_at_the_st
     """MPICH, and Open MPI without ULFM, let nobody speak after a loss."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
-    command = [*mpiexec(), "-n", "2", sys.executable, "-m", "ganherd", "train", str(written), "--run", str(run)]
+    command = [*mpiexec(), "-n", "2", warm_python.python(), "-m", "ganherd", "train", str(written), "--run", str(run)]
     process = subprocess.Popen(
         command, env=little.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -317,7 +318,7 @@ def test_where_the_launcher_ends_all_at_once_the_way_to_go_on_was_said_at_the_st
 def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(data: Path, tmp_path: Path) -> None:
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
-    command = [*mpiexec(), "-n", "2", sys.executable, "-m", "ganherd", "train", str(written), "--run", str(run)]
+    command = [*mpiexec(), "-n", "2", warm_python.python(), "-m", "ganherd", "train", str(written), "--run", str(run)]
     process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
     little.underway(process, run)
     process.send_signal(signal.SIGUSR1)
@@ -376,7 +377,7 @@ def test_ranks_with_different_recipes_are_refused_in_a_sentence(data: Path, tmp_
     for batch in (4, 8):
         path = tmp_path / f"{batch}.yaml"
         path.write_text(json.dumps(recipe(data, "gap")))
-        one = ["-n", "1", sys.executable, "-m", "ganherd", "train", str(path), "--set", f"train.batch={batch}"]
+        one = ["-n", "1", warm_python.python(), "-m", "ganherd", "train", str(path), "--set", f"train.batch={batch}"]
         words += [*([":"] if words else []), *one, "--run", str(tmp_path / "run")]
     done = subprocess.run([*mpiexec(), *words], env=little.environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 2, done

@@ -12,6 +12,7 @@ from typing import Any
 import little
 import numpy as np
 import pytest
+import warm_python
 
 from ganherd.comm.liveness import heartbeat
 from ganherd.comm.placement import border
@@ -63,7 +64,7 @@ def recipe(folder: Path, strategy: str, steps: int) -> dict[str, Any]:
 
 
 def launch(ranks: int, program: str, *words: str) -> None:
-    command = [sys.executable, str(HERE.parent / "comm" / "forked.py"), str(ranks), str(HERE / program), *words]
+    command = [warm_python.python(), str(HERE.parent / "comm" / "forked.py"), str(ranks), str(HERE / program), *words]
     environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -212,60 +212,6 @@ def dying_after(operations: int, folder: Path) -> Iterator[None]:
         _DEATH.folder = ""
 
 
-_STABLE = """
-import json, os, signal, sys, time
-import sklearn.datasets, matplotlib.figure, torch, torch._functorch.vmap
-import ganherd.cli.main, ganherd.training.start, ganherd.data.partition
-for line in sys.stdin:
-    words, log, seconds = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for number in (1, 2):
-            os.dup2(out, number)
-        os.close(0)
-        sys.argv = ["ganherd", *words]
-        try:
-            ganherd.cli.main.main()
-        except SystemExit as end:
-            os._exit(int(end.code or 0))
-        os._exit(99)
-    print(child, flush=True)
-    if seconds is not None:  # here, where the number of a child that has ended already is still its own
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-class Stable:
-    """Processes of `ganherd` that are forked from one that has imported everything: born in milliseconds, killed for real."""
-
-    def __init__(self, folder: Path) -> None:
-        self._log = folder / "log"
-        self._parent = subprocess.Popen(
-            [sys.executable, "-c", _STABLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-        )
-
-    def start(self, *words: object, seconds: float | None = None) -> int:
-        """The process number of a new command; it is killed after so many seconds."""
-        assert self._parent.stdin and self._parent.stdout
-        self._parent.stdin.write(json.dumps([[str(word) for word in words], str(self._log), seconds]) + "\n")
-        self._parent.stdin.flush()
-        return int(self._parent.stdout.readline())
-
-    def wait(self) -> tuple[int, str]:
-        """How it ended (negative: by that signal), and what it said."""
-        assert self._parent.stdout
-        return int(self._parent.stdout.readline()), self._log.read_text()
-
-    def close(self) -> None:
-        assert self._parent.stdin and self._parent.stdout
-        self._parent.stdin.close()
-        self._parent.wait(60)
-        self._parent.stdout.close()
-
-
 def environment(**changes: str) -> dict[str, str]:
     """For commands in processes of their own: the package as it is tested here, one thread."""
     source = os.pathsep.join(filter(None, (str(Path(ganherd.__file__).parents[1]), os.environ.get("PYTHONPATH"))))

@@ -3,7 +3,7 @@
 `python()` returns the path of an executable that takes the words of a Python command line (`SCRIPT`, `-m MODULE` or
 `-c CODE`, with `-u` and `-P`). A launcher such as mpiexec or torchrun can start it too. The executable hands its words,
 environment, folder and open files to a server, which forks the program. It passes signals on and ends as the program
-ends. If it is killed, so is the program. Environments that a running interpreter cannot adopt, such as another number of
+ends. If it is killed, so is the program, a moment later; `kill` waits for that. Environments that a running interpreter cannot adopt, such as another number of
 threads, get an interpreter of their own.
 
 Programs that depend on a controlling terminal, their process group or network namespace need `sys.executable`.
@@ -109,6 +109,23 @@ def python() -> str:
     return str(client)
 
 
+def start(*words: object) -> subprocess.Popen[str]:
+    """Start a `ganherd` command; its messages and results can be read from `stdout`."""
+    return subprocess.Popen(
+        [python(), "-m", "ganherd", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def kill(process: subprocess.Popen[str]) -> int:
+    """End a program by SIGKILL, wait until it is gone, and return how it ended: negative by a signal, as Popen does.
+
+    The stand-in of the program passes SIGQUIT on as SIGKILL, which it could not receive itself.
+    """
+    process.send_signal(signal.SIGQUIT)
+    code = process.wait(60)
+    return -signal.SIGKILL if code == -signal.SIGQUIT else code  # it had not asked for its program yet
+
+
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
@@ -166,7 +183,7 @@ class Server:
         except ConnectionError:
             numbers = b""
         for number in numbers or [signal.SIGKILL]:
-            os.kill(process, number)
+            os.kill(process, signal.SIGKILL if number == signal.SIGQUIT else number)
         if not numbers:
             self._selector.unregister(client)
 

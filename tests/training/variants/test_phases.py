@@ -9,6 +9,7 @@ from typing import Any
 
 import little
 import pytest
+import warm_python
 import yaml
 from small import small_data, small_recipe
 
@@ -174,7 +175,7 @@ def test_here_is_a_folder_too() -> None:
 def test_parts_of_a_herd_are_refused_before_anything_is_written(recipe: dict[str, Any]) -> None:
     recipe["herd"]["seeds"] = 1
     Path("two.yaml").write_text(yaml.safe_dump(recipe))
-    command = [sys.executable, "-m", "ganherd", "train", "two.yaml", "--members", "0-1", "--run", "run"]
+    command = [warm_python.python(), "-m", "ganherd", "train", "two.yaml", "--members", "0-1", "--run", "run"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "one.yaml by itself" in done.stderr
     assert not Path("run").exists()
