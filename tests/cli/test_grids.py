@@ -194,7 +194,7 @@ def test_members_that_stand_for_classes_are_no_ensemble(cli: Cli, run: Path) -> 
             {"network": "lipizzaner-mnist"},
             "mixing.network lipizzaner-mnist: the network lipizzaner-mnist looks at grey",
         ),
-        ({"network": "pixel"}, "did you mean pixels"),
+        ({"network": "pixel"}, "did you mean 'pixels"),
         ({"network": "my_net:Wide"}, "mixing.network my_net:Wide cannot look at images of (1, 8, 8): RuntimeError"),
         ({"network": "my_net:Flat"}, "mixing.network my_net:Flat made (1, 128) out of 2 samples"),
         ({"network": "pixels", "score": "tvd"}, "score tvd needs a network that tells classes, and pixels does not"),

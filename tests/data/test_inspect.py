@@ -137,7 +137,7 @@ def test_builtin_sources_need_no_getting(home: Path) -> None:
     for name in ("digits", "ring8", "grid25", "r15"):
         assert get(name, {})["fetched"] == []
     assert not home.exists()
-    with pytest.raises(UserError, match="did you mean mnist"):
+    with pytest.raises(UserError, match="did you mean 'mnist"):
         get("mnsit")
 
 

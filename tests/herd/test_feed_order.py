@@ -62,6 +62,6 @@ def test_cells_are_compared_on_rows_that_each_draws_by_itself(n: int, monkeypatc
         generator = rng.seed_(torch.Generator(), rng.key(key, rng.ORDER))
         order = torch.randperm(int(COUNT[k]), generator=generator)
         assert int(found.keys[k]) == key
-        assert found.rows[k].tolist() == own.own_rows(k)[np.resize(order.numpy(), n)].tolist()
+        assert found.rows[k].tolist() == own.member_rows(k)[np.resize(order.numpy(), n)].tolist()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert np.array_equal(fitness.sample(own, cell, seed, cell, 6, n).rows, found.rows)

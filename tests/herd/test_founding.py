@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ganherd import nets
 from ganherd.herd import rng
 from ganherd.herd.breeds import new_breeds
-from ganherd.herd.state import Seat, founded, new_state
+from ganherd.herd.state import Seat, init_members, new_state
 from ganherd.recipe.net_config import NetConfig
 
 Make = Callable[[], nn.Module]
@@ -80,7 +80,7 @@ def alone(make: Make, seed: int, dtype: torch.dtype) -> list[bytes]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_members_founded_together_have_the_bits_of_modules_built_alone(name: str, dtype: torch.dtype) -> None:
     before = torch.random.get_rng_state()
-    blueprint, params, buffers = founded(BUILT_IN[name], SEEDS, dtype)
+    blueprint, params, buffers = init_members(BUILT_IN[name], SEEDS, dtype)
     assert torch.equal(before, torch.random.get_rng_state())  # the caller draws on as if nothing had been
     for row, seed in enumerate(SEEDS):
         found = [bits(params[row]), *(bits(stack[row]) for stack in buffers.values())]

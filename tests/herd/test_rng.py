@@ -226,7 +226,7 @@ def test_dropout_keeps_the_mean_and_stops_in_evaluation() -> None:
     ],
 )
 def test_randomness_that_no_stream_can_answer_is_refused_in_one_sentence(refused) -> None:
-    said = "cannot be given to each member's own stream; use randn"
+    said = "cannot draw from each member's own stream; use randn"
     with pytest.raises(UserError, match=said), MemberRandomness(torch.tensor(5)):
         refused(torch.zeros(2, 3))
 

@@ -38,7 +38,7 @@ def feeds(
     x = np.asarray(data.x)
     rest = (cut.index, cut.count, BATCH, data.offset, data.scale, dtype)
     whole = Feed(torch.from_numpy(x), torch.from_numpy(data.y), *rest)
-    return whole, StreamFeed(data.x if rows else x, data.y, *rest, CPU, most=most)
+    return whole, StreamFeed(data.x if rows else x, data.y, *rest, CPU, max_bytes=most)
 
 
 def same(feed: Feed, other: Feed, members: slice, base: np.ndarray, c: int) -> bool:
@@ -51,7 +51,7 @@ def same(feed: Feed, other: Feed, members: slice, base: np.ndarray, c: int) -> b
 def many_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Even small batches are read by several threads."""
     monkeypatch.setattr(stream_feed, "READERS", 3)
-    monkeypatch.setattr(stream_feed, "_WORTH", 1)
+    monkeypatch.setattr(stream_feed, "_BYTES_PER_READER", 1)
     yield
 
 
@@ -110,7 +110,7 @@ def test_any_rows_can_be_gathered(data: Dataset) -> None:
     rows = torch.tensor([[0, 20, 3], [21, 5, 5]])
     for mine, theirs in zip(streamed.gather(rows), resident.gather(rows), strict=True):
         assert torch.equal(mine, theirs)
-    assert np.array_equal(streamed.own_rows(1), resident.own_rows(1))
+    assert np.array_equal(streamed.member_rows(1), resident.member_rows(1))
     assert len(streamed.x) == len(resident.x) and streamed.x.shape == tuple(resident.x.shape)
     assert streamed.x.numel() == resident.x.numel() and streamed.x.device == resident.x.device
     streamed.close()
@@ -161,6 +161,6 @@ def test_a_herd_trains_to_the_same_weights(data: Dataset, tmp_path: Path) -> Non
             herd = assemble(recipe).herd
             if streamed:
                 herd.feed = feeds(data)[1]
-            Engine(herd, Plan(name, chunk, 1, "cpu")).advance(0, 5, herd.no_sums())
+            Engine(herd, Plan(name, chunk, 1, "cpu")).advance(0, 5, herd.zero_sums())
             ended.append(herd.state)
         assert all(torch.equal(ended[0][key], ended[1][key]) for key in ended[0])

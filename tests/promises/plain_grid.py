@@ -127,7 +127,7 @@ class PlainGrid:
     def _fitness_sample(self, cell: int, iteration: int, generators: int) -> tuple[Tensor, list[Tensor]]:
         key = rng.keys(np.zeros(1, np.int64), self.seed, -rng.FITNESS, cell, iteration)
         n = self.settings.fitness.samples
-        own = self.feed.own_rows(cell * self.p)
+        own = self.feed.member_rows(cell * self.p)
         generator = rng.seed_(torch.Generator(), rng.key(int(key[0]), rng.ORDER))
         order = torch.randperm(len(own), generator=generator).numpy()
         x = self.feed.gather(torch.from_numpy(own[np.resize(order, n)])[None])[0][0]

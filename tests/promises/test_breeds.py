@@ -17,7 +17,7 @@ import ganherd
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Engine, Herd, Plan
 from ganherd.herd.rng import Streams
-from ganherd.herd.state import bases
+from ganherd.herd.state import base_keys
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -88,9 +88,9 @@ def gaps(herd: Herd, alone: list[Alone]) -> dict[str, float]:
 )
 def test_a_hybrid_herd_is_its_members_trained_apart(tmp_path: Path, plan: Plan) -> None:
     assembly = assemble(recipe_of(tmp_path, train={"ema": 0.9, "n_critic": 2}, herd={"seeds": 2}))
-    assert assembly.herd.size == 10 and assembly.members == 5
+    assert assembly.herd.num_members == 10 and assembly.members == 5
     alone = [Alone(assembly, member) for member in range(10)]
-    Engine(assembly.herd, plan).advance(0, 6, assembly.herd.no_sums())
+    Engine(assembly.herd, plan).advance(0, 6, assembly.herd.zero_sums())
     for gan in alone:
         gan.go(0, 6)
     found = gaps(assembly.herd, alone)
@@ -112,7 +112,7 @@ def test_a_hybrid_herd_is_its_members_trained_apart(tmp_path: Path, plan: Plan) 
 def test_with_every_kind_of_setting(tmp_path: Path, sections: dict[str, Any]) -> None:
     assembly = assemble(recipe_of(tmp_path, **sections))
     alone = [Alone(assembly, member) for member in range(5)]
-    Engine(assembly.herd, FUSED).advance(0, 10, assembly.herd.no_sums())
+    Engine(assembly.herd, FUSED).advance(0, 10, assembly.herd.zero_sums())
     for gan in alone:
         gan.go(0, 10)
     found = gaps(assembly.herd, alone)
@@ -137,7 +137,7 @@ def test_discriminators_swap_across_breeds_and_the_members_stay_what_they_are_ap
                     for p, q, mine in zip(one.parameters(), other.parameters(), kept, strict=True):
                         p.copy_(q)
                         q.copy_(mine)
-        engine.advance(start, start + 3, herd.no_sums())
+        engine.advance(start, start + 3, herd.zero_sums())
         for gan in alone:
             gan.go(start, start + 3)
     assert any(len(pair) == 2 for pair in met)  # two of unlike breeds did meet
@@ -150,10 +150,10 @@ def test_what_a_graph_would_capture_is_the_same_step(tmp_path: Path) -> None:
     from ganherd.herd.engine.cuda_graph import GraphEngine
 
     whole, captured = (assemble(recipe_of(tmp_path, herd={"seeds": 2}, train={"n_critic": 2})).herd for _ in range(2))
-    sums = whole.no_sums()
+    sums = whole.zero_sums()
     Engine(whole, FUSED).advance(0, 4, sums)
     engine = GraphEngine(captured, Plan("graph", 100, 1, "cpu"))
-    base = bases(captured.state)
+    base = base_keys(captured.state)
     engine._base.copy_(torch.from_numpy(base))
     engine._send(base, 0, 4)
     engine._steps(4)
@@ -164,8 +164,8 @@ def test_what_a_graph_would_capture_is_the_same_step(tmp_path: Path) -> None:
 
 def test_what_fills_the_rows_up_is_never_touched(tmp_path: Path) -> None:
     herd = assemble(recipe_of(tmp_path, train={"ema": 0.9}, loss={"name": "wasserstein"})).herd
-    Engine(herd, FUSED).advance(0, 5, herd.no_sums())
-    widths = [herd.breed_of(member).g.size for member in range(herd.size)]
+    Engine(herd, FUSED).advance(0, 5, herd.zero_sums())
+    widths = [herd.breed_of(member).g.num_params for member in range(herd.num_members)]
     assert max(widths) == herd.state["g.params"].shape[1] and len(set(widths)) == 3
     for name in ("g.params", "g.adam.m", "g.adam.v", "g.ema"):
         for member, width in enumerate(widths):
@@ -232,7 +232,7 @@ def test_a_member_that_starts_anew_keeps_its_breed(tmp_path: Path) -> None:
     state = trainer.herd.state
     before = {name: value.clone() for name, value in state.items()}
     repair(trainer, 2, "collapse", "reseed")
-    width = trainer.herd.breed_of(2).g.size
+    width = trainer.herd.breed_of(2).g.num_params
     assert not torch.equal(state["g.params"][2, :width], before["g.params"][2, :width])
     assert not state["g.params"][2, width:].any()
     for name, value in before.items():

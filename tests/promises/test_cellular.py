@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ganherd
-from ganherd.herd.engine.engines import Plan, make_engine, place
+from ganherd.herd.engine.engines import Plan, make_engine, place_state
 from ganherd.recipe import recipe_file
 from ganherd.strategies.cellular.cellular import Cellular
 from ganherd.training.setup.assemble import PreparedHerd, assemble
@@ -70,8 +70,8 @@ def settings(
 
 def made(recipe: dict[str, Any], engine: str = "fused", chunk: int = 100) -> tuple[PreparedHerd, Cellular, Any]:
     assembly = assemble(recipe_file.load(recipe))
-    plan = Plan(engine, min(chunk, assembly.herd.size), 1, "cpu")
-    place(assembly.herd, plan)
+    plan = Plan(engine, min(chunk, assembly.herd.num_members), 1, "cpu")
+    place_state(assembly.herd, plan)
     strategy = make_strategy(assembly, {"iteration": SPAN})
     assert isinstance(strategy, Cellular)
     return assembly, strategy, make_engine(assembly.herd, plan)
@@ -80,7 +80,7 @@ def made(recipe: dict[str, Any], engine: str = "fused", chunk: int = 100) -> tup
 def train(recipe: dict[str, Any], **how: Any) -> tuple[PreparedHerd, Cellular, list[Any]]:
     """As the loop does it, without anything that is written."""
     assembly, strategy, engine = made(recipe, **how)
-    sums, events = assembly.herd.no_sums(), []
+    sums, events = assembly.herd.zero_sums(), []
     for step in range(0, SPAN * ITERATIONS, SPAN):
         events += list(strategy.open(step))
         engine.advance(step, step + SPAN, sums)

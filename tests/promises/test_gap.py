@@ -48,7 +48,7 @@ def herd(folder: Path, members: int = 4, net: str = "toy", seeds: int = 1, seed:
 def train(assembly: PreparedHerd, steps: int, plan: Plan = FUSED) -> list[dict[str, Any]]:
     """The loop without its records; the events of the swaps."""
     strategy = make_strategy(assembly, plan_meetings(assembly.recipe, assembly.steps_per_epoch, steps))
-    engine, sums = make_engine(assembly.herd, plan), assembly.herd.no_sums()
+    engine, sums = make_engine(assembly.herd, plan), assembly.herd.zero_sums()
     step, events = 0, []
     while step < steps:
         events += [{"step": step, **facts} for _, facts in strategy.open(step)]

@@ -41,7 +41,7 @@ def herd_after(
     """A trainer after its last step, in which `poison` was let into the state once, or after every advance from then on."""
     recipe = recipe_file.load("digits-wcgan", [*EVERY, *overrides])
     assembly = assemble(recipe)
-    plan = Plan(engine, assembly.herd.size, 1, "cpu")
+    plan = Plan(engine, assembly.herd.num_members, 1, "cpu")
     trainer = Trainer(assembly, plan, RunFolder.create(path), Budget(STEPS), Progress([], quiet=True))
     if poison:
         trainer.engine = _Poisoned(trainer.engine, poison, from_step)  # type: ignore[assignment]
@@ -181,7 +181,7 @@ def test_a_second_repair_halves_again_and_the_limit_stops_the_run(tmp_path: Path
     def start(path: Path, limit: int) -> Trainer:
         recipe = recipe_file.load("digits-wcgan", [*EVERY, *SMALL, f"run.repair.limit={limit}"])
         assembly = assemble(recipe)
-        plan = Plan("fused", assembly.herd.size, 1, "cpu")
+        plan = Plan("fused", assembly.herd.num_members, 1, "cpu")
         trainer = Trainer(assembly, plan, RunFolder.create(path), Budget(STEPS), Progress([], quiet=True))
         trainer.engine = _Always(trainer.engine)  # type: ignore[assignment]
         return trainer

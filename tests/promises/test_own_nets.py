@@ -218,7 +218,7 @@ def test_a_refusal_names_the_line_that_must_change(tmp_path: Path, net: type, co
 def test_a_layer_that_some_steps_leave_out_is_refused_when_it_happens(tmp_path: Path) -> None:
     herd = herd_of(tmp_path, supported.UnusedAtTimes).herd
     with pytest.raises(UserError, match=r"UnusedAtTimes uses its parameter inner\.bias in some steps"):
-        Engine(herd, plan_of("loop")).advance(0, STEPS, herd.no_sums())
+        Engine(herd, plan_of("loop")).advance(0, STEPS, herd.zero_sums())
 
 
 def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Path) -> None:
@@ -226,10 +226,10 @@ def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Pat
     for kind in ("g", "d"):
         herd.state[f"{kind}.buffers.uses"][1] = 0
     engine = Engine(herd, plan_of("loop"))
-    engine.advance(0, 1, herd.no_sums())
+    engine.advance(0, 1, herd.zero_sums())
     for value in herd.state.values():
         value.copy_(value.flip(0))
-    assert engine.advance(1, 2, herd.no_sums()) == 2
+    assert engine.advance(1, 2, herd.zero_sums()) == 2
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Pat
 def test_a_mixture_samples_as_each_member_alone_in_evaluation_mode(tmp_path: Path, net: type) -> None:
     """In plain PyTorch: the weights are loaded, then `eval()` is called, then the net."""
     assembly = herd_of(tmp_path, net)
-    Engine(assembly.herd, plan_of("loop")).advance(0, 2, assembly.herd.no_sums())
+    Engine(assembly.herd, plan_of("loop")).advance(0, 2, assembly.herd.zero_sums())
     preview = Preview(assembly)
     preview.look(2)
     made = make_mixture(assembly, 2)

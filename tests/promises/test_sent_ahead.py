@@ -19,7 +19,7 @@ from ganherd.comm.placement import border
 from ganherd.runs import checkpoint, run_status
 from ganherd.runs.folder import RunFolder
 from ganherd.training.setup.assemble import assemble
-from ganherd.util.progress import size
+from ganherd.util.text import size
 
 HERE = Path(__file__).parent
 STRATEGIES: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder, next_path, write_aside
+from ganherd.runs.folder import RunFolder, next_path
 from ganherd.runs.records import JsonLinesWriter, plain
 from ganherd.training.budget import Budget, plan_budget
 from ganherd.training.recording.preview import Preview
@@ -124,11 +124,11 @@ def test_a_run_that_does_not_say_its_engine_and_budget_is_refused(
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    write_aside(path, "old")
+    files.atomic_write(path, "old")
     with little.dying_after(1, tmp_path), pytest.raises(little.Killed):
-        write_aside(path, "new")
+        files.atomic_write(path, "new")
     assert path.read_text() == "old"
-    write_aside(path, "new")
+    files.atomic_write(path, "new")
     assert path.read_text() == "new"
     files.sweep(tmp_path, seconds=-1)  # what the killed process left
     assert [one.name for one in tmp_path.iterdir()] == ["run.json"]

@@ -21,9 +21,10 @@ from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
 from ganherd.metrics.registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
-from ganherd.runs.folder import RunFolder, write_aside
+from ganherd.runs.folder import RunFolder
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.files import atomic_write
 
 RESULT = "compare.json"
 BUDGET, IMAGES = "budget", "images"  # the two bases, and the folders of their runs
@@ -144,7 +145,7 @@ class _State:
 
     def write(self, **changes: Any) -> None:
         self.facts |= _plain(changes)
-        write_aside(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
+        atomic_write(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
 
     def _refuse_another(self) -> None:
         old, new = self.facts.get("training", {}), self.asked.training()

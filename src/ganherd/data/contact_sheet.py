@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from ganherd.data.arrays import Array
 from ganherd.data.dataset import Dataset
 from ganherd.data.keyed import shuffle
 from ganherd.util.errors import UserError, counted
+from ganherd.util.files import replacing
 
 INK, SOFT, LINE, PAPER = "#1c2530", "#75808c", "#dde3e8", "#ffffff"
 MOST = 100  # classes shown
@@ -24,19 +24,12 @@ def contact_sheet(dataset: Dataset, path: str | os.PathLike[str]) -> Path:
     """Write the sheet as a PNG and return its path."""
     target = Path(path)
     picture = _images(dataset) if dataset.is_image else _points(dataset)
-    aside = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(prefix=".sheet-", suffix=".png", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            picture.save(file, format="PNG")
-        os.chmod(aside, 0o644)  # a file made aside is private; this one is for looking
-        os.replace(aside, target)
+        with replacing(target) as temporary:
+            picture.save(temporary, format="PNG")
     except OSError as error:
         raise UserError(f"the contact sheet cannot be written to {target}: {error.strerror}.") from None
-    finally:
-        if aside and os.path.exists(aside):
-            os.unlink(aside)
     return target
 
 

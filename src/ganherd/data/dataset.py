@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +21,7 @@ from ganherd.data.readers.toys import TOYS, draw
 from ganherd.data.shards import shards
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 _R15 = Path(__file__).with_name("readers") / "r15.txt"  # its first lines name the source
 
@@ -176,8 +176,7 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
             "place: with --set data.source=PATH, or for a run that has begun in its recipe.yaml."
         )
     if not path.exists():
-        near = difflib.get_close_matches(name, NAMED, 1)
-        hint = f"did you mean {near[0]}?" if near else f"give a path, or one of {', '.join(NAMED)}."
+        hint = did_you_mean(name, NAMED, "{}") or f"give a path, or one of {', '.join(NAMED)}."
         raise UserError(
             f"data.source {name!r} is neither a known name nor a file or folder in {Path.cwd()}; {hint} If a run's recipe.yaml "
             "names it, it is relative to the folder in which the run was trained: write the whole path there."

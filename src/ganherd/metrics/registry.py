@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import math
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from ganherd.data.readers.stacked_mnist import STACKED
 from ganherd.features.material import ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -241,6 +241,5 @@ def _known(name: str) -> tuple[str, ...]:
     key = name.strip().lower().replace("-", "_")
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))
-    close = difflib.get_close_matches(key, [*METRICS, *GROUPS], n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(key, [*METRICS, *GROUPS], " ({})")
     raise UserError(f"there is no metric named {name!r}{hint}: use some of {', '.join([*METRICS, *GROUPS])}")

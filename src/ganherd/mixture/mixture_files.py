@@ -144,14 +144,14 @@ def write(folder: Path, facts: MixtureFacts, tensors: dict[str, Tensor]) -> None
     folder.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
     facts = facts.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
-    files.write(folder / TENSORS, content, sync=False)
-    files.write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
+    files.atomic_write(folder / TENSORS, content, sync=False)
+    files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
 def mark(folder: Path, winner: NeighbourhoodWinner | None) -> None:
     """Writes down which member won; nothing else of the mixture changes."""
     facts = MixtureFacts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
-    files.write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
+    files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
 def read_facts(folder: Path) -> MixtureFacts:

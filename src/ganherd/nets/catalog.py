@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 Role = Literal["generator", "discriminator"]
 
@@ -280,14 +280,14 @@ def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     known = specs(role)
     if name not in known:
         raise UserError(
-            f"there is no {role} named {name!r}{_nearest(name, known)}: use one of {', '.join(known)}, "
+            f"there is no {role} named {name!r}{did_you_mean(name, known, ' ({})')}: use one of {', '.join(known)}, "
             "or package.module:Class for your own"
         )
     spec = known[name]
     for key in settings:
         if key not in spec.settings:
             raise UserError(
-                f"{role} {name} has no setting {key!r}{_nearest(key, spec.settings)}: "
+                f"{role} {name} has no setting {key!r}{did_you_mean(key, spec.settings, ' ({})')}: "
                 f"it has {', '.join(spec.settings) or 'none'}"
             )
     out = {}
@@ -312,8 +312,3 @@ def check_shape(role: Role, name: str, shape: tuple[int, ...]) -> None:
             f"{role} {name} is made for images of {sizes} pixels, not {shape[1]}x{shape[2]}: "
             "resize the images (data.size for a folder) or use wcgan, which takes any size"
         )
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +16,8 @@ from pydantic import (
     field_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from ganherd.util.text import did_you_mean
 
 LOSSES = (
     "minimax",
@@ -38,18 +38,6 @@ ALSO_CALLED = {  # what papers and other trainers call them; only ever suggested
     "wgan-clip": "wasserstein",
     "wgan-gp": "wasserstein-gp",
 }
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known word is near.
-
-    >>> nearest("hing", LOSSES)
-    "; did you mean 'hinge'?"
-    >>> nearest("Async", ["sync", "async"])
-    "; did you mean 'async'?"
-    """
-    close = difflib.get_close_matches(word.lower(), list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def refuse(keys: str, sentence: str) -> PydanticCustomError:
@@ -136,7 +124,7 @@ def _device(value: str) -> str:
 def _loss(value: str) -> str:
     if value not in LOSSES:
         known = ALSO_CALLED.get(value.lower().replace("_", "-"), value)
-        raise refuse("", f"there is no loss {value!r} (there are {', '.join(LOSSES)}){nearest(known, LOSSES)}")
+        raise refuse("", f"there is no loss {value!r} (there are {', '.join(LOSSES)}){did_you_mean(known, LOSSES)}")
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 import types
 import typing
@@ -14,8 +13,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ganherd.recipe.schema import Recipe, Section, nearest
+from ganherd.recipe.schema import Recipe, Section
 from ganherd.recipe.yaml_lines import Lines, Path
+from ganherd.util.text import did_you_mean, nearest
 
 
 def sentence(error: ValidationError, data: dict[str, Any], lines: Lines, name: str) -> str:
@@ -69,7 +69,7 @@ def _hint(key: str, value: str, field: FieldInfo | None) -> str:
     section = _section(field.annotation) if field else None
     if section and "name" in section.model_fields:
         return f"; did you mean {key}.name?"
-    return nearest(value, _choices(field.annotation) if field else ())
+    return did_you_mean(value, _choices(field.annotation) if field else ())
 
 
 def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
@@ -117,11 +117,11 @@ def _meant(path: Path) -> str:
     """The nearest key beside the unknown one, and a key of just that name in another section."""
     known = list(_keys(Recipe))
     beside = [p[-1] for p in known if p[:-1] == path[:-1]] or _listed(path[:-1])
-    near = [(*path[:-1], word) for word in _nearest(path[-1], beside)]
+    near = [(*path[:-1], word) for word in nearest(path[-1], beside)]
     near += [p for p in known if p[-1] == path[-1] and p not in near][:1]
     if not near:
-        leaf = difflib.get_close_matches(path[-1], [p[-1] for p in known], n=1)
-        near = [p for p in known if leaf and p[-1] == leaf[0]][:1]
+        leaf = nearest(path[-1], [p[-1] for p in known])[-1:]
+        near = [p for p in known if p[-1] in leaf][:1]
     if near:
         return f"; did you mean {' or '.join(repr('.'.join(p)) for p in near)}?"
     return f"; {'.'.join(path[:-1]) or 'a recipe'} has {', '.join(beside)}"
@@ -146,13 +146,6 @@ def _listed(path: Path) -> list[str]:
 def _names(section: type[Section]) -> list[str]:
     """Its keys as they are written."""
     return [field.alias or name for name, field in section.model_fields.items()]
-
-
-def _nearest(word: str, known: list[str]) -> list[str]:
-    """The nearest of the words, and its equals: `beta` is as near to beta1 as to beta2."""
-    close = sorted(difflib.get_close_matches(word, known, n=2))
-    near = {other: difflib.SequenceMatcher(None, other, word).ratio() for other in close}
-    return [other for other in close if near[other] == max(near.values())]
 
 
 def _value(data: Any, path: Path) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 LESS = ("fid", "tvd", "kid", "ifid")  # is better
@@ -39,8 +39,7 @@ def known_score(name: str) -> str:
         return key
     if key in _NOT:
         raise ValueError(f"{key} is no score to weigh generators by, as {_NOT[key]}: choose {LISTED}")
-    close = difflib.get_close_matches(key, BY, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(key, BY, " ({})")
     raise ValueError(f"{name!r} is no score to weigh generators by{hint}: choose {LISTED}")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from ganherd.recipe.base import Section, nearest, refuse
+from ganherd.recipe.base import Section, refuse
+from ganherd.util.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from ganherd.nets.catalog import Role
@@ -129,12 +129,12 @@ def known(net: NetConfig, role: Role, key: str) -> NetConfig:
     if catalog.is_foreign(net.name):
         return net  # a user's own class is looked at only when it is trusted
     if net.name not in there:
-        also = nearest(net.name, there)
+        also = did_you_mean(net.name, there)
         raise refuse(key, f"there is no {role} {net.name!r} (there are {', '.join(there)} and your own){also}")
     settings = there[net.name].settings
     for name in net.settings:
         if name not in settings:
-            hint = nearest(f"{key}.{name}", [f"{key}.{n}" for n in difflib.get_close_matches(name, settings)])
+            hint = did_you_mean(f"{key}.{name}", [f"{key}.{n}" for n in nearest(name, settings)])
             takes = f" ({role} {net.name} takes {', '.join(settings) or 'none'})"
             raise refuse(f"{key}.settings.{name}", f"unknown key '{key}.{name}'{takes}{hint}")
     full = {}

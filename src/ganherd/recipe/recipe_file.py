@@ -19,8 +19,9 @@ from pydantic import ValidationError
 from ganherd.recipe import yaml_lines
 from ganherd.recipe.absolute_paths import located
 from ganherd.recipe.messages import sentence
-from ganherd.recipe.schema import Recipe, Section, nearest
+from ganherd.recipe.schema import Recipe, Section
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 DEFAULT = "digits-wcgan"  # what `ganherd train` trains when it is told nothing
 _ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names by which a recipe is looked for, beside its kin
@@ -66,7 +67,9 @@ def text(name: str) -> str:
     """A packaged recipe as it was written, with its comments."""
     name = _ALSO.get(name, name)
     if name not in _packaged():
-        raise UserError(f"there is no recipe {name!r}{nearest(name, _packaged()) or '; `ganherd recipes` lists them'}")
+        raise UserError(
+            f"there is no recipe {name!r}{did_you_mean(name, _packaged()) or '; `ganherd recipes` lists them'}"
+        )
     return (resources.files(__package__) / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
@@ -152,7 +155,7 @@ def _read_file(source: str | Path) -> str:
             hint = f"; did you mean {inside}?" if inside.is_file() else "; name a recipe file in it"
             raise UserError(f"{source} is a folder, not a recipe{hint}")
         if not path.exists():
-            hint = "" if isinstance(source, Path) else nearest(path.name.removesuffix(".yaml"), _packaged())
+            hint = "" if isinstance(source, Path) else did_you_mean(path.name.removesuffix(".yaml"), _packaged())
             raise UserError(
                 f"there is no recipe file {str(source)!r} and no packaged recipe of that name"
                 f"{hint or '; `ganherd recipes` lists them'}"

@@ -15,7 +15,7 @@ from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
 from ganherd.util.errors import UserError
-from ganherd.util.progress import words
+from ganherd.util.text import words
 from ganherd.viz.charts import TROUBLES, loss_table
 from ganherd.viz.pictures import MOST_ROWS
 

@@ -21,7 +21,7 @@ from ganherd.mixture import mixture as mixtures
 from ganherd.runs.folder import RunFolder
 from ganherd.scoring.gam_judges import Judges, load_judges
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress, TimeLeft
+from ganherd.util.meter import Progress, TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe

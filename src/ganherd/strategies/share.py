@@ -19,11 +19,11 @@ import torch
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import ROWS, Blueprint, finite
-from ganherd.recipe.base import nearest
+from ganherd.herd.state import ROWS, Blueprint, finite_members
 from ganherd.recipe.strategy_config import ShareConfig as Settings
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
 _MOST_NAMES = 12  # in a sentence
 
@@ -47,12 +47,12 @@ def columns(net: Blueprint, layers: Sequence[str]) -> tuple[slice, ...]:
     """
     wanted = {
         kept
-        for name, kept in net.kept.items()
+        for name, kept in net.canonical_names.items()
         if any(name == layer or name.startswith(f"{layer}.") for layer in layers)
     }
     found: list[slice] = []
     start = 0
-    for name, size in zip(net.shapes, net.sizes, strict=True):
+    for name, size in zip(net.shapes, net.param_sizes, strict=True):
         if name in wanted:
             begin = found.pop().start if found and found[-1].stop == start else start
             found.append(slice(begin, start + size))
@@ -79,7 +79,7 @@ def _unknown(role: str, nets: Sequence[Blueprint], layer: str) -> str:
     names = list(dict.fromkeys(name for net in nets for name in net.shapes))
     owners = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     above = [owner.rsplit(".", n)[0] for owner in owners for n in range(owner.count(".") + 1)]
-    near = nearest(layer, dict.fromkeys([*owners, *above, *names])).removeprefix("; ")
+    near = did_you_mean(layer, dict.fromkeys([*owners, *above, *names]), "{}")
     shown = ", ".join(owners[:_MOST_NAMES]) + (", …" if len(owners) > _MOST_NAMES else "")
     return f"strategy.share.{role} names {layer!r}, and the {role} has no such layer: {near or f'it has {shown}.'}"
 
@@ -108,7 +108,7 @@ class Share(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        well = self.comm.gather(finite(self.herd.state).cpu().numpy(), self.placement)  # [N]
+        well = self.comm.gather(finite_members(self.herd.state).cpu().numpy(), self.placement)  # [N]
         for part in self.parts:
             self._average(part, well)
         facts: dict[str, Any] = {"number": step // self.every}

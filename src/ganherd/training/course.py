@@ -23,7 +23,8 @@ from ganherd.training.setup.identity import versions
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted, RunFailed, UserError
 from ganherd.util.memory import is_out_of_memory, reason
-from ganherd.util.progress import Progress, duration
+from ganherd.util.progress import Progress
+from ganherd.util.text import duration
 
 
 def train_on(
@@ -61,7 +62,7 @@ def train_on(
                 f"{folder.path} has made all of its {budget.steps:,} steps: a larger --budget goes on with it"
                 if trainer.step >= budget.steps
                 else f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
-                f"{plan.describe(assembly.herd.size)}"
+                f"{plan.describe(assembly.herd.num_members)}"
             )
             if not ranks.job.hears_of_loss:  # the launcher would end all at once
                 progress.say(f"should a rank be killed, the job ends; go on with: {rescue.again()}")

@@ -16,7 +16,7 @@ from ganherd.herd.engine.device import missing_gpu, set_precision
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder, next_path, write_aside
+from ganherd.runs.folder import RunFolder, next_path
 from ganherd.training.budget import plan_budget, too_short
 from ganherd.training.conclude import Run
 from ganherd.training.course import train_on
@@ -48,6 +48,7 @@ from ganherd.training.variants import phases
 from ganherd.util import files
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.files import atomic_write
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.standard_streams import safe_streams
 from ganherd.util.user_code import importable_from
@@ -163,7 +164,7 @@ def _founded(path: Path | str, recipe: Recipe, facts: dict[str, Any], held: Exit
     folder = RunFolder.create(path)
     held.enter_context(rescue.lock(folder))
     try:
-        write_aside(folder.recipe_path, recipe_file.dump(recipe))
+        atomic_write(folder.recipe_path, recipe_file.dump(recipe))
         folder.write_info(**facts)
     except OSError as error:
         raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
@@ -260,7 +261,7 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
             facts = {"ranks": now, "engine": vars(plan)} if now or info.get("ranks") else {}
             folder.write_info(state="running", budget=vars(budget), watch=paced, **facts)
             if wanted != folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
-                write_aside(folder.recipe_path, recipe_file.dump(wanted))
+                atomic_write(folder.recipe_path, recipe_file.dump(wanted))
 
         try:
             ranks.every(lambda: go_on() if ranks.is_first else None)

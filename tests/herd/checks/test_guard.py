@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import compare
-from ganherd.herd.checks.trial import SMALL, ComparisonTask
+from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
 from ganherd.herd.lowering.network import member_call
 from ganherd.herd.state import Blueprint, ModuleTraits, new_state
 from ganherd.util.errors import UserError
@@ -301,7 +301,7 @@ def test_a_net_with_float32_of_its_own_is_compared_in_float32() -> None:
 def test_an_expensive_net_is_compared_on_less_but_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_EXPENSIVE", 100)
     report = guard.check(task(net(lambda self: self.first.weight.register_hook(lambda g: 0 * g))))
-    assert report.extent == SMALL.describe(torch.float64) == "2 members, batch 4, 1 step, float64"
+    assert report.extent == SMALL_EXTENT.describe(torch.float64) == "2 members, batch 4, 1 step, float64"
     assert set(report.results) == set(guard.ENGINES)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.herd.engine.engines import Plan, make_engine, place
+from ganherd.herd.engine.engines import Plan, make_engine, place_state
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.nets import build_discriminator, build_generator
@@ -40,8 +40,8 @@ def trained(tmp_path, engine: str, stops: list[int], **sections):
         recipe[section] = {**recipe.get(section, {}), **values}
     assembly = assemble(recipe_file.load(recipe))
     plan = Plan(engine, 3, 1, "cuda")
-    place(assembly.herd, plan)
-    sums = assembly.herd.no_sums()
+    place_state(assembly.herd, plan)
+    sums = assembly.herd.zero_sums()
     running = make_engine(assembly.herd, plan)
     for start, stop in zip([0, *stops], stops, strict=False):
         assert running.advance(start, stop, sums) == stop
@@ -116,7 +116,7 @@ def test_a_module_by_kernels_is_the_module(name, role, dtype, tolerance):
     build = build_generator if role == "generator" else build_discriminator
     modules = [build(net, shape, *([20] if role == "generator" else [])).cuda() for _ in range(3)]
     blueprint = Blueprint(modules[0])
-    rows = torch.stack([blueprint.row(m) for m in modules]).requires_grad_()
+    rows = torch.stack([blueprint.flatten_parameters(m) for m in modules]).requires_grad_()
     buffers = {k: torch.stack([dict(m.named_buffers())[k] for m in modules]) for k in blueprint.buffers}
     x = torch.randn(3, 16, *((20,) if role == "generator" else shape), device="cuda")
     keys = torch.zeros(3, dtype=torch.int64, device="cuda")

@@ -21,7 +21,7 @@ from ganherd.herd.lowering.kernels.conv import ConvSpec
 from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.norm import MemberNorm
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
-from ganherd.herd.lowering.kernels.taps import Turn
+from ganherd.herd.lowering.kernels.taps import WeightLayout
 from ganherd.herd.step.adam import adam_reference_
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
@@ -75,7 +75,7 @@ def test_convolution_equals_its_twin(name):
     ours_w = rows[:, 7:].view(weight.shape).copy_(weight.float()).requires_grad_()
     ours_b = bias.clone().requires_grad_()
     size = tuple(theirs.shape[-2:])
-    turn = Turn(k, in_first=transposed)
+    turn = WeightLayout(k, in_first=transposed)
     how = ConvSpec(size, turn, stride, pad, transposed, False)
     ours, stats = MemberConv.apply(ours_x, ours_w, ours_b, how, normed)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
@@ -118,7 +118,7 @@ def test_a_doubling_of_any_size_equals_its_module(more):
     """Output padding makes a transposed convolution of stride 2 double exactly; where the edges differ, no kernel fits."""
     torch.manual_seed(0)
     layer = torch.nn.ConvTranspose2d(3, 2, 5, 2, 2, output_padding=more).to(DEVICE)
-    assert ops_triton.fits(layer) == (more[0] == more[1])
+    assert ops_triton.has_conv_kernel(layer) == (more[0] == more[1])
     x = torch.randn(1, 2, 3, 4, 4, device=DEVICE)
     ours = ops_triton.conv_transpose2d(x, layer.weight[None], layer.bias[None], layer)
     close(ours[0], layer(x[0]), 1e-5)
@@ -129,15 +129,15 @@ def test_a_doubling_of_any_size_equals_its_module(more):
 )
 def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope, parts, monkeypatch):
     """Also where there are more rows than parts of one tile, which then are added by another kernel."""
-    monkeypatch.setattr(norm, "_MOST_PARTS", parts)
-    monkeypatch.setattr(norm, "_FEW_PARTS", parts // 2)
+    monkeypatch.setattr(norm, "_MAX_PARTIALS", parts)
+    monkeypatch.setattr(norm, "_FEW_PARTIALS", parts // 2)
     generator = torch.Generator().manual_seed(m)
     x = (torch.randn(2, m, c, generator=generator) * 3 + 5).to(DEVICE)
     weight, bias = (torch.randn(2, c, generator=generator).to(DEVICE) for _ in range(2))
     theirs_in = [t.double().requires_grad_() for t in (x, weight, bias)]
     before = [torch.rand(2, c, generator=generator).to(DEVICE) for _ in range(2)]
     count = torch.zeros(2, dtype=torch.int64, device=DEVICE)
-    running = ops.Running(before[0].double(), before[1].double(), count, 0.1)
+    running = ops.RunningStats(before[0].double(), before[1].double(), count, 0.1)
     theirs, moved = ops.batch_norm(*theirs_in, 1e-5, slope, running)
     ours_in = [t.clone().requires_grad_() for t in (x, weight, bias)]
     batches = torch.tensor([3, 9], device=DEVICE)

@@ -126,7 +126,7 @@ def test_all_members_at_once_are_each_alone(make, members):
     torch.manual_seed(0)
     modules = [make().double() for _ in range(members)]
     blueprint = Blueprint(modules[0])
-    rows = torch.stack([blueprint.row(module) for module in modules])
+    rows = torch.stack([blueprint.flatten_parameters(module) for module in modules])
     buffers = {name: torch.stack([dict(m.named_buffers())[name] for m in modules]) for name in blueprint.buffers}
     x = torch.randn(members, 5, 3, dtype=torch.float64)  # five members and five samples: axes that could be mixed up
     lowered = lower(modules[0])

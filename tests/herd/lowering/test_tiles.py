@@ -14,18 +14,18 @@ import pytest
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from ganherd.herd.lowering.kernels import tiles
-from ganherd.herd.lowering.kernels.tiles import Shape, Shapes
+from ganherd.herd.lowering.kernels.tiles import TileShape, TileShapeCache
 
-QUICK, SLOW, TOO_LARGE = Shape(16, 16, 16, 4, 2), Shape(32, 32, 32, 4, 2), Shape(64, 64, 64, 8, 4)
+QUICK, SLOW, TOO_LARGE = TileShape(16, 16, 16, 4, 2), TileShape(32, 32, 32, 4, 2), TileShape(64, 64, 64, 8, 4)
 
 
 class Clock:
     """A device on which launches of each shape take so many milliseconds, and the first one takes a second more."""
 
-    def __init__(self, each: dict[Shape, float]) -> None:
-        self.each, self.now, self.launches = each, 0.0, dict[Shape, int]()
+    def __init__(self, each: dict[TileShape, float]) -> None:
+        self.each, self.now, self.launches = each, 0.0, dict[TileShape, int]()
 
-    def run(self, shape: Shape) -> None:
+    def run(self, shape: TileShape) -> None:
         if shape not in self.each:
             raise RuntimeError("out of resource: shared memory")
         self.now += self.each[shape] + (0.0 if shape in self.launches else 1000.0)
@@ -75,8 +75,8 @@ def test_the_quickest_that_fits_is_taken_and_remembered(
     clock = Clock({SLOW: 1.2 * milliseconds, QUICK: milliseconds})
     on_gpu(monkeypatch, clock)
     path = tmp_path / "kernels.json"
-    assert Shapes(path).best("product", [SLOW, TOO_LARGE, QUICK], clock.run) == QUICK
-    assert Shapes(path).best("product", [SLOW], clock.run) == QUICK
+    assert TileShapeCache(path).best("product", [SLOW, TOO_LARGE, QUICK], clock.run) == QUICK
+    assert TileShapeCache(path).best("product", [SLOW], clock.run) == QUICK
     assert clock.launches == {SLOW: launches, QUICK: launches}  # few, where each takes long
 
 
@@ -85,12 +85,12 @@ def test_large_herds_share_what_was_measured(tmp_path: Path, monkeypatch: pytest
     clock = Clock({SLOW: 1.2, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
     monkeypatch.setattr(tiles.torch.cuda, "get_device_name", lambda device: "a GPU")
-    known = Shapes(tmp_path / "kernels.json")
+    known = TileShapeCache(tmp_path / "kernels.json")
     monkeypatch.setattr(tiles, "_shapes", lambda: known)
 
     def launches(members: int) -> int:
         before = sum(clock.launches.values())
-        assert tiles.chosen(OnGpu(members), "product", (3,), 1e12, [SLOW, QUICK], clock.run) == QUICK
+        assert tiles.choose_shape(OnGpu(members), "product", (3,), 1e12, [SLOW, QUICK], clock.run) == QUICK
         return sum(clock.launches.values()) - before
 
     assert [launches(members) > 0 for members in (100, 1000, 10, 16, 64)] == [True, False, True, False, False]
@@ -101,19 +101,19 @@ def test_candidates_are_compiled_at_the_same_time(tmp_path: Path, monkeypatch: p
     clock, others = Clock({SLOW: 3.0, QUICK: 1.0, TOO_LARGE: 2.0}), Barrier(2)
     on_gpu(monkeypatch, clock)
 
-    def run(shape: Shape) -> None:
+    def run(shape: TileShape) -> None:
         if shape != SLOW and shape not in clock.launches:
             others.wait(timeout=20)
         clock.run(shape)
 
-    assert Shapes(tmp_path / "kernels.json").best("product", [SLOW, TOO_LARGE, QUICK], run) == QUICK
+    assert TileShapeCache(tmp_path / "kernels.json").best("product", [SLOW, TOO_LARGE, QUICK], run) == QUICK
     assert not others.broken
 
 
 def test_where_nothing_fits_now_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock({})
     on_gpu(monkeypatch, clock)
-    known = Shapes(tmp_path / "kernels.json")
+    known = TileShapeCache(tmp_path / "kernels.json")
     assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == SLOW
     clock.each = {SLOW: 2.0, QUICK: 1.0}
     assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == QUICK
@@ -124,11 +124,15 @@ def test_processes_share_what_they_measure(tmp_path: Path, monkeypatch: pytest.M
     clock = Clock({SLOW: 2.0, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
     path = tmp_path / "kernels.json"
-    one, other = Shapes(path), Shapes(path)
+    one, other = TileShapeCache(path), TileShapeCache(path)
     assert one.best("first", [SLOW, QUICK], clock.run) == other.best("second", [SLOW, QUICK], clock.run) == QUICK
     found = dict(clock.launches)
     assert one.best("second", [SLOW], clock.run) == other.best("first", [SLOW], clock.run) == QUICK
-    assert Shapes(path).best("first", [SLOW], clock.run) == Shapes(path).best("second", [SLOW], clock.run) == QUICK
+    assert (
+        TileShapeCache(path).best("first", [SLOW], clock.run)
+        == TileShapeCache(path).best("second", [SLOW], clock.run)
+        == QUICK
+    )
     assert clock.launches == found
 
 
@@ -138,7 +142,7 @@ def test_what_is_in_use_stays_though_another_process_found_otherwise(
     clock = Clock({SLOW: 2.0, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
     path = tmp_path / "kernels.json"
-    known = Shapes(path)
+    known = TileShapeCache(path)
     assert known.best("product", [SLOW, QUICK], clock.run) == QUICK
     path.write_text(json.dumps({"product": astuple(SLOW)}))
     assert known.best("other", [SLOW, QUICK], clock.run) == QUICK  # reads the file
@@ -151,5 +155,5 @@ def test_a_file_that_is_none_costs_a_measurement(text: str, tmp_path: Path, monk
     on_gpu(monkeypatch, clock)
     path = tmp_path / "kernels.json"
     path.write_text(text)
-    assert Shapes(path).best("product", [SLOW, QUICK], clock.run) == QUICK
-    assert Shapes(path).best("product", [SLOW], clock.run) == QUICK
+    assert TileShapeCache(path).best("product", [SLOW, QUICK], clock.run) == QUICK
+    assert TileShapeCache(path).best("product", [SLOW], clock.run) == QUICK

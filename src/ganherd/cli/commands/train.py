@@ -148,7 +148,7 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
         assembly = assemble(loaded, trust_code=True)
         reports = [net_guard.facts(report) for _, report in net_guard.checked(assembly)]
         found = explaining.explain(assembly.herd, reports)
-        show(json.dumps(found) if as_json else explaining.text(found))
+        show(json.dumps(found) if as_json else explaining.render_text(found))
         return
     from ganherd.training.setup import dry_run as dry
 

@@ -154,13 +154,7 @@ class Heartbeat:
                 "exchange_seconds": round(comm.seconds, 3),
             }
         self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_name(f".{self.path.name}.new")
-        aside.unlink(missing_ok=True)  # left by a kill, or a link: nothing is written through it
-        with aside.open(
-            "x", encoding="utf-8"
-        ) as handle:  # not synced: a beat that a power cut takes is missed by nobody
-            json.dump(asdict(replace(self._beat, **now)), handle)
-        aside.replace(self.path)
+        files.atomic_write(self.path, json.dumps(asdict(replace(self._beat, **now))), sync=False)
 
 
 def read(folder: Path) -> list[Beat]:

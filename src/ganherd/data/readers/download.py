@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ganherd.data.readers.named import NAMED, find
 from ganherd.util.errors import UserError
+from ganherd.util.files import replacing
 from ganherd.util.paths import data_home
+from ganherd.util.text import did_you_mean
 
 TIMEOUT = 30  # seconds without an answer
 BLOCK = 2**20
@@ -76,8 +75,7 @@ def list_sources() -> list[dict[str, Any]]:
 def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> dict[str, Any]:
     """Fetch a named source unless it is here already; says where it lies and which files were fetched."""
     if name not in NAMED:
-        near = get_close_matches(name, NAMED, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMED)}."
+        hint = did_you_mean(name, NAMED, "{}") or f"there are {', '.join(NAMED)}."
         raise UserError(f"there is no data set {name!r} to get; {hint}")
     fetched = []
     if NAMED[name].places and find(name) is None:
@@ -90,24 +88,21 @@ def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) ->
 def _fetch(name: str, item: Download) -> Path:
     target = data_home() / item.path
     by_hand = f"fetch {item.url} by hand and put it at {data_home() / item.packed}"
-    aside = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(prefix=".part-", dir=target.parent)
         request = urllib.request.Request(item.url, headers={"User-Agent": "ganherd"})
-        with os.fdopen(handle, "wb") as file, urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
-            digest = _copy(reply, file, target.name)
-        if digest != item.md5:
-            raise UserError(f"the file fetched for {name} is not the published one (its checksum differs); {by_hand}.")
-        if item.is_unpacked:
-            Path(aside).write_bytes(gzip.decompress(Path(aside).read_bytes()))
-        os.replace(aside, target)
+        with replacing(target) as temporary:
+            with temporary.open("xb") as file, urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
+                digest = _copy(reply, file, target.name)
+            if digest != item.md5:
+                raise UserError(
+                    f"the file fetched for {name} is not the published one (its checksum differs); {by_hand}."
+                )
+            if item.is_unpacked:
+                temporary.write_bytes(gzip.decompress(temporary.read_bytes()))
     except (OSError, ValueError) as error:  # no network, no such host, no space, …
         reason = getattr(error, "reason", None) or error
         raise UserError(f"{name} could not be fetched ({reason}); {by_hand}.") from None
-    finally:
-        if aside and os.path.exists(aside):
-            os.unlink(aside)
     return target
 
 

@@ -6,7 +6,6 @@ there whole or not at all, so a restart looks at what is there and does the rest
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -28,6 +27,7 @@ from ganherd.data.shards import worker as unit_work
 from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, Shard, ShardSettings, Skipped, read_index
 from ganherd.data.shards.tree import Tree, list_tree
 from ganherd.data.shards.worker import ClassFiles, Piece
+from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.host import cores
 
@@ -195,12 +195,8 @@ class _Work:
         for path in (self.out / SHARDS).iterdir():  # left by a process that was killed, or that knew other files
             if f"{SHARDS}/{path.name}" not in known:
                 path.unlink()
-        aside = self.out / f".{INDEX}.new"
-        with aside.open("w", encoding="utf-8") as handle:
-            handle.write(json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
-            handle.flush()
-            os.fsync(handle.fileno())
-        aside.replace(self.out / INDEX)
+        text = json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+        files.atomic_write(self.out / INDEX, text)
         return index
 
 
@@ -294,15 +290,10 @@ def _prepared_before(out: Path, sources: list[ClassFiles]) -> Index:
 
 def _lock(out: Path) -> TextIO:
     """Held by the one process that prepares here; its workers do not hold it, so it goes when that process does."""
-    handle = (out / PARTS / ".lock").open("a")
     try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        handle.close()
+        return files.lock(out / PARTS / ".lock", children_hold_it=False)
+    except BlockingIOError:
         raise UserError(f"another process is preparing {out}; wait for it, or choose another -o.") from None
-    except OSError:  # a file system without locks: nothing can be said about others
-        pass
-    return handle
 
 
 def _text(name: str) -> str:

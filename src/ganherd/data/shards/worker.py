@@ -22,6 +22,7 @@ from ganherd.data.keyed import raw
 from ganherd.data.readers.class_folders import CENTRE, decode
 from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, header
 from ganherd.data.shards.tree import Split
+from ganherd.util import files
 
 UNIT = 256  # files of a unit: what a killed process loses, at most, for each of its workers
 
@@ -123,10 +124,8 @@ def make_part(out: Path, root: Path, settings: ShardSettings, source: ClassFiles
 
 def write_part(path: Path, piece: Piece) -> None:
     facts = np.frombuffer(json.dumps(piece.facts).encode(), np.uint8)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("wb") as handle:
-        np.savez(handle, x=piece.x, facts=facts)
-    aside.replace(path)  # not synced: a part that a power cut spoilt fails its checksum, and is made again
+    with files.replacing(path) as temporary:  # not forced to the disk: a part that a power failure spoils is made again
+        np.savez(temporary, x=piece.x, facts=facts)
 
 
 def read_part(path: Path) -> Piece | None:
@@ -210,17 +209,12 @@ def _write_shard(
     """The record is written after the shard: where it is, the shard is."""
     digest = hashlib.sha256(head := header(shape))
     if shape[0]:
-        path = out / shard_file(source)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        with aside.open("wb") as handle:
+        with files.replacing(out / shard_file(source), sync=True) as temporary, temporary.open("xb") as handle:
             handle.write(head)
             for block in blocks:
                 pixels = np.ascontiguousarray(np.repeat(block, shape[1] // block.shape[1], axis=1)).data
                 handle.write(pixels)
                 digest.update(pixels)
-            handle.flush()
-            os.fsync(handle.fileno())
-        aside.replace(path)
     record = {
         "listing": source.listing,
         "count": shape[0],
@@ -229,6 +223,4 @@ def _write_shard(
         "sha256": digest.hexdigest() if shape[0] else "",
         **facts,
     }
-    aside = record_path(out, source).with_suffix(f".{os.getpid()}")
-    aside.write_text(json.dumps(record))
-    aside.replace(record_path(out, source))
+    files.atomic_write(record_path(out, source), json.dumps(record), sync=False)

@@ -15,7 +15,7 @@ from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 
 
-def operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: Sequence[int]) -> float:
+def count_operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: Sequence[int]) -> float:
     """Return the floating-point operations of products and convolutions of a fresh net, for each row of its input.
 
     Args:

@@ -23,12 +23,12 @@ from torch import Tensor
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.checks.agreement import FAILS, Agreement, compare
-from ganherd.herd.checks.flops import operations
-from ganherd.herd.checks.module_copies import in_short
+from ganherd.herd.checks.flops import count_operations
+from ganherd.herd.checks.module_copies import short_message
 from ganherd.herd.checks.plain_pytorch import AdamSettings, PlainGan, Snapshot
 from ganherd.herd.checks.trial import (
     SEATS,
-    SMALL,
+    SMALL_EXTENT,
     ComparisonTask,
     Extent,
     batch_sizes,
@@ -71,7 +71,7 @@ def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
     Raises:
         UserError: if plain PyTorch cannot train the net either, or if there is not enough memory.
     """
-    extent = extent or (SMALL if _work(task) > _EXPENSIVE else Extent())
+    extent = extent or (SMALL_EXTENT if _work(task) > _EXPENSIVE else Extent())
     *few, own = batch_sizes(task.batch)
     try:
         for batch in few:
@@ -92,7 +92,7 @@ def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
 def _work(task: ComparisonTask) -> float:
     """Return the floating-point operations of the net on one sample; 0 if it does not run."""
     try:
-        return operations(task.make, task.input, batch_sizes(task.batch))
+        return count_operations(task.make, task.input, batch_sizes(task.batch))
     except Exception:  # the comparison reports it
         return 0.0
 
@@ -126,9 +126,9 @@ def _plain(task: ComparisonTask, extent: Extent, dtype: torch.dtype, apart: bool
     try:
         with seeded_generators(0):  # the engines get other seeds: a net that draws from these generators differs
             for row, seat in enumerate(SEATS):
-                keys = (rng.key(seat.base(), purpose) for purpose in (rng.INIT_G, rng.INIT_D))
+                keys = (rng.key(seat.base_key(), purpose) for purpose in (rng.INIT_G, rng.INIT_D))
                 g, d = (seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
-                gan = PlainGan(g, d, row, np.array([seat.base()]), rules, feed, AdamSettings(), apart)
+                gan = PlainGan(g, d, row, np.array([seat.base_key()]), rules, feed, AdamSettings(), apart)
                 found.append([gan.snapshot()])
                 for step in range(extent.steps):
                     gan.step(step)
@@ -159,7 +159,7 @@ def _result(task: ComparisonTask, extent: Extent, dtype: torch.dtype, name: str,
     except Exception as error:  # whatever stops the engine: it cannot be used for this net
         if is_out_of_memory(error):
             raise
-        return Agreement(math.nan, FAILS + in_short(error))
+        return Agreement(math.nan, FAILS + short_message(error))
 
 
 def _one_pass(engine: Engine, start: State, plain: History, net: str, dtype: torch.dtype) -> Agreement:
@@ -168,7 +168,7 @@ def _one_pass(engine: Engine, start: State, plain: History, net: str, dtype: tor
     for name, value in herd.state.items():
         value.copy_(start[name])
     for step in range(len(plain[0])):
-        sums = herd.no_sums()
+        sums = herd.zero_sums()
         if step:
             engine.advance(step - 1, step, sums)
         for row, snapshots in enumerate(plain):
@@ -208,7 +208,7 @@ def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Herd:
         "beta2": [adam.beta2 * one for one in both],
     }
     g, d, state = new_state(make_g, make_d, SEATS, {**settings, "loss": [0] * len(SEATS)}, dtype, ema=False)
-    if task.habits is not None:
-        (g if task.kind == "g" else d).adopt(task.habits)
+    if task.traits is not None:
+        (g if task.kind == "g" else d).adopt(task.traits)
     feed = feed_of(task, extent, dtype)
     return Herd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))

@@ -44,7 +44,7 @@ def why_not_traced(module: nn.Module) -> str:
     return ""
 
 
-def why_alone(module: nn.Module) -> str:
+def why_not_fused(module: nn.Module) -> str:
     """Return why only one member at a time can run this module; empty if all can at once."""
     if any(getattr(_of_all, hooks) for hooks in _EVERYWHERE_BACK):
         return "a backward hook is registered for all modules"
@@ -108,7 +108,7 @@ def line_of(error: BaseException) -> str:
     return f"{os.path.basename(lines[-1].filename)}, line {lines[-1].lineno}" if lines else ""
 
 
-def in_short(error: BaseException) -> str:
+def short_message(error: BaseException) -> str:
     """Return the first sentence of an error, and the line of the user's code that raised it."""
     why = first_line(error).split(". ")[0]
     where = line_of(error)
@@ -146,7 +146,7 @@ def is_library(filename: str) -> bool:
     return filename.startswith(_LIBRARIES)
 
 
-def twin(module: nn.Module) -> nn.Module:
+def copy_module(module: nn.Module) -> nn.Module:
     """Return a copy whose hooks belong to it: those that hold the module in a closure hold the copy.
 
     `copy.deepcopy` refuses tensors that a forward pass left in the module, and shares functions.

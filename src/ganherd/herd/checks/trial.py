@@ -20,8 +20,8 @@ from ganherd.herd.step.rules import StepRules
 from ganherd.losses import Game
 
 SEATS = (Seat(0, 0), Seat(0, 1))
-FEW = 4  # samples that a net is tried out on; even, since some nets compare pairs
-MOST = 8  # samples of a recipe's batch, up to which a net is tried out on all of them
+FEW_SAMPLES = 4  # samples that a net is tried out on; even, since some nets compare pairs
+MAX_FULL_BATCH = 8  # samples of a recipe's batch, up to which a net is tried out on all of them
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class ComparisonTask:
     classes: int
     penalty: bool = False  # the loss differentiates the discriminator twice, between real and fake samples …
     r1: bool = False  # … or at real ones
-    habits: ModuleTraits | None = None  # what the engines know of the module, from trying it out
+    traits: ModuleTraits | None = None  # what the engines know of the module, from trying it out
     batch: int = 4  # samples in a batch of the recipe
 
     @property
@@ -61,7 +61,7 @@ class ComparisonTask:
 class Extent:
     """How much is computed: samples in a batch, steps, and how often an engine repeats them from the same start."""
 
-    batch: int = FEW
+    batch: int = FEW_SAMPLES
     steps: int = 2
     passes: int = 2
 
@@ -70,7 +70,7 @@ class Extent:
         return f"{len(SEATS)} members, batch {self.batch}, {steps}, {str(dtype).removeprefix('torch.')}"
 
 
-SMALL = Extent(steps=1, passes=1)
+SMALL_EXTENT = Extent(steps=1, passes=1)
 
 
 def batch_sizes(batch: int) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def batch_sizes(batch: int) -> tuple[int, ...]:
     >>> batch_sizes(32), batch_sizes(6)
     ((4, 32), (6,))
     """
-    return (batch,) if batch <= MOST else (FEW, batch)
+    return (batch,) if batch <= MAX_FULL_BATCH else (FEW_SAMPLES, batch)
 
 
 def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: type[Exception] = Exception) -> T:

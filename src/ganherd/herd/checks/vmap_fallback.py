@@ -11,7 +11,7 @@ _BEGINNING = "There is a performance drop because we have not yet implemented th
 _WARNING = re.compile(rf"{_BEGINNING} aten::(\w+)")
 
 
-def mute() -> None:
+def mute_warnings() -> None:
     """Keep `vmap` from warning in this process; `slow_operations` still finds the names."""
     warnings.filterwarnings("ignore", message=_BEGINNING)
 

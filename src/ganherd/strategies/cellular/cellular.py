@@ -85,7 +85,7 @@ class Cellular(Strategy):
         self.opponents = Matchups(
             self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
         )
-        self.herd.rivals = self.opponents.rivals
+        self.herd.opponents = self.opponents.rivals
         mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement, self.traffic)
         keeper = (
             BestGenerators(self.herd, self.cells.own // members, widest) if settings.mixing.keep == "best" else None

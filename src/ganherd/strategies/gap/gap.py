@@ -14,7 +14,7 @@ from ganherd.comm.pending import Fetch
 from ganherd.comm.row_messages import index
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import finite
+from ganherd.herd.state import finite_members
 from ganherd.recipe.strategy_config import GapConfig as Settings
 from ganherd.strategies.strategy import Event, Strategy
 
@@ -129,7 +129,7 @@ class Gap(Strategy):
         if self._seeds is None:
             self._seeds = self.comm.gather(state["set.seed"].cpu().numpy(), self.placement)
         if self._looked is None or self._looked[0] != step:
-            self._looked = step, self.comm.gather(finite(state).cpu().numpy(), self.placement)
+            self._looked = step, self.comm.gather(finite_members(state).cpu().numpy(), self.placement)
         well, self._looked = self._looked[1], None
         return self._seeds, well
 

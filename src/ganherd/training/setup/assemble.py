@@ -70,7 +70,7 @@ class PreparedHerd:
             label=self.label[list(members)],
             count=self.count[list(members)],
             seats=[self.seats[member] for member in members],
-            herd=replace(herd, state=state, feed=herd.feed.only(rows)),
+            herd=replace(herd, state=state, feed=herd.feed.select(rows)),
             ranks=ranks,
             origins=[],
             kept=[],

@@ -162,7 +162,7 @@ def take_up(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
     """The herd as a checkpoint holds it."""
     check_names(assembly, resumed)
     check_facts(resumed, assembly.size)
-    everyone = range(assembly.herd.size)
+    everyone = range(assembly.herd.num_members)
     take_(assembly.herd.state, resumed.state, everyone, everyone)
 
 

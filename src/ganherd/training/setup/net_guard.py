@@ -23,15 +23,15 @@ from ganherd.features.cache import cache_folder
 from ganherd.herd.checks import guard, vmap_fallback
 from ganherd.herd.checks.agreement import FAILS, Agreement
 from ganherd.herd.checks.guard import GuardReport
-from ganherd.herd.checks.trial import SMALL, ComparisonTask
+from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
 from ganherd.herd.global_generators import seeded_generators
-from ganherd.herd.lowering.trace import NoGraph, trace
+from ganherd.herd.lowering.trace import NotTraceable, trace
 from ganherd.herd.state import Blueprint
 from ganherd.nets import catalog
 from ganherd.recipe.schema import NetConfig
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
-from ganherd.util.files import write
+from ganherd.util.files import atomic_write
 from ganherd.util.host import give_back
 from ganherd.util.user_code import importable_from, is_installed
 from ganherd.util.version import PACKAGE, __version__
@@ -53,8 +53,8 @@ def examine(assembly: PreparedHerd, say: Callable[[str], None] = lambda text: No
     reasons = together(ranks.everyone, lambda: _reasons(assembly, say) if ranks.is_first else [])
     for blueprint, why in zip(_blueprints(assembly), ranks.decided(reasons), strict=True):
         if why:
-            blueprint.adopt(blueprint.habits._replace(alone=why))
-    vmap_fallback.mute()  # --explain names the operations
+            blueprint.adopt(blueprint.traits._replace(why_not_fused=why))
+    vmap_fallback.mute_warnings()  # --explain names the operations
 
 
 def _reasons(assembly: PreparedHerd, say: Callable[[str], None]) -> list[str]:
@@ -90,10 +90,10 @@ def refuse(assembly: PreparedHerd, engine: str) -> None:
         UserError: if the engine may not train these nets.
     """
     for net in _blueprints(assembly):
-        if net.habits.alone and engine != "loop":
+        if net.traits.why_not_fused and engine != "loop":
             raise UserError(
                 f"This run was trained with the engine {engine}, but its nets cannot be fused "
-                f"({type(net.module).__name__}: {net.habits.alone}): train the recipe again in a new run."
+                f"({type(net.module).__name__}: {net.traits.why_not_fused}): train the recipe again in a new run."
             )
 
 
@@ -108,7 +108,7 @@ def checked(
         if report is None:
             if foreign:
                 say(f"note: the {task.role} {task.name} is compared with plain PyTorch first, once.")
-            report = guard.check(task, None if foreign else SMALL)
+            report = guard.check(task, None if foreign else SMALL_EXTENT)
             give_back()
             if path and not report.results["loop"].why:
                 _write(path, report)
@@ -128,9 +128,9 @@ def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
     for (net, _), breed in zip(recipe.nets.each(assembly.members), herd.breeds.all, strict=True):
         latent = recipe.nets.latent if catalog.is_foreign(net.name) else min(recipe.nets.latent, _NARROW)
         make = partial(build, nets.build_generator, net, data.shape, latent, classes)
-        habits = breed.g.habits
+        traits = breed.g.traits
         out.append(
-            (net, ComparisonTask("generator", net.name, make, data.shape, latent, classes, habits=habits, batch=batch))
+            (net, ComparisonTask("generator", net.name, make, data.shape, latent, classes, traits=traits, batch=batch))
         )
     net = recipe.nets.discriminator
     make = partial(build, nets.build_discriminator, net, data.shape, classes)
@@ -138,7 +138,7 @@ def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
     out.append(
         (
             net,
-            ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.habits, batch),
+            ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.traits, batch),
         )
     )
     return out
@@ -207,7 +207,7 @@ def _user_code(task: ComparisonTask) -> list[str] | None:
         return None
     try:
         graph = "\n".join(str(node.format_node()) for node in trace(module).nodes)
-    except NoGraph as error:
+    except NotTraceable as error:
         graph = str(error)
     return [graph, str(module), _files(files | set(_loaded_files()))]
 
@@ -244,6 +244,6 @@ def _read(path: Path) -> GuardReport | None:
 def _write(path: Path, report: GuardReport) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, json.dumps(facts(report)).encode(), sync=False)
+        atomic_write(path, json.dumps(facts(report)), sync=False)
     except OSError:
         pass  # a cache that cannot be written costs only the next comparison

@@ -6,10 +6,9 @@ last part joins them: RUN is then what one process would have made of the recipe
 
 from __future__ import annotations
 
-import fcntl
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from ganherd.herd.state import take_
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder, open_lock, write_aside
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
 from ganherd.runs.records import JsonLinesWriter
 from ganherd.training import finish, start
@@ -30,6 +29,7 @@ from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import recorded_streams, refuse_changes
 from ganherd.training.setup.member_data import cut
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.files import atomic_write, lock
 from ganherd.util.progress import Progress
 
 Events = list[dict[str, Any]]
@@ -219,12 +219,10 @@ def _alone(whole: RunFolder) -> Iterator[None]:
     """One job at a time looks at the parts of a run, or joins them; others wait."""
     try:
         whole.path.mkdir(parents=True, exist_ok=True)
-        handle = open_lock(whole.path / ".parts")
+        handle = lock(whole.path / ".parts", waits=None)
     except OSError as error:
         raise UserError(f"nothing can be written to the run folder {whole.path}: {error.strerror}.") from error
     with handle:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
@@ -242,6 +240,6 @@ def _found(whole: RunFolder, recipe: Recipe, facts: dict[str, Any]) -> None:
         return
     if [path.name for path in whole.path.iterdir()] != [".parts"]:
         raise UserError(f"{whole.path} exists already, and is no run of parts: choose another --run.")
-    write_aside(whole.recipe_path, recipe_file.dump(recipe))
+    atomic_write(whole.recipe_path, recipe_file.dump(recipe))
     (whole.path / "parts").mkdir()
     whole.write_info(**facts, parts=True, state="parts")

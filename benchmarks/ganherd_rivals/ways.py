@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import nn
 
+from ganherd.bench.engine_rates import MeasuredWay
 from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
-from ganherd.bench.rivals.grouped import GroupedHerd
-from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
-from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Plan, rate
-from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
+from ganherd_rivals.grouped import GroupedHerd
+from ganherd_rivals.plain import PlainGanPair, RivalWork
 
 _STREAMS = 16  # more of them do not run at once
 _CAPTURED = 32  # member-steps in a graph, at least: next to them a replay costs nothing
-
-
-@dataclass(frozen=True)
-class MeasuredWay:
-    """What a way reached; `engine` and `threads` say how, `note` what a reader should know."""
-
-    rate: float
-    peak: int  # bytes of tensors at once
-    reserved: int  # bytes that the allocator held for them
-    engine: str
-    threads: int
-    note: str = ""
 
 
 def timed(step: Callable[[], None], each: int, seconds: float, device: torch.device) -> float:
@@ -137,30 +122,6 @@ def grouped(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
     return _measured("grouped", run, work)
 
 
-def ours(assembly: PreparedHerd, seconds: float, say: Callable[[str], None]) -> MeasuredWay:
-    """The herd as `ganherd train` would run it: the engine that its measurement chooses."""
-    herd = assembly.herd
-    found = _engine(assembly, autotune.choose(herd, assembly.recipe.engine, say), seconds)
-    why = autotune.cannot_be_fused(herd) if found.engine == "loop" else ""
-    return replace(found, note=f"the nets cannot be fused ({why})") if why else found
-
-
-def engine(assembly: PreparedHerd, name: str, threads: int, seconds: float) -> MeasuredWay:
-    """The herd by one of its engines: loop, fused or graph."""
-    herd = assembly.herd
-    if name == "graph" and herd.device.type != "cuda":
-        raise UserError("graph needs a GPU.")
-    return _engine(assembly, Plan(name, herd.size, threads, str(herd.device)), seconds)
-
-
-def _engine(assembly: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:
-    herd = assembly.herd
-    reset_peaks(herd.device)
-    speed = rate(herd, plan, seconds)
-    note = plan.describe(herd.size) if plan.name != "loop" and plan.chunk < herd.size else ""
-    return MeasuredWay(speed, *peaks(herd.device), plan.name, plan.threads, note)
-
-
 def _measured(name: str, run: Callable[[], float], work: RivalWork, note: str = "") -> MeasuredWay:
     reset_peaks(work.device)
     speed = run()
@@ -170,3 +131,6 @@ def _measured(name: str, run: Callable[[], float], work: RivalWork, note: str = 
 def _needs_gpu(work: RivalWork, name: str) -> None:
     if work.device.type != "cuda":
         raise UserError(f"{name} needs a GPU: there are no CUDA graphs here.")
+
+
+PLAIN = {"eager": eager, "streams": streams, "grouped": grouped, "compiled": compiled}

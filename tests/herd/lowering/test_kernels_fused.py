@@ -14,9 +14,9 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from ganherd.herd import rng
 from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_
-from ganherd.herd.lowering.kernels.taps import Turn, turned
-from ganherd.herd.lowering.kernels.weight_cache import remembered
-from ganherd.herd.lowering.lower import ALL, JOINED, KERNEL, lower
+from ganherd.herd.lowering.kernels.taps import WeightLayout, to_taps
+from ganherd.herd.lowering.kernels.weight_cache import cache_weights
+from ganherd.herd.lowering.lower import ALL_AT_ONCE, FUSED, KERNEL, lower
 from ganherd.herd.state import Blueprint
 from ganherd.nets.gran import GranGenerator
 from ganherd.nets.residual import ResidualDiscriminator, ResidualGenerator
@@ -67,7 +67,7 @@ def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
     make, shape = NETS[name]
     modules = [make() for _ in range(2)]
     net = Blueprint(modules[0])
-    rows = torch.stack([net.row(module) for module in modules])
+    rows = torch.stack([net.flatten_parameters(module) for module in modules])
     rows += 0.1 * torch.randn(rows.shape)
     kinds = {key: dict(modules[0].named_buffers())[key] for key in net.buffers}
     x = torch.randn(2, 4, *shape)
@@ -90,32 +90,34 @@ def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
 
 
 def test_a_residual_block_is_pooled_and_activated_within_its_convolutions():
-    by_name = {how.layer: how.how for how in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
-    assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {JOINED}
-    assert by_name["body.blocks.0.pool2"] == ALL  # its input has another reader
+    by_name = {op.layer: op.method for op in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
+    assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {FUSED}
+    assert by_name["body.blocks.0.pool2"] == ALL_AT_ONCE  # its input has another reader
 
 
 def test_the_layers_of_the_critic_end_within_their_convolutions():
-    by_name = {how.layer: how.how for how in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
-    assert sum(how == JOINED for how in by_name.values()) == 9  # four activations, four dropouts, the flattening
+    by_name = {op.layer: op.method for op in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
+    assert sum(how == FUSED for how in by_name.values()) == 9  # four activations, four dropouts, the flattening
 
 
 def test_what_is_differentiated_twice_ends_with_nothing_and_normalises_in_pytorch():
-    found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, twice=True).explain()
-    by_kind = {kind: {how.how for how in found if how.what == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")}
-    assert by_kind == {"Conv2d": {KERNEL}, "Dropout": {KERNEL}, "BatchNorm2d": {ALL}}
+    found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, double_backward=True).explain()
+    by_kind = {
+        kind: {op.method for op in found if op.operation == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")
+    }
+    assert by_kind == {"Conv2d": {KERNEL}, "Dropout": {KERNEL}, "BatchNorm2d": {ALL_AT_ONCE}}
 
 
 def test_weights_are_turned_once_until_they_change():
     weight = torch.randn(2, 5, 4, 3, 3, device=DEVICE)
-    first = turned(weight, Turn(3), torch.float32)
-    with remembered():
-        kept = turned(weight, Turn(3), torch.float32)
-        assert turned(weight, Turn(3), torch.float32) is kept
-        assert turned(weight[:1], Turn(3), torch.float32) is not kept
+    first = to_taps(weight, WeightLayout(3), torch.float32)
+    with cache_weights():
+        kept = to_taps(weight, WeightLayout(3), torch.float32)
+        assert to_taps(weight, WeightLayout(3), torch.float32) is kept
+        assert to_taps(weight[:1], WeightLayout(3), torch.float32) is not kept
         state = [weight.flatten(1), *(torch.ones(2, 180, device=DEVICE) for _ in range(3))]
         numbers = [torch.tensor([value, value], dtype=torch.float64, device=DEVICE) for value in (0.1, 0.5, 0.9)]
         adam_triton_(*state, torch.ones(2, dtype=torch.int64, device=DEVICE), *numbers, 1e-8)
-        assert not torch.equal(turned(weight, Turn(3), torch.float32), kept)
+        assert not torch.equal(to_taps(weight, WeightLayout(3), torch.float32), kept)
     assert torch.equal(kept, first)
-    assert turned(weight, Turn(3), torch.float32) is not turned(weight, Turn(3), torch.float32)
+    assert to_taps(weight, WeightLayout(3), torch.float32) is not to_taps(weight, WeightLayout(3), torch.float32)

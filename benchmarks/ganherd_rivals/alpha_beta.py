@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ganherd.bench.scaling.scaling_rank import near_square
 from ganherd.comm.placement import border
 
 RANKS = (10, 20, 50, 100, 200, 500, 1000, 2000)
@@ -59,9 +60,9 @@ class RankWork:
 def exchange(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> tuple[float, float]:
     """(messages, bytes) that a rank receives for each exchange, besides the small numbers that all share.
 
-    >>> exchange("cellular, all-gather", 16, Work(1, 1.0, 10, 100), Line(0, 0))[1]
+    >>> exchange("cellular, all-gather", 16, RankWork(1, 1.0, 10, 100), MessageCost(0, 0))[1]
     1500.0
-    >>> exchange("cellular", 16, Work(1, 1.0, 10, 100), Line(0, 0))
+    >>> exchange("cellular", 16, RankWork(1, 1.0, 10, 100), MessageCost(0, 0))
     (4.0, 400.0)
     """
     own, everyone = work.members, work.members * ranks
@@ -83,19 +84,10 @@ def torus_border(ranks: int, own: int) -> tuple[int, int]:
     >>> torus_border(16, 1), torus_border(4, 4), torus_border(2, 1)
     ((4, 4), (2, 8), (1, 1))
     """
-    rows, columns = _square(ranks)
-    height, width = _square(own)
+    rows, columns = near_square(ranks)
+    height, width = near_square(own)
     across, down = min(2, columns - 1), min(2, rows - 1)  # other ranks to the sides, above and below
     return across + down, border(rows * height, columns * width, height, width)
-
-
-def _square(number: int) -> tuple[int, int]:
-    """
-    >>> _square(12), _square(7)
-    ((3, 4), (1, 7))
-    """
-    rows = next(n for n in range(math.isqrt(number), 0, -1) if number % n == 0)
-    return rows, number // rows
 
 
 def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> dict[str, Any]:

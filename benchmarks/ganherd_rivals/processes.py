@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from typing import Any
 
 import torch
 
-from ganherd.bench.rivals.ways import MeasuredWay
+from ganherd.bench.checkout import process_environment
+from ganherd.bench.engine_rates import MeasuredWay
 
 
 def processes(name: str, members: int, seconds: float, device: str, precision: str) -> MeasuredWay:
     """Starts all of them, waits until each is warm, gives the word, and adds up their rates."""
-    command = [sys.executable, "-m", "ganherd.bench.rivals.single_gan", name, str(seconds), device, precision]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # several processes on a machine set one thread each
+    command = [sys.executable, "-m", "ganherd_rivals.single_gan", name, str(seconds), device, precision]
     before = _free()
-    running = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone)
-        for _ in range(members)
-    ]  # fmt: skip
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    environment = process_environment()
+    running = [subprocess.Popen(command, text=True, env=environment, **pipes) for _ in range(members)]
     try:
         for one in running:
             assert one.stdin and one.stdout

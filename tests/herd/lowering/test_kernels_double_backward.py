@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from ganherd.herd import rng
 from ganherd.herd.lowering.kernels.conv import ConvSpec
 from ganherd.herd.lowering.kernels.member_conv import MemberConv
-from ganherd.herd.lowering.kernels.taps import Turn
+from ganherd.herd.lowering.kernels.taps import WeightLayout
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.losses import gradient_penalty, r1_penalty
@@ -58,7 +58,12 @@ def test_the_gradient_of_a_gradient_of_a_convolution_equals_its_twin(name):
 
     def ours(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         how = ConvSpec(
-            tuple(theirs(x, weight, bias).shape[-2:]), Turn(k, in_first=transposed), stride, pad, transposed, False
+            tuple(theirs(x, weight, bias).shape[-2:]),
+            WeightLayout(k, in_first=transposed),
+            stride,
+            pad,
+            transposed,
+            False,
         )
         out, _ = MemberConv.apply(x.permute(0, 1, 3, 4, 2).contiguous(), weight, bias, how)
         return out.permute(0, 1, 4, 2, 3)
@@ -89,7 +94,7 @@ def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
     torch.manual_seed(0)
     modules = [critic_of(penalty) for _ in range(2)]
     net = Blueprint(modules[0])
-    rows = torch.stack([net.row(module) for module in modules])
+    rows = torch.stack([net.flatten_parameters(module) for module in modules])
     rows += 0.1 * torch.randn(rows.shape)
     shape = (6, 8) if penalty == "r1, residual" else (5, 4)
     real, fake = (torch.randn(2, 3, 1, *shape) for _ in range(2))
@@ -98,7 +103,7 @@ def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
     keys = torch.from_numpy(rng.keys(rng.np.arange(2), 3)).to(DEVICE)
     results = []
     for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
-        lowered = lower(modules[0], kernels, twice=True)
+        lowered = lower(modules[0], kernels, double_backward=True)
         own, x, made, between = (value.to(DEVICE, dtype) for value in (rows, real, fake, at))
         own.requires_grad_()
 

@@ -11,8 +11,8 @@ import torch
 from ganherd.bench.cases import known, recipe_of
 from ganherd.bench.peak_memory import peaks, synchronize
 from ganherd.bench.random_images import images
-from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
 from ganherd.herd.engine.device import device_of, set_precision
+from ganherd_rivals.plain import PlainGanPair, RivalWork
 
 
 def main(name: str, seconds: str, asked_device: str, precision: str) -> None:

@@ -13,6 +13,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +21,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ganherd.bench.cases import Case, recipe_of
 from ganherd.bench.peak_memory import synchronize
-from ganherd.bench.rivals.plain import PlainGanPair, RivalWork
+from ganherd.herd.engine.device import set_precision
+from ganherd.recipe.schema import Recipe
+from ganherd_rivals.plain import PlainGanPair, RivalWork
 
 _FORWARD, _BACKWARD = 2, 3  # how often a layer's output, or its gradient, passes through memory
 _STATE = 8  # parameter, gradient and two moments, in and out
@@ -47,6 +50,33 @@ class StepCost:
         """Member-steps per second at most: operations and traffic one after the other, and perfectly overlapped."""
         compute, move = self.flops / machine.flops, self.bytes / machine.bytes
         return 1.0 / (compute + move), 1.0 / max(compute, move)
+
+
+class Limits:
+    """The limits of a device for the cases of the fusion benchmark."""
+
+    def __init__(self, device: torch.device, recipe: Recipe) -> None:
+        self.precision = recipe.train.precision
+        before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        set_precision(recipe)
+        self.machine = machine(device, self.precision)
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The rates of a large matrix product and of a large copy."""
+        return {"matmul_flops_per_second": self.machine.flops, "copy_bytes_per_second": self.machine.bytes}
+
+    def of_case(self, case: Case) -> dict[str, Any]:
+        """Return what a member-step of a case takes, and how many the device can do at most."""
+        step = count(case, self.precision)
+        return {
+            "flops_per_member_step": step.flops,
+            "least_bytes_per_member_step": step.bytes,
+            "floor_member_steps_per_second": list(step.floor(self.machine)),
+        }
 
 
 def count(case: Case, precision: str) -> StepCost:

@@ -16,8 +16,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ganherd.bench.rivals.plain import RivalWork, update
 from ganherd.nets.common.spectral import Spectral, divide
+from ganherd_rivals.plain import RivalWork, update
 
 Tensors = dict[str, Tensor]
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ganherd.bench.checkout import process_environment
 from ganherd.util.errors import UserError
+from ganherd.util.text import text_table
 
 _IMAGES, _SIZE = 64, 16  # of a class
 
@@ -35,7 +37,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[d
     from ganherd.data.shards.prepare import prepare
 
     folder.mkdir()
-    counted = ["ganherd.bench.scaling.counted", str(folder), "train"]
+    counted = ["ganherd_rivals.counted", str(folder), "train"]
     commands = []
     if way == "ranks":
         prepare(images, folder / "data", _SIZE, "centre", None, 1, lambda *_: None)
@@ -51,7 +53,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[d
             prepare(own, folder / f"data-{k}", _SIZE, "centre", None, 1, lambda *_: None)
             words = [_recipe(folder, f"data-{k}", steps), "--run", str(folder / f"run-{k}"), "--quiet"]
             commands.append(["-m", *counted, *words])
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environ = process_environment()
     running = [
         subprocess.Popen(
             [sys.executable, *words], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -113,15 +115,13 @@ def _images(folder: Path, classes: int) -> None:
 
 def table(found: dict[str, Any]) -> str:
     """Both rows for people."""
-    lines = [
-        f"{'':<18}  {'CPU, s':>8}  {'steps/CPU-s':>11}  {'messages':>8}  {'files':>5}  {'shards':>6}  {'read':>12}"
-    ]
+    rows = [["", "CPU, s", "steps/CPU-s", "messages", "files", "shards", "read"]]
     for way, row in found["rows"].items():
         name = f"{found['ranks']} ranks" if way == "ranks" else f"{found['ranks']} unrelated runs"
-        lines.append(
-            f"{name:<18}  {row['cpu_seconds']:>8.1f}  {row['work_per_cpu_second']:>11.1f}  {row['messages']:>8}  "
-            f"{row['files']:>5}  {row['shards_of_a_process']:>6}  {row['read_bytes']:>12,}"
-        )
+        times = (f"{row[key]:.1f}" for key in ("cpu_seconds", "work_per_cpu_second"))
+        counts = (f"{row[key]:,}" for key in ("messages", "files", "shards_of_a_process", "read_bytes"))
+        rows.append([name, *times, *counts])
+    lines = text_table(rows, right=range(1, 7))
     lines.append(
         f"Ranks do {100 * found['share']:.1f} % of the work of unrelated runs for each CPU-second, start and end included. "
         "Messages, files, shards, bytes: the most of any process."

@@ -1,4 +1,4 @@
-"""`python -m ganherd.bench.scaling.counted FOLDER train …`: a command of ganherd that counts what it took: CPU, files, messages."""
+"""`python -m ganherd_rivals.counted FOLDER train …`: a command of ganherd that counts what it took: CPU, files, messages."""
 
 from __future__ import annotations
 
