@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import warm_python
-from little import environment
+from processes import environment
 
 HERE = Path(__file__).parent
 

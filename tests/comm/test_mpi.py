@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import warm_python
-from little import environment
+from processes import environment
 
 from comm.launch import job
 from ganherd.comm.backends.detect import connect

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch.distributed as dist
 import warm_python
-from little import environment
+from processes import environment
 
 from ganherd.comm.backends.rendezvous import lost_after, meet
 from ganherd.util.errors import UserError

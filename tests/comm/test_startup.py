@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import warm_python
-from little import environment
+from processes import environment
 
 from comm.launch import HERE, job
 from comm.test_ulfm import need_ulfm

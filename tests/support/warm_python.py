@@ -3,8 +3,8 @@
 `python()` returns the path of an executable that takes the words of a Python command line (`SCRIPT`, `-m MODULE` or
 `-c CODE`, with `-u` and `-P`). A launcher such as mpiexec or torchrun can start it too. The executable hands its words,
 environment, folder and open files to a server, which forks the program. It passes signals on and ends as the program
-ends. If it is killed, so is the program, a moment later; `kill` waits for that. Environments that a running interpreter cannot adopt, such as another number of
-threads, get an interpreter of their own.
+ends. If it is killed, so is the program, a moment later; `kill` waits for that. Environments that a running interpreter
+cannot adopt, such as another number of threads, get an interpreter of their own.
 
 Programs that depend on a controlling terminal, their process group or network namespace need `sys.executable`.
 """
@@ -110,10 +110,9 @@ def python() -> str:
 
 
 def start(*words: object) -> subprocess.Popen[str]:
-    """Start a `ganherd` command; its messages and results can be read from `stdout`."""
-    return subprocess.Popen(
-        [python(), "-m", "ganherd", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    """Start a `ganherd` command that trains without products; its messages can be read from `stdout`."""
+    command = [python(), str(Path(__file__).with_name("brief_command.py")), *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def kill(process: subprocess.Popen[str]) -> int:

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import little
+import processes
 import pytest
 import warm_python
 
@@ -43,7 +43,7 @@ sys.exit(spawn(main.main, 2, sys.argv[2:]))
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Two ranks that do nothing until they are told to stop."""
     command = [warm_python.python(), "-c", RANK, str(folder), *words]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     while len(list(folder.glob("*-here"))) < 2:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -118,7 +118,7 @@ def test_a_second_interrupt_ends_all_ranks_at_once_and_is_said_once(tmp_path: Pa
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe))
     command = [warm_python.python(), "-m", "ganherd", "train", str(written), "--ranks", "2", "--run", str(run)]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     while not (run / "checkpoints" / "step-00000000").is_dir():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
