@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint, takes_label
-from ganherd.losses import r1_penalty
+from ganherd.losses.adversarial import r1_penalty
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.common.bodies import Attention
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear

@@ -237,7 +237,7 @@ class PlainGrid:
     # -- what a run defines ---------------------------------------------------------------------------------------
 
     def _meet(self, opponents: list[Individual], draws: Streams, number: int) -> Individual:
-        """One at random; the first, its own partner, where there is nobody else."""
+        """Pick an opponent at random; the own partner if there is no other."""
         if len(opponents) == 1:
             return opponents[0]
         u = float(draws.draw((rng.OPPONENT, number), (), "uniform", torch.float64)[0])

@@ -1,4 +1,4 @@
-"""Promise 1 for modules nobody wrote: random ones train the same in plain PyTorch, one by one and all at once."""
+"""Promise 1 for random modules: they train the same in plain PyTorch, one by one and all at once."""
 
 from __future__ import annotations
 

@@ -12,21 +12,19 @@ import ganherd
 
 
 def skip_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let trainings end with the mixture: without scores, pictures and report, which take most of the time."""
-    monkeypatch.setattr("ganherd.report.write", lambda *_, **__: None)
-    monkeypatch.setattr("ganherd.training.finish.write_scores", lambda *_: {})
-    monkeypatch.setattr("ganherd.training.finish.write_picture", lambda *_: None)
-    monkeypatch.setattr("ganherd.viz.pictures.png", lambda picture: b"")
+    """Let commands and `ganherd.train` end with the mixture: without scores, pictures and report."""
+    monkeypatch.setattr("ganherd.api.FINISHERS", ())
+    monkeypatch.setattr("ganherd.viz.pictures.png", lambda picture: b"")  # of samples during a training
 
 
 def train(run: Path, settings: dict[str, Any]) -> None:
-    """Train a recipe in a new run folder."""
-    ganherd.train(settings, run=run, quiet=True)
+    """Train a recipe in a new run folder, without scores, pictures and report."""
+    ganherd.train(settings, run=run, quiet=True, finishers=())
 
 
 def resume(run: Path, budget: str | None = None) -> None:
-    """Resume a run, with another budget if one is given."""
-    ganherd.resume(run, [f"train.budget={budget}"] if budget else [], quiet=True)
+    """Resume a run without making products, with another budget if one is given."""
+    ganherd.resume(run, [f"train.budget={budget}"] if budget else [], quiet=True, finishers=())
 
 
 def command(*words: object) -> int:

@@ -287,7 +287,7 @@ def main(address: str) -> None:
 
     import ganherd.cli.main
     import ganherd.data.partition
-    import ganherd.training.start  # noqa: F401
+    import ganherd.training.session  # noqa: F401
 
     given = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     own_path = [entry for entry in sys.path[1:] if os.path.abspath(entry) not in given]

@@ -69,7 +69,7 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
     from ganherd.herd.engine.engines import measure_rate, place_state
     from ganherd.herd.state import finite_members
     from ganherd.recipe import recipe_file
-    from ganherd.recipe.strategy_config import GapConfig
+    from ganherd.recipe.strategy.gap_config import GapConfig
     from ganherd.strategies.gap.gap import travelling
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.setup.build_strategy import make_strategy

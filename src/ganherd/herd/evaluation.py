@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ganherd.herd.checks.hidden_state.comparable import different, equal
-from ganherd.herd.checks.hidden_state.python_state import kept_by
+from ganherd.herd.checks.hidden_state.comparable import differing_names, equal
+from ganherd.herd.checks.hidden_state.python_state import copy_attributes
 from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.parameter_names import call_with_tensors, canonical_names
 from ganherd.herd.rng import MemberRandomness
@@ -83,10 +83,10 @@ def _works_in_evaluation(template: nn.Module, tensors: Tensors, inputs: tuple[Te
     ):
         return True
     module = member_module(template, tensors)
-    before = kept_by(module), _numbers(module)
+    before = copy_attributes(module), _numbers(module)
     with MemberRandomness(key):
         output = module(*inputs)
-    if different(before[0], kept_by(module)) or different(before[1], _numbers(module)):
+    if differing_names(before[0], copy_attributes(module)) or differing_names(before[1], _numbers(module)):
         return True
     copied = {name: value.clone() for name, value in tensors.items()}
     try:

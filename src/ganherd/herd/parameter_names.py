@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ganherd.herd.checks.source_line import where
+from ganherd.herd.checks.source_line import assignment_line
 from ganherd.util.errors import UserError
 
 _PATHS: WeakKeyDictionary[nn.Module, dict[str, str]] = WeakKeyDictionary()
@@ -39,7 +39,7 @@ def attribute_paths(module: nn.Module) -> dict[str, str]:
 
 
 def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any = None) -> Any:
-    """Call a module with the given parameters and buffers instead of its own.
+    """Call a module with other parameters and buffers than those it holds.
 
     Shared tensors are resolved here, not by `functional_call`: with `tie_weights` it would set the tensors of a layer with two
     names twice, and afterwards leave the caller's tensors in the module.
@@ -83,23 +83,24 @@ def _refuse_compiled(module: nn.Module) -> None:
         if isinstance(layer, torch.jit.ScriptModule) or compiled:
             call = "torch.compile" if compiled else "torch.jit"
             raise UserError(
-                f"{type(module).__name__}{where(module)} cannot be stacked, because {subject} is compiled with {call}: "
+                f"{type(module).__name__}{assignment_line(module)} cannot be stacked, because {subject} is compiled with {call}: "
                 f"leave {call} out."
             )
 
 
-def refuse_other_numbers(module: nn.Module) -> None:
+def refuse_unsupported_tensors(module: nn.Module) -> None:
     """Raise if the module is compiled, or if a tensor does not fit into members' rows, which hold real floats of one dtype."""
     _refuse_compiled(module)
     kind = type(module).__name__
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_complex():
             raise UserError(
-                f"{name} of {kind}{where(module, name)} is complex, which members' rows cannot hold: "
+                f"{name} of {kind}{assignment_line(module, name)} is complex, which members' rows cannot hold: "
                 "keep its real and imaginary part as two tensors."
             )
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
             raise UserError(
-                f"parameter {name} of {kind}{where(module, name)} is not a float tensor, so it cannot be trained: make it a buffer."
+                f"parameter {name} of {kind}{assignment_line(module, name)} is not a float tensor, so it cannot be trained: "
+                "make it a buffer."
             )

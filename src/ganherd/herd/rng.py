@@ -240,6 +240,7 @@ class MemberRandomness(TorchFunctionMode):
         self._calls = calls or DrawCounter()
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
+        """Draw numbers of this shape with the key of the next draw."""
         return _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)
 
     def __torch_function__(

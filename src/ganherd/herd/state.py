@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ganherd.herd import rng
 from ganherd.herd.checks.module_copies import why_not_fused
-from ganherd.herd.checks.source_line import where
+from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.global_generators import seeded_generators
-from ganherd.herd.parameter_names import canonical_names, refuse_other_numbers, refuse_shared_buffers
+from ganherd.herd.parameter_names import canonical_names, refuse_shared_buffers, refuse_unsupported_tensors
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
 
@@ -54,7 +54,7 @@ class Blueprint:
         self.module = module
         refuse_shared_buffers(module)
         parameters = dict(module.named_parameters())
-        refuse_other_numbers(module)
+        refuse_unsupported_tensors(module)
         # Maps each parameter to whether it is trained; requires_grad_(False) freezes it.
         self.trainable = {name: p.requires_grad for name, p in parameters.items()}
         self.traits = ModuleTraits((), why_not_fused(module))
@@ -168,7 +168,7 @@ def new_state(
     return blueprints[0], blueprints[1], state
 
 
-def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Build a module whose initial weights depend on `seed` alone.
 
     The constructor may draw from the generators of PyTorch, NumPy or Python; their states are restored afterwards.
@@ -199,12 +199,13 @@ def init_members(
     Returns:
         The net's blueprint, parameters [N, P] and buffers [N, …].
     """
-    first = seeded(make, seeds[0])
-    refuse_other_numbers(first)  # before the cast to `dtype`, which would drop imaginary parts
+    first = build_seeded(make, seeds[0])
+    refuse_unsupported_tensors(first)  # before the cast to `dtype`, which would drop imaginary parts
     blueprint = Blueprint(first.to(dtype))
     if not any(blueprint.trainable.values()):
         raise UserError(
-            f"{type(first).__name__}{where(first)} has no parameter that can be trained: give it one, or do not freeze all of them."
+            f"{type(first).__name__}{assignment_line(first)} has no parameter that can be trained: "
+            "give it one, or do not freeze all of them."
         )
     require_memory(
         3 * len(seeds) * blueprint.num_params * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"
@@ -212,7 +213,7 @@ def init_members(
     params = torch.empty(len(seeds), blueprint.num_params, dtype=dtype)
     buffers = {name: torch.empty(len(seeds), *shape, dtype=kind) for name, (shape, kind) in blueprint.buffers.items()}
     for row, seed in enumerate(seeds):
-        module = seeded(make, seed).to(dtype) if row else blueprint.module
+        module = build_seeded(make, seed).to(dtype) if row else blueprint.module
         if [tuple(p.shape) for p in module.parameters()] != list(blueprint.shapes.values()):
             raise UserError(
                 f"{type(module).__name__} is built with other parameters for each seed: members must be alike."

@@ -29,7 +29,7 @@ _BYTES_PER_READER = 1 << 18  # with fewer bytes for each, another thread costs m
 
 @dataclass(frozen=True)
 class OffDeviceData:
-    """Stand in for `feed.x` when the data is not on the device: shape and dtype without rows, which `gather` reads."""
+    """A stand-in for the tensor `feed.x` that has its shape and device but no numbers; `gather` reads the rows."""
 
     shape: tuple[int, ...]
     device: torch.device  # where batches are sent
@@ -68,7 +68,7 @@ class StreamFeed(Feed):
     """A feed whose data stays on the host or in files.
 
     `Feed` determines the rows of a batch; this class only decides when they are read. It reads the next batches of the members
-    that were served last. A wrong guess costs time and nothing else.
+    that were served last. A wrong guess only costs time.
     """
 
     resident = False  # a CUDA graph cannot hold a copy from the host
@@ -160,6 +160,7 @@ class StreamFeed(Feed):
         return block
 
     def _read_batch(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
+        """Read batch `c` of some members to host memory."""
         return self._read(self.indices(members, base, c))
 
     def _read(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -180,6 +181,7 @@ class StreamFeed(Feed):
         return x.unflatten(0, rows.shape), (y.pin_memory() if pin else y).unflatten(0, rows.shape)
 
     def _copy(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Copy rows of the data to `out`."""
         if isinstance(self._rows, ShardRows):
             self._rows.read(rows, out)
         else:
@@ -227,6 +229,7 @@ def make_feed(
 
 
 def _on(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy an array to a device."""
     return torch.from_numpy(array).to(device)
 
 

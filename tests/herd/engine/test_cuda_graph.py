@@ -1,4 +1,4 @@
-"""The graph engine does what the fused one does, replayed: on a GPU, in float64, to 1e-9."""
+"""On a GPU the graph engine equals the fused engine, in float64 to 1e-9."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_graph_equals_fused(tmp_path, sections):
     assert (fused_sums - graph_sums).abs().max() < 1e-6
 
 
-def test_a_state_kept_on_the_host_while_a_graph_is_captured_is_the_same(tmp_path, monkeypatch):
+def test_capture_with_a_backup_on_the_host_gives_the_same_state(tmp_path, monkeypatch):
     beside, _ = trained(tmp_path, "graph", [9])
     monkeypatch.setattr("ganherd.herd.engine.cuda_graph._LARGE", 0.0)
     on_host, _ = trained(tmp_path, "graph", [9])
@@ -107,9 +107,11 @@ def test_fused_on_a_gpu_equals_the_loop(tmp_path):
 @pytest.mark.parametrize("name", ["wcgan", "dcgan", "residual"])
 @pytest.mark.parametrize("role", ["generator", "discriminator"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
-def test_a_module_by_kernels_is_the_module(name, role, dtype, tolerance):
-    """Output and gradients of three members through the kernels against plain modules in float64; where a sign that is nearly
-    zero decides, as in residual nets, gradients are as near to them as those of PyTorch in the same precision."""
+def test_a_module_run_by_kernels_equals_the_plain_module(name, role, dtype, tolerance):
+    """Compare outputs and gradients of three members with plain modules in float64.
+
+    If the sign of numbers near zero matters, as in residual nets, gradients are as close as those of PyTorch in that precision.
+    """
     torch.manual_seed(0)
     quiet = {"dropout": 0.0} if (name, role) == ("wcgan", "discriminator") else {}
     shape, net = (3, 32, 32), NetConfig(name=name, settings=quiet)

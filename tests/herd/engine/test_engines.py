@@ -1,4 +1,4 @@
-"""How a herd is executed changes its speed, never its result; and how much of it is on the device is measured, not tried out."""
+"""The engine and the number of blocks change the speed of training, never its result; memory is measured, not guessed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Visiting(Engine):
     is_resident = False
 
 
-def test_blocks_that_visit_the_device_end_where_the_whole_herd_does(make):
+def test_block_by_block_training_equals_training_the_whole_herd(make):
     whole, visiting = make(7), make(7)
     sums = [whole.zero_sums(), visiting.zero_sums()]
     Engine(whole, Plan("fused", 7, 1, "cpu")).advance(0, 5, sums[0])
@@ -43,7 +43,7 @@ def test_blocks_that_visit_the_device_end_where_the_whole_herd_does(make):
     assert torch.allclose(*sums, rtol=1e-4)
 
 
-def test_a_stop_leaves_all_blocks_at_the_same_step(make):
+def test_all_blocks_stop_at_the_same_step(make):
     herd = make(5)
     calls = []
     reached = Visiting(herd, Plan("fused", 2, 1, "cpu")).advance(
@@ -53,7 +53,7 @@ def test_a_stop_leaves_all_blocks_at_the_same_step(make):
     assert herd.state["g.adam.t"].tolist() == [3] * 5
 
 
-def test_a_thousand_members_where_the_device_holds_sixty_four(make):
+def test_a_thousand_members_train_on_a_device_that_holds_sixty_four(make):
     herd = make(1000)
     limit = 64 * memory_per_member(herd) + 1
     assert members_that_fit(herd, limit) == 64
@@ -76,7 +76,7 @@ def test_memory_of_a_member_counts_its_state_and_grows_with_the_batch(make):
     assert state < small < large
 
 
-def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypatch):
+def test_the_fastest_plan_is_measured_once_and_cached(make, tmp_path, monkeypatch):
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
     herd = make(3)
     measured = []
@@ -99,7 +99,7 @@ def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypat
     assert len(measured) > again  # another herd is measured for itself
 
 
-def test_where_a_step_takes_very_long_the_other_ways_are_not_measured(make, tmp_path, monkeypatch):
+def test_remaining_plans_are_not_measured_if_a_step_is_very_slow(make, tmp_path, monkeypatch):
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(autotune, "_MAX_SECONDS", 0.0)
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""The kernels can be differentiated twice where a gradient penalty needs it: values and both gradients equal their twins."""
+"""Kernels for gradient penalties can be differentiated twice: values and both gradients equal plain PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.taps import WeightLayout
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
-from ganherd.losses import gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import gradient_penalty, r1_penalty
 from ganherd.nets.residual import ResidualDiscriminator
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -40,7 +40,7 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_the_gradient_of_a_gradient_of_a_convolution_equals_its_twin(name):
+def test_second_gradient_of_convolution_kernel_equals_plain_pytorch(name):
     ci, co, k, stride, pad, transposed = CONVOLUTIONS[name]
     n, b, h, w = 2, 2, 5, 3
     generator = torch.Generator().manual_seed(k)
@@ -89,7 +89,7 @@ def critic_of(penalty: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("penalty", ["gradient", "r1", "r1, residual"])
-def test_a_critic_by_kernels_pays_the_penalty_of_its_twin(penalty, monkeypatch):
+def test_gradient_penalty_by_kernels_equals_plain_pytorch(penalty, monkeypatch):
     monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
     torch.manual_seed(0)
     modules = [critic_of(penalty) for _ in range(2)]

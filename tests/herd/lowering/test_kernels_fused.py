@@ -1,4 +1,4 @@
-"""Whole nets by kernels that do part of their neighbours' work equal the same nets in plain PyTorch: values, gradients, buffers."""
+"""Whole nets run by fused kernels equal the same nets in plain PyTorch: values, gradients and buffers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NETS = {
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
+def test_a_net_run_by_kernels_equals_the_plain_net(name, monkeypatch):
     monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
     torch.manual_seed(0)
     make, shape = NETS[name]
@@ -89,18 +89,18 @@ def test_a_net_by_kernels_equals_the_net(name, monkeypatch):
         assert gap < 2e-5, float(gap)
 
 
-def test_a_residual_block_is_pooled_and_activated_within_its_convolutions():
+def test_pooling_and_activations_of_a_residual_block_are_fused_into_convolutions():
     by_name = {op.layer: op.method for op in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
     assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {FUSED}
     assert by_name["body.blocks.0.pool2"] == ALL_AT_ONCE  # its input has another reader
 
 
-def test_the_layers_of_the_critic_end_within_their_convolutions():
+def test_activations_and_dropouts_of_a_critic_are_fused_into_convolutions():
     by_name = {op.layer: op.method for op in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
     assert sum(how == FUSED for how in by_name.values()) == 9  # four activations, four dropouts, the flattening
 
 
-def test_what_is_differentiated_twice_ends_with_nothing_and_normalises_in_pytorch():
+def test_double_backward_has_no_fused_epilogues_and_plain_batch_norm():
     found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, double_backward=True).explain()
     by_kind = {
         kind: {op.method for op in found if op.operation == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")
@@ -108,7 +108,7 @@ def test_what_is_differentiated_twice_ends_with_nothing_and_normalises_in_pytorc
     assert by_kind == {"Conv2d": {KERNEL}, "Dropout": {KERNEL}, "BatchNorm2d": {ALL_AT_ONCE}}
 
 
-def test_weights_are_turned_once_until_they_change():
+def test_converted_weights_are_cached_until_they_change():
     weight = torch.randn(2, 5, 4, 3, 3, device=DEVICE)
     first = to_taps(weight, WeightLayout(3), torch.float32)
     with cache_weights():

@@ -1,4 +1,4 @@
-"""The shape of a kernel's tiles is the one whose launches take least, however long one of them takes."""
+"""The tile shape with the fastest launches is chosen and cached, whether a launch is short or long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK, SLOW, TOO_LARGE = TileShape(16, 16, 16, 4, 2), TileShape(32, 32, 32, 4, 2
 
 
 class Clock:
-    """A device on which launches of each shape take so many milliseconds, and the first one takes a second more."""
+    """A device with given launch times for each shape, in milliseconds; the first launch takes a second more."""
 
     def __init__(self, each: dict[TileShape, float]) -> None:
         self.each, self.now, self.launches = each, 0.0, dict[TileShape, int]()
@@ -69,7 +69,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("milliseconds", "launches"), [(0.01, 15), (1.0, 15), (40.0, 3)])
-def test_the_quickest_that_fits_is_taken_and_remembered(
+def test_the_fastest_tile_shape_that_fits_is_cached(
     milliseconds: float, launches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock({SLOW: 1.2 * milliseconds, QUICK: milliseconds})
@@ -80,7 +80,7 @@ def test_the_quickest_that_fits_is_taken_and_remembered(
     assert clock.launches == {SLOW: launches, QUICK: launches}  # few, where each takes long
 
 
-def test_large_herds_share_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_herds_share_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred members have been measured: a thousand need no measurement, ten do."""
     clock = Clock({SLOW: 1.2, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
@@ -96,7 +96,7 @@ def test_large_herds_share_what_was_measured(tmp_path: Path, monkeypatch: pytest
     assert [launches(members) > 0 for members in (100, 1000, 10, 16, 64)] == [True, False, True, False, False]
 
 
-def test_candidates_are_compiled_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_are_compiled_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first alone, then each of the others waits until all of them are being compiled."""
     clock, others = Clock({SLOW: 3.0, QUICK: 1.0, TOO_LARGE: 2.0}), Barrier(2)
     on_gpu(monkeypatch, clock)
@@ -110,7 +110,7 @@ def test_candidates_are_compiled_at_the_same_time(tmp_path: Path, monkeypatch: p
     assert not others.broken
 
 
-def test_where_nothing_fits_now_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_cached_if_no_candidate_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock({})
     on_gpu(monkeypatch, clock)
     known = TileShapeCache(tmp_path / "kernels.json")
@@ -119,7 +119,7 @@ def test_where_nothing_fits_now_nothing_is_remembered(tmp_path: Path, monkeypatc
     assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == QUICK
 
 
-def test_processes_share_what_they_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that began together: neither measures again what the other has found, nor loses it."""
     clock = Clock({SLOW: 2.0, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
@@ -136,7 +136,7 @@ def test_processes_share_what_they_measure(tmp_path: Path, monkeypatch: pytest.M
     assert clock.launches == found
 
 
-def test_what_is_in_use_stays_though_another_process_found_otherwise(
+def test_own_measurements_take_precedence_over_those_of_other_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock({SLOW: 2.0, QUICK: 1.0})
@@ -150,7 +150,9 @@ def test_what_is_in_use_stays_though_another_process_found_otherwise(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"product": 3}', '{"product": [1]}'])
-def test_a_file_that_is_none_costs_a_measurement(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_cache_file_only_costs_a_measurement(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock({SLOW: 2.0, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
     path = tmp_path / "kernels.json"

@@ -1,4 +1,4 @@
-"""Gradients go to Adam in pieces, and nobody can tell: not from one bit of what comes out."""
+"""Passing gradients to Adam in pieces gives the same weights as whole rows, bit for bit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_parameter_is_in_one_piece_and_large_ones_are_copied_only_where_ro
 
 
 class Odd(nn.Module):
-    """A large layer, a number of its own, one that is never used, and one whose gradient is the same number everywhere."""
+    """A large layer, a scalar parameter, an unused one, and one whose gradient is the same number everywhere."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -176,7 +176,7 @@ def test_retraining_is_resumed_exactly(there: Path, tmp_path: Path, monkeypatch:
         patch.setattr(loop.Trainer, "tick", dies)
         with pytest.raises(processes.Killed):
             tiny_runs.resume(tmp_path / "killed")
-    with pytest.raises(ganherd.UserError, match="leave --budget out"):
+    with pytest.raises(ganherd.UserError, match="--budget out until it is done"):
         tiny_runs.resume(tmp_path / "killed", "10steps")
     tiny_runs.resume(tmp_path / "killed")
     run_files.assert_same_run(tmp_path / "killed", tmp_path / "whole")

@@ -31,6 +31,7 @@ from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.memory import advice, available_memory, is_out_of_memory, reason
 from ganherd.util.paths import cache_home
+from ganherd.util.registry import ENGINES
 
 _SECONDS = 0.4  # for each candidate
 _MAX_SECONDS = 60.0  # on a CPU, candidates are no longer measured after this time
@@ -46,15 +47,15 @@ def choose(herd: Herd, settings: Settings, log: Callable[[str], None]) -> Plan:
         UserError: If the settings ask for an engine that cannot run this herd.
     """
     if why := cannot_be_fused(herd):
-        if settings.name in ("fused", "graph"):
+        if settings.name != "auto" and not ENGINES[settings.name].one_by_one:
             raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
         if settings.name == "auto":
             log(f"the nets cannot be fused ({why}), so the members are trained one after another.")
-        settings = settings.model_copy(update={"name": "loop"})
+            settings = settings.model_copy(update={"name": "loop"})
         _try_step(herd, fused=False)
-    if settings.name == "graph" and not herd.feed.resident:
+    if settings.name != "auto" and ENGINES[settings.name].needs_whole_herd and not herd.feed.resident:
         raise UserError(
-            "engine.name is graph, but the data does not fit on the device and is streamed: use fused or auto."
+            f"engine.name is {settings.name}, but the data does not fit on the device and is streamed: use fused or auto."
         )
     plans = _candidates(herd, settings)
     if settings.chunk and plans[-1].name != "loop":
@@ -145,7 +146,7 @@ def _try_step(herd: Herd, fused: bool) -> None:
 
 
 def _refuse_chunk(herd: Herd, plan: Plan) -> None:
-    """Raise if steps of a copy with the chunk that the recipe sets do not fit into the memory of the device."""
+    """Raise if the chunk that the recipe sets does not fit into the memory of the device; tried on a copy of the state."""
     try:
         measure_rate(herd, plan, seconds=_IMMEDIATELY)
     except (RuntimeError, MemoryError) as error:

@@ -6,6 +6,7 @@ import torch
 
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
+from ganherd.util.registry import ENGINES
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
 
@@ -17,14 +18,17 @@ def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
         UserError: If the device does not exist here.
     """
     name = recipe.engine.device
+    engine = None if recipe.engine.name == "auto" else ENGINES[recipe.engine.name]
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() and recipe.engine.name != "loop" else "cpu"
+        name = "cuda" if torch.cuda.is_available() and not (engine and engine.one_by_one) else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(
             "engine.device is cuda, but PyTorch sees no GPU here; `ganherd doctor` lists what this machine has."
         )
-    if recipe.engine.name == "graph" and not name.startswith("cuda"):
-        raise UserError("engine.name is graph, which needs a GPU, and PyTorch sees none here; take fused or auto.")
+    if engine and engine.needs_gpu and not name.startswith("cuda"):
+        raise UserError(
+            f"engine.name is {recipe.engine.name}, which needs a GPU, and PyTorch sees none here; take fused or auto."
+        )
     if name == "cuda" and local_rank is not None:
         name = f"cuda:{local_rank % torch.cuda.device_count()}"
         torch.cuda.set_device(name)  # kernels are compiled and graphs captured for the current device

@@ -20,6 +20,7 @@ from ganherd.herd.step.pace import Pace, own_step, pace_blocks
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.util.host import torch_threads
+from ganherd.util.registry import ENGINES, load_target
 
 _LONG = 1.0  # seconds; a plan whose first steps take longer may be given up
 _VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, first steps of this length are measurement enough
@@ -90,10 +91,15 @@ class Plan:
     threads: int
     device: str
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the engine trains one member after another."""
+        return ENGINES[self.name].one_by_one
+
     def describe(self, num_members: int) -> str:
         """Describe the plan for a herd of this many members, e.g. "fused on cpu, 1 thread"."""
         blocks = ""
-        if self.name != "loop" and self.chunk < num_members:
+        if not self.one_by_one and self.chunk < num_members:
             blocks = f", {-(-num_members // self.chunk)} blocks of {self.chunk}"
         return f"{self.name} on {self.device}, {self.threads} thread{'s' * (self.threads != 1)}{blocks}"
 
@@ -113,11 +119,11 @@ class Engine:
             rows: Train only these members; for the engine `loop`. None: all.
         """
         self.herd, self.plan = herd, plan
-        width = 1 if plan.name == "loop" else plan.chunk
+        width = 1 if plan.one_by_one else plan.chunk
         self._blocks = [(block, breed) for block, breed in herd.blocks(width) if rows is None or block.start in rows]
         streams = SideStreams(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
         self._step = {
-            breed: Step(breed.g, herd.d, herd.rules, plan.name != "loop", has_kernels(herd), streams)
+            breed: Step(breed.g, herd.d, herd.rules, not plan.one_by_one, has_kernels(herd), streams)
             for breed in herd.breeds.all
         }
 
@@ -218,7 +224,7 @@ def has_kernels(herd: Herd) -> bool:
 
 def place_state(herd: Herd, plan: Plan) -> None:
     """Move the state to the device, unless the plan trains the herd in several blocks."""
-    if plan.chunk >= herd.num_members or plan.name == "loop":
+    if plan.chunk >= herd.num_members or plan.one_by_one:
         herd.state = {name: _placed(value, herd.device) for name, value in herd.state.items()}
 
 
@@ -236,12 +242,14 @@ def _placed(value: Tensor, device: torch.device) -> Tensor:
 
 
 def make_engine(herd: Herd, plan: Plan) -> Engine:
-    """Return the engine of a plan. `graph` falls back to `fused` unless state and data are on a GPU and no member skips steps."""
-    if plan.name == "graph" and herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace:
-        from ganherd.herd.engine.cuda_graph import GraphEngine
-
-        return GraphEngine(herd, plan)
-    return Engine(herd, plan)
+    """Return the engine of a plan. An engine that needs the whole herd falls back to `fused` unless state and data are on a GPU
+    and no member skips steps."""
+    spec = ENGINES[plan.name]
+    whole = herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace
+    if spec.needs_whole_herd and not whole:
+        return Engine(herd, plan)
+    engine: Engine = load_target(spec.target)(herd, plan)
+    return engine
 
 
 def keys_on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:

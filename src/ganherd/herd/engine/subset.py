@@ -21,7 +21,7 @@ class SubsetEngine:
         members = list(rows)
         self._herd, self._rows = herd, torch.tensor(members, device=herd.state["set.seed"].device)
         self._subset: Herd | None = None
-        if plan.name == "loop" or not members:  # members train one by one, so no copy is needed
+        if plan.one_by_one or not members:  # members train one by one, so no copy is needed
             self._engine = Engine(herd, plan, members)
             return
         self._subset = replace(herd, state=members_of(herd.state, members), feed=herd.feed.select(members))

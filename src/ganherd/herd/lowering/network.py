@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
-from ganherd.herd.checks.source_line import where
+from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.lowering.vmap import VmapRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
@@ -190,7 +190,7 @@ class MemberNetwork(StackedNetwork):
             if value is None or tuple(value.shape) != shape or value.dtype != dtype:
                 raise UserError(
                     f"{type(self.net.module).__name__} changes the shape or the type of its buffer {canonical} in "
-                    f"forward{where(self.net.module, canonical)}: "
+                    f"forward{assignment_line(self.net.module, canonical)}: "
                     f"keep it {dtype} of shape {shape}."
                 )
             out[canonical] = value[None]

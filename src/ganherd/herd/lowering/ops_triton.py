@@ -25,7 +25,7 @@ FUSES_EPILOGUES = True  # see `FusionPlan`
 # Attributes that an operation sets on its output for the only operation that reads it.
 _STATS = "statistics"  # partial statistics, for a batch norm
 _EPILOGUE = "epilogue"  # the epilogue of a convolution: the reader's backward pass undoes it
-_NORM = "norm"  # a batch norm, for the convolution that reads it: see `NormOnLoad`
+_NORM = "norm_on_load"  # a batch norm, for the convolution that reads it: see `NormOnLoad`
 
 
 def _dtype(x: Tensor) -> torch.dtype:
@@ -234,7 +234,7 @@ def _source(x: Tensor) -> NormOnLoad | tuple[Epilogue, int] | None:
     """Return what the reader of x [N, B, C, H, W] has to know about the operation that computed x.
 
     Returns:
-        (epilogue, channels) of a convolution with an epilogue, or a batch norm; None for anything else.
+        (epilogue, channels) of a convolution with an epilogue, or a batch norm; None for other operations.
     """
     epilogue: Epilogue | None = getattr(x, _EPILOGUE, None)
     return (epilogue, x.shape[2]) if epilogue is not None else getattr(x, _NORM, None)

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import TorchFunctionMode
 
-from ganherd.herd.checks.module_copies import copy_module, is_library, line_of, why_not_traced
+from ganherd.herd.checks.module_copies import copy_module, is_library_file, line_of, why_not_traced
 from ganherd.herd.parameter_names import canonical_names
 from ganherd.herd.rng import DRAWS, DROPOUTS
 from ganherd.nets.common.spectral import Spectral
@@ -157,7 +157,7 @@ def _unseen_calls_refused() -> Iterator[None]:
         raise NotTraceable(f"it calls {cls.__name__}, an autograd.Function")
 
     def refuse_users() -> bool:
-        if not is_library(sys._getframe(1).f_code.co_filename):
+        if not is_library_file(sys._getframe(1).f_code.co_filename):
             raise NotTraceable("it asks whether gradients are enabled, which changes from call to call")
         return is_grad_enabled()
 

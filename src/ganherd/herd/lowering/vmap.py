@@ -1,4 +1,4 @@
-"""Run functions and layers that are written for one member for all members through `vmap`, with each member's random draws."""
+"""Run functions and layers of one member for all members through `vmap`, each with its own random draws."""
 
 from __future__ import annotations
 

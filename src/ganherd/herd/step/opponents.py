@@ -16,8 +16,8 @@ OPPONENT_TENSORS = ("params", "buffers.")  # state tensors that an opponent need
 class FrozenOpponents:
     """The opponents of a block of members. At each step a member meets one from its row of the table, drawn from its stream.
 
-    Column 0 of the table is the member itself: it stands for its partner as it is now ("living"). All others are met
-    as they were when they were frozen.
+    Column 0 of the table is the member itself and means its partner as it is now (the living partner). All others are copies
+    from the time when they were frozen.
     """
 
     frozen: State  # g.params, d.params and their buffers [M, …], on the device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ganherd.losses import Game
+from ganherd.losses.adversarial import Game
 
 
 @dataclass(frozen=True)

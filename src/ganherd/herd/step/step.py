@@ -22,7 +22,7 @@ from ganherd.herd.step.opponents import FrozenOpponents
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.update import update_, update_ema_
 from ganherd.herd.step.weights import Weights
-from ganherd.losses import class_loss, gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # number of a batch within the step -> x [N, B, …], y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its sums [4, N]

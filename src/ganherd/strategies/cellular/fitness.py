@@ -21,8 +21,8 @@ from ganherd.herd.feed import Feed
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
-from ganherd.losses import LOSSES
 from ganherd.util.host import in_threads
+from ganherd.util.registry import LOSSES
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ganherd.comm.pending import Fetch
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import State, finite_members
 from ganherd.herd.step.opponents import opponent_tensors
-from ganherd.recipe.strategy_config import CellularConfig as Settings
+from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.traffic import Traffic
 

@@ -12,7 +12,7 @@ from ganherd.herd.engine.engines import Herd, keys_on_device
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, base_keys
 from ganherd.herd.step.mutation import draw_losses_, mutate_learning_rates_, replay_loss_draws
-from ganherd.recipe.strategy_config import MutationConfig
+from ganherd.recipe.strategy.strategy_settings import MutationConfig
 from ganherd.strategies.cellular.history.lineage import DRAWN
 from ganherd.strategies.cellular.individuals import KINDS
 

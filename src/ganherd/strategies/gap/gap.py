@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,8 +15,12 @@ from ganherd.comm.row_messages import index
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import finite_members
-from ganherd.recipe.strategy_config import GapConfig as Settings
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.recipe.strategy.gap_config import GapConfig as Settings
+from ganherd.strategies.strategy import Event, Strategy, on_all_ranks
+from ganherd.util.registry import load_target
+
+if TYPE_CHECKING:
+    from ganherd.training.setup.assemble import PreparedHerd
 
 Pair = tuple[int, int]
 
@@ -60,6 +64,14 @@ class Swap:
 
 class Gap(Strategy):
     """All members swap at the same step: at warmup + every, warmup + 2 · every, … Each replica has its own pairs."""
+
+    @classmethod
+    def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
+        settings = prepared.recipe.strategy.settings
+        assert isinstance(settings, Settings)
+        kind = load_target("ganherd.strategies.gap.paced:PacedGap") if settings.pace else cls
+        gap: Gap = kind(prepared.herd, settings, spans, **on_all_ranks(prepared))
+        return gap
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
 from ganherd.recipe.mixture_scores import more_is_better
-from ganherd.recipe.strategy_config import MixingConfig
+from ganherd.recipe.strategy.cellular_config import MixingConfig
 from ganherd.strategies.cellular.cells import Cells, Wiring
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import (

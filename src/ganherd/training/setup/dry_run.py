@@ -72,7 +72,7 @@ def _measured(assembly: PreparedHerd) -> dict[str, Any]:
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
         engine, at_once, speed = (
             plan.describe(herd.num_members),
-            1 if plan.name == "loop" else plan.chunk,
+            1 if plan.one_by_one else plan.chunk,
             measure_rate(herd, plan, 1.0),
         )
     budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.num_members, 2.0))

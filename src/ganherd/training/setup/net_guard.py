@@ -102,7 +102,7 @@ def checked(
 ) -> Iterator[tuple[ComparisonTask, GuardReport]]:
     """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison."""
     for net, task in tasks(assembly):
-        foreign = catalog.is_foreign(net.name)
+        foreign = not catalog.is_packaged(net.name)
         path = _cache_path(net, task)
         report = _read(path) if path else None
         if report is None:
@@ -126,7 +126,7 @@ def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
 
     out = []
     for (net, _), breed in zip(recipe.nets.each(assembly.members), herd.breeds.all, strict=True):
-        latent = recipe.nets.latent if catalog.is_foreign(net.name) else min(recipe.nets.latent, _NARROW)
+        latent = min(recipe.nets.latent, _NARROW) if catalog.is_packaged(net.name) else recipe.nets.latent
         make = partial(build, nets.build_generator, net, data.shape, latent, classes)
         traits = breed.g.traits
         out.append(
@@ -150,7 +150,7 @@ def narrowed(net: NetConfig) -> NetConfig:
     >>> narrowed(Net(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
     {'hidden': [4, 2], 'activation': 'tanh'}
     """
-    if catalog.is_foreign(net.name):
+    if not catalog.is_packaged(net.name):
         return net
 
     def few(value: Any) -> Any:
@@ -174,7 +174,7 @@ def facts(report: GuardReport) -> dict[str, Any]:
 
 def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
     """Return the file of this comparison, named by all that its result depends on; None if it cannot be cached."""
-    code = _user_code(task) if catalog.is_foreign(net.name) else []
+    code = [] if catalog.is_packaged(net.name) else _user_code(task)
     if code is None:
         return None
     parts = [
@@ -191,8 +191,7 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
 
 def _own_code() -> list[Path]:
     """Files of this package that decide what an engine, a net or plain PyTorch computes."""
-    package = PACKAGE
-    return [*package.glob("herd/*.py"), *package.glob("nets/*.py"), package / "losses.py", package / "data" / "feed.py"]
+    return [file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py")]
 
 
 def _user_code(task: ComparisonTask) -> list[str] | None:

@@ -51,7 +51,7 @@ def _others(rule: TileShape, co: int, contracted: int) -> list[TileShape]:
 
 @dataclass(frozen=True)
 class UpstreamConv:
-    """What the convolution that alone reads another one knows about it."""
+    """A convolution as seen by the only other convolution that reads its output."""
 
     epilogue: Epilogue  # of the other convolution
     x: Tensor  # [N, B, …] its output

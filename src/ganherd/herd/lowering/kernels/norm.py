@@ -206,7 +206,7 @@ def column_sums(x: Tensor) -> Tensor:
 
 @dataclass
 class NormOnLoad:
-    """What the convolution that alone reads a batch norm knows about it."""
+    """A batch norm as seen by the only convolution that reads its output."""
 
     table: Tensor  # float32 [4, N, C]: mean, 1/deviation, scale, shift
     x: Tensor  # [N, M, C] the input of the batch norm
