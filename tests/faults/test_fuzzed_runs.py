@@ -166,9 +166,16 @@ def fuzz(cli: Callable[..., Answer], honest: Path, start: int, stop: int) -> Non
 @pytest.mark.parametrize("part", range(2))
 @pytest.mark.parametrize("strategy", ["independent", "cellular"])
 def test_a_spoilt_run_is_one_sentence(
-    cli: Callable[..., Answer], runs: Callable[[str], Path], strategy: str, part: int
+    cli: Callable[..., Answer],
+    runs: Callable[[str], Path],
+    strategy: str,
+    part: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fuzz(cli, runs(strategy), PER_TEST * part, PER_TEST * (part + 1))
+    """Trainings make no products here: the commands that make them from spoilt files are among the cases too."""
+    honest = runs(strategy)
+    monkeypatch.setattr("ganherd.api.FINISHERS", ())
+    fuzz(cli, honest, PER_TEST * part, PER_TEST * (part + 1))
 
 
 @pytest.mark.long

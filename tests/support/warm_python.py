@@ -6,16 +6,18 @@ environment, folder and open files to a server, which forks the program. It pass
 ends. If it is killed, so is the program, a moment later; `kill` waits for that. Environments that a running interpreter
 cannot adopt, such as another number of threads, get an interpreter of their own.
 
-Programs that depend on a controlling terminal, their process group or network namespace need `sys.executable`.
+Programs that depend on a controlling terminal or on their process group need `sys.executable`.
 """
 
 from __future__ import annotations
 
 import array
 import atexit
+import ctypes
 import io
 import json
 import os
+import platform
 import runpy
 import selectors
 import signal
@@ -34,6 +36,7 @@ from typing import Any
 # Read by an interpreter or by a library when it starts: a program with other values cannot be forked from the server.
 AT_START = ("PYTHON", "OMP_", "MKL_", "KMP_", "TORCH_", "TRITON_", "CUDA_", "MPL")
 ANYWAY = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "OMP_PROC_BIND", "TORCHELASTIC_", "TORCH_NCCL_")
+NAMESPACES = ("net", "uts", "mnt")  # of Linux; a test may run its program in others
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 
 CLIENT = """#!{python} -IS
@@ -48,7 +51,8 @@ numbers = [getattr(signal, name) for name in {passed_on!r}]
 ignored = [int(number) for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
 signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 request = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), ignored]).encode()
-files = array.array("i", [0, 1, 2])
+spaces = ["/proc/self/ns/" + name for name in {spaces!r}]
+files = array.array("i", [0, 1, 2, *(os.open(path, os.O_RDONLY) for path in spaces if os.path.exists(path))])
 server.sendmsg([len(request).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
 server.sendall(request)
 for number in numbers:
@@ -75,6 +79,7 @@ class Program:
     folder: str
     ignored: list[int]  # signals
     files: list[int]  # standard input, output and error
+    namespaces: list[int]  # files of NAMESPACES; empty where there are none
 
 
 # -- the test's side ---------------------------------------------------------------------------------------------------
@@ -85,7 +90,7 @@ def python() -> str:
     """Return the path of the executable, and start the server when this is called for the first time."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     client, address = folder / "python", str(folder / "server")
-    client.write_text(CLIENT.format(python=sys.executable, address=address, passed_on=PASSED_ON))
+    client.write_text(CLIENT.format(python=sys.executable, address=address, passed_on=PASSED_ON, spaces=NAMESPACES))
     client.chmod(0o755)
     source = str(Path(__file__).resolve().parents[2] / "src")
     path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
@@ -170,7 +175,7 @@ class Server:
                 return program
             self._clients[process] = client
             self._selector.register(client, selectors.EVENT_READ, self._pass_on)
-        for file in program.files if program else ():
+        for file in (*program.files, *program.namespaces) if program else ():
             os.close(file)
         return None
 
@@ -215,13 +220,20 @@ class Server:
             open_socket.close()
 
 
+def _foreign(program: Program) -> list[int]:
+    """Return the namespaces of the program that are not those of this process."""
+    own = [os.stat(f"/proc/self/ns/{name}").st_ino for name, _ in zip(NAMESPACES, program.namespaces, strict=False)]
+    return [file for file, inode in zip(program.namespaces, own, strict=True) if os.fstat(file).st_ino != inode]
+
+
 def _at_start(environ: dict[str, str]) -> dict[str, str]:
     return {k: v for k, v in environ.items() if k.startswith(AT_START) and not k.startswith(ANYWAY)}
 
 
 def _receive(client: socket.socket) -> Program | None:
     files = array.array("i")
-    head, ancillary, *_ = client.recvmsg(8, socket.CMSG_LEN(3 * files.itemsize))
+    most = 3 + len(NAMESPACES)
+    head, ancillary, *_ = client.recvmsg(8, socket.CMSG_LEN(most * files.itemsize))
     for _, _, content in ancillary:
         files.frombytes(content)
     if len(head) < 8:  # it was killed before it could ask
@@ -233,7 +245,7 @@ def _receive(client: socket.socket) -> Program | None:
             return None
         content += more
     words, environ, folder, ignored = json.loads(content)
-    return Program(words, environ, folder, ignored, list(files))
+    return Program(words, environ, folder, ignored, list(files[:3]), list(files[3:]))
 
 
 # -- the forked process ------------------------------------------------------------------------------------------------
@@ -244,6 +256,12 @@ def _adopt(program: Program, own_path: list[str]) -> list[str]:
     for number, file in enumerate(program.files):
         os.dup2(file, number)
         os.close(file)
+    for file in _foreign(program):
+        if ctypes.CDLL(None, use_errno=True).setns(file, 0):
+            raise OSError(ctypes.get_errno(), "the namespace of the test could not be entered")
+    for file in program.namespaces:
+        os.close(file)
+    platform._uname_cache = None  # type: ignore[attr-defined]  # the host may have another name there
     os.chdir(program.folder)
     os.environ.clear()
     os.environ.update(program.environ)
