@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import cli, own_cache
 
 from ganherd.bench import checkout, throughput
 from ganherd.bench import rows as one
@@ -18,8 +17,6 @@ from ganherd.bench.throughput import ThroughputRequest, ThroughputResult
 from ganherd.bench.throughput_text import draw, table
 from ganherd.util.errors import UserError
 from ganherd_rivals.processes import processes
-
-__all__ = ["cli", "own_cache"]  # fixtures
 
 
 def found(*rows: dict) -> ThroughputResult:
@@ -58,7 +55,7 @@ def test_a_run_on_this_machine(cli) -> None:
     assert Path("made/rows.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_processes_add_up(own_cache) -> None:
+def test_processes_add_up() -> None:
     both = processes("small", 2, 0.2, "cpu", "float32")
     assert both.rate > 0 and both.threads == 1 and both.engine == "processes"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from small import LABELS, small_recipe
+from recipes import LABELS, tiny_recipe
 
 from ganherd.scoring import known_metrics
 from ganherd.training.setup import dry_run
@@ -23,7 +23,7 @@ def mine(data) -> str:
     """A recipe file in the folder at hand."""
 
     def write(**sections) -> str:
-        Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, **sections)))
+        Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, **sections)))
         return "mine.yaml"
 
     return write

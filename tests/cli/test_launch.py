@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from little import command
+from tiny_runs import command
 
 from ganherd.runs.folder import RunFolder
 from ganherd.slurm import MARK, Job, script, slurm_time
