@@ -140,7 +140,7 @@ def refuse(patch: pytest.MonkeyPatch, at: int) -> None:
 def train(comm: Communicator, folder: Path, run: dict[str, Any]) -> None:
     path, marker = folder / run["name"], folder / f"{run['name']}.killed"
     is_begun = (path / "run.json").is_file()
-    if is_begun and RunFolder(path).info["state"] == "finished":
+    if is_begun and RunFolder(path).info.state == "finished":
         return
     with pytest.MonkeyPatch.context() as patch:
         victim = Victim(marker, run.get("step", 0), run.get("seconds", 0.0))
