@@ -158,7 +158,7 @@ def test_reasons_are_one_line(capsys, monkeypatch) -> None:
         raise ValueError("no luck")
 
     one.main("small", "2", "streams", "1", "cpu", "float32")
-    assert json.loads(capsys.readouterr().out)["error"] == "streams needs a GPU: there are no CUDA graphs here."
+    assert json.loads(capsys.readouterr().out)["error"] == "streams needs a GPU: there are no CUDA graphs here"
     monkeypatch.setattr(one, "measure", fails)
     one.main("mlp", "4,8", "eager", "1", "cpu", "float32")
     out, err = capsys.readouterr()
