@@ -19,7 +19,6 @@ LAYERS = (
 
 # Imports that still point upwards. This list may only become shorter.
 UPWARDS = {
-    ("recipe.absolute_paths", "data"),  # the names of data sets
     ("training.conclude", "report"),
     ("training.finish", "scoring"),
     ("training.variants.job_parts", "report"),

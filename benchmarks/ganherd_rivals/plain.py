@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from ganherd.bench.cases import Case
 from ganherd.herd.engine.device import DTYPES
-from ganherd.losses import LOSSES, Loss, gradient_penalty
+from ganherd.losses.adversarial import Loss, gradient_penalty
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.recipe.schema import NetConfig, Recipe
+from ganherd.util.registry import LOSSES
 
 
 @dataclass(frozen=True)

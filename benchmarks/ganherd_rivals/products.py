@@ -20,9 +20,11 @@ _MEASURED = 40  # steps to measure; others are multiples
 
 def floor(recipe: Recipe, batches: int, clock: Callable[[], float]) -> dict[str, float]:
     """Measure the CPU seconds per cell and iteration of `update` and `evaluate`, for MLPs on 28 × 28 images."""
+    from ganherd.recipe.strategy.cellular_config import CellularConfig
     from ganherd.strategies.cellular.rewiring import Rewiring
 
-    settings = recipe.strategy.cellular
+    settings = recipe.strategy.settings
+    assert isinstance(settings, CellularConfig)
     cells, s = settings.cells, Rewiring(settings).at(0).widest
     hidden = [recipe.nets.generator.settings["hidden"], recipe.nets.discriminator.settings["hidden"]]
     g, d = _layers([recipe.nets.latent, *hidden[0], 784]), _layers([784, *hidden[1], 1])

@@ -254,7 +254,7 @@ def test_the_catalog_knows_what_the_nets_take() -> None:
 
     for role in ("generator", "discriminator"):
         for name, spec in catalog.specs(role).items():  # type: ignore[arg-type]
-            module, _, cls = spec.path.partition(":")
+            module, _, cls = spec.target.partition(":")
             built = getattr(importlib.import_module(module), cls)
             parameters = inspect.signature(built).parameters
             if "settings" in parameters:  # handed on to the class that it extends

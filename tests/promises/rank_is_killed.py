@@ -78,13 +78,13 @@ def die_at(patch: pytest.MonkeyPatch, marker: Path, place: str, step: int) -> No
 
 
 def count_steps(patch: pytest.MonkeyPatch, path: Path) -> None:
-    one, file = engines.Engine._one, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    one, file = engines.Engine._train_block, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def counting(engine: engines.Engine, breed: Any, state: Any, block: Any, base: Any, sums: Any, step: int) -> None:
         one(engine, breed, state, block, base, sums, step)
         os.write(file, "".join(f"{slot} {step}\n" for slot in state["set.slot"].tolist()).encode())
 
-    patch.setattr(engines.Engine, "_one", counting)
+    patch.setattr(engines.Engine, "_train_block", counting)
 
 
 class Victim:

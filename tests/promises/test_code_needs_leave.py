@@ -1,4 +1,4 @@
-"""Promise 5: whatever a run folder names as code, modules and TorchScript, is loaded with `--trust-code` and never without."""
+"""Promise 5: code that a run folder names, modules and TorchScript, is loaded only with `--trust-code`."""
 
 from __future__ import annotations
 

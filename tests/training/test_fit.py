@@ -184,8 +184,8 @@ def test_a_member_of_a_net_that_cannot_be_fused_is_refused_before_anything_is_wr
     chunk: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class OneByOne:
-        def __init__(self, g: Any, d: Any, rules: Any, mapped: bool, *_: Any) -> None:
-            self._error = RuntimeError("data-dependent control flow") if mapped else OUT["a GPU"]
+        def __init__(self, g: Any, d: Any, rules: Any, fused: bool, *_: Any) -> None:
+            self._error = RuntimeError("data-dependent control flow") if fused else OUT["a GPU"]
 
         def __call__(self, *_: Any, **__: Any) -> None:
             raise self._error

@@ -129,7 +129,7 @@ def run(
     from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
-    from ganherd.herd.engine.engines import make_engine, place
+    from ganherd.herd.engine.engines import make_engine, place_state
     from ganherd.runs.profile import Profile
     from ganherd.strategies.cellular.cellular import Cellular
     from ganherd.training.setup.assemble import assemble
@@ -141,13 +141,13 @@ def run(
     reset_peaks(herd.device)
     plan = autotune.choose(herd, recipe.engine, log)
     with torch_threads(plan.threads):
-        place(herd, plan)
+        place_state(herd, plan)
         strategy = make_strategy(assembly, {"iteration": batches})
         assert isinstance(strategy, Cellular)
         began = clock()
         strategy.mixtures.mixer.look_at_data()
         data = clock() - began
-        engine, sums = make_engine(herd, plan), herd.no_sums()
+        engine, sums = make_engine(herd, plan), herd.zero_sums()
         for number in range(iterations + warm_up):
             if number == warm_up:  # the first that is measured
                 strategy.profile = Profile(clock)
@@ -161,7 +161,9 @@ def run(
         synchronize(herd.device)
         total = clock() - began
         held = peaks(herd.device)[1]
-        return Cost(herd.size, iterations, strategy.profile.take(), total, data, plan.describe(herd.size), held)
+        return Cost(
+            herd.num_members, iterations, strategy.profile.take(), total, data, plan.describe(herd.num_members), held
+        )
 
 
 @contextmanager

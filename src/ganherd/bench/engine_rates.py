@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ganherd.bench.peak_memory import peaks, reset_peaks
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Plan, rate
+from ganherd.herd.engine.engines import Plan, measure_rate
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
@@ -37,12 +37,12 @@ def measure_engine(prepared: PreparedHerd, name: str, threads: int, seconds: flo
     herd = prepared.herd
     if name == "graph" and herd.device.type != "cuda":
         raise UserError("graph needs a GPU.")
-    return _measure(prepared, Plan(name, herd.size, threads, str(herd.device)), seconds)
+    return _measure(prepared, Plan(name, herd.num_members, threads, str(herd.device)), seconds)
 
 
 def _measure(prepared: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:
     herd = prepared.herd
     reset_peaks(herd.device)
-    speed = rate(herd, plan, seconds)
-    note = plan.describe(herd.size) if plan.name != "loop" and plan.chunk < herd.size else ""
+    speed = measure_rate(herd, plan, seconds)
+    note = plan.describe(herd.num_members) if plan.name != "loop" and plan.chunk < herd.num_members else ""
     return MeasuredWay(speed, *peaks(herd.device), plan.name, plan.threads, note)

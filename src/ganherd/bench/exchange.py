@@ -66,10 +66,10 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
     from ganherd.bench.random_images import as_file
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
-    from ganherd.herd.engine.engines import place, rate
-    from ganherd.herd.state import finite
+    from ganherd.herd.engine.engines import measure_rate, place_state
+    from ganherd.herd.state import finite_members
     from ganherd.recipe import recipe_file
-    from ganherd.recipe.strategy_config import GapConfig
+    from ganherd.recipe.strategy.gap_config import GapConfig
     from ganherd.strategies.gap.gap import travelling
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.setup.build_strategy import make_strategy
@@ -84,8 +84,8 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
     herd = assembly.herd
     plan = autotune.choose(herd, recipe.engine, log)
     with torch_threads(plan.threads):
-        step = herd.size / rate(herd, plan, request.seconds)  # seconds
-        place(herd, plan)
+        step = herd.num_members / measure_rate(herd, plan, request.seconds)  # seconds
+        place_state(herd, plan)
         # the time of a step does not depend on the number of images, so a few random ones are enough
         steps, rows = -(-request.images // recipe.train.batch), []
         for travels in TRAVELS:
@@ -97,7 +97,7 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
                 synchronize(herd.device)
                 began = time.perf_counter()
                 # like the training loop: check that members are finite before they meet
-                strategy.looked(len(took) + 1, finite(herd.state).cpu().numpy())
+                strategy.looked(len(took) + 1, finite_members(herd.state).cpu().numpy())
                 ((_, swap),) = strategy.open(len(took) + 1)  # draw the pairs, and exchange
                 synchronize(herd.device)
                 took.append(time.perf_counter() - began)

@@ -56,12 +56,7 @@ class Ranks:
         from ganherd.comm.communicator import Placement
         from ganherd.comm.placement import place
 
-        cellular = recipe.strategy.cellular
-        grid, together = None, 1
-        if recipe.strategy.name == "cellular":
-            together = cellular.population
-            is_torus = cellular.topology in ("torus", "moore") and not cellular.rewire and cellular.rewire_by is None
-            grid = (cellular.grid[0], cellular.grid[1]) if is_torus else None
+        grid, together = recipe.strategy.settings.torus, recipe.strategy.settings.group_size
         replicas, each = recipe.herd.seeds, None if weights is None else list(weights)
         found = place(members, job.size, replicas=replicas, grid=grid, together=together, weights=each)
         while each and not found.ranks[0]:  # however slow it is, the first rank writes the run, so it is no spare

@@ -18,7 +18,7 @@ from typing import Any
 
 from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
-from ganherd.metrics.registry import METRICS, known_metrics
+from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder
@@ -148,11 +148,12 @@ class _State:
         atomic_write(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
 
     def _refuse_another(self) -> None:
-        old, new = self.facts.get("training", {}), self.asked.training()
+        old, new = dict(self.facts.get("training", {})), self.asked.training()
+        old["recipes"] = {name: recipe_file.up_to_date(recipe) for name, recipe in old.get("recipes", {}).items()}
         if old == new:
             return
         changed = [f"{key}: {old.get(key)} -> {new[key]}" for key in ("budget", "seeds") if old.get(key) != new[key]]
-        before: dict[str, Any] = old.get("recipes", {})
+        before: dict[str, Any] = old["recipes"]
         if list(before) != list(new["recipes"]):
             changed.append(f"recipes: {', '.join(before)} -> {', '.join(new['recipes'])}")
         else:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.compare import comparison_text
-from ganherd.metrics.registry import METRICS
+from ganherd.metrics.metric_registry import METRICS
 from ganherd.report import templating
 from ganherd.scoring.score_table import shared, shown, value
 from ganherd.util import files

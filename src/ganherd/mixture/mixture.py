@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd import rng
-from ganherd.herd.evaluation import own_module
-from ganherd.herd.parameter_names import called
+from ganherd.herd.evaluation import member_module
+from ganherd.herd.parameter_names import call_with_tensors
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 from ganherd.mixture import mixture_files
@@ -307,7 +307,7 @@ def recalibrated(
     `labels`: those that it makes, in turn, where it takes one: its own, or all.
     """
     trained = {name for name, layer in module.named_modules() if layer.training}
-    module = own_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
+    module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
     norms = {
         name: layer
         for name, layer in module.named_modules()
@@ -330,7 +330,7 @@ def recalibrated(
             state = {name: value.clone() for name, value in others.items()} | own
             inputs = (_prior(base, (512, latent), prior, dtype)[0].to(device), *label)
             with MemberRandomness(torch.from_numpy(rng.keys(base, rng.INSIDE)).to(device)[0]):
-                called(module, state, inputs)
+                call_with_tensors(module, state, inputs)
             own = {name: state[name] for name in own}  # all other buffers stay as training left them
     # a norm that evaluation mode folds into another layer sees nothing, and stays as training left it
     used = {name for name in norms if own[f"{name}.num_batches_tracked".lstrip(".")] > 0}

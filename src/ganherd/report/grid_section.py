@@ -10,7 +10,8 @@ import numpy as np
 from markupsafe import Markup
 
 from ganherd.recipe.mixture_scores import FIELDS, more_is_better
-from ganherd.recipe.strategy_config import CellularConfig
+from ganherd.recipe.strategy.cellular_config import CellularConfig
+from ganherd.recipe.strategy_config import settings_of
 from ganherd.report.gather import RunStory
 from ganherd.report.templating import Cell, count, duration, number, percent, render, svg
 from ganherd.runs import profile, staleness
@@ -43,10 +44,9 @@ class GridBlock:
 
 def cells(story: RunStory) -> Markup:
     """Return the section about the grid; empty for runs of other strategies."""
-    strategy = story.recipe.get("strategy") or {}
-    if strategy.get("name") != "cellular":
+    settings = settings_of(story.recipe)
+    if not isinstance(settings, CellularConfig):
         return Markup()
-    settings = CellularConfig.model_validate(strategy.get("cellular") or {})
     wirings = list(_wirings(story, settings))
     shown = _topologies(story, wirings)
     return render(

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
+from ganherd.recipe.strategy_config import settings_of
 from ganherd.report import templating
 from ganherd.report.gather import RunStory
 from ganherd.report.grid_section import cells
@@ -99,15 +100,13 @@ def summary(story: RunStory) -> str:
 
 
 def _drawn_losses(story: RunStory) -> str:
-    """Return the losses that the generators of a grid draw, with their frequencies; empty for other runs."""
-    if _dig(story.recipe, "strategy", "name") != "cellular":
-        return ""
-    mutation = _dig(story.recipe, "strategy", "cellular", "mutation") or {}
-    each = Counter(mutation.get("losses") or [])
+    """Return the losses that generators draw from, with their frequencies; empty if generators draw none."""
+    mutation = settings_of(story.recipe).mutation_rules
+    each = Counter(mutation.losses)
     named = [f"{name} ({n} of {each.total()})" if len(set(each.values())) > 1 else name for name, n in each.items()]
     known = " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)
     when = {"batch": "for every batch", "iteration": "in every iteration", "creation": "at the start"}
-    return f"{known} {when.get(str(mutation.get('loss_each')), '')}".rstrip() if known else ""
+    return f"{known} {when[mutation.loss_each]}".rstrip() if known else ""
 
 
 def _settings(story: RunStory) -> Markup:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.ranks import Ranks, together
-from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, named, unnamed
+from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, from_named_tensors, to_named_tensors
 from ganherd.runs.facts import refuse_state
 from ganherd.runs.folder import steps
 from ganherd.runs.records import plain
@@ -100,7 +100,7 @@ def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], mem
         for first in range(start, stop, most):
             rows = slice(first, min(first + most, stop))
             name = f"herd-{members[rows.start]:03d}-{members[rows.stop - 1]:03d}.safetensors"
-            block = named(nets, {k: v[rows] for k, v in state.items()})
+            block = to_named_tensors(nets, {k: v[rows] for k, v in state.items()})
             content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in block.items()})
             files[name] = hashlib.sha256(content).hexdigest()
             _write(aside / name, content)
@@ -127,7 +127,9 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
     parts: list[State] = []
     for _, rows, name, digest in sorted(blocks):
         try:
-            part = unnamed(nets, tensor_file.read(path / name, digest, partial(_check_shapes, nets, name)), names)
+            part = from_named_tensors(
+                nets, tensor_file.read(path / name, digest, partial(_check_shapes, nets, name)), names
+            )
         except OSError as error:
             raise Damaged(f"{path.name}/{name} cannot be read: {error.strerror}") from error
         except tensor_file.TensorMismatch as error:

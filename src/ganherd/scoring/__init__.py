@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.features.material import Annealing, MetricSkipped, ScoredNeighbourhood, ScoringContext
 from ganherd.metrics.groups import of_grid, refuse_impossible
-from ganherd.metrics.registry import METRICS, Metric, known_metrics
+from ganherd.metrics.metric_registry import METRICS, Metric, known_metrics
 from ganherd.metrics.statistics.seeds import together
 from ganherd.scoring.one_run import score_run
 from ganherd.scoring.score_table import side_by_side, table

@@ -230,7 +230,7 @@ def _seat(
                 kind = one.generator(member)[0].net.name if mixed else ""
                 seed = one.seeds[replica] if one.replicas > 1 else None
                 players.append(gam.Player(name, member, replica, int(one.label_of[member]), kind, kin[name], seed))
-                swaps.append(recipe.strategy.name != "independent")
+                swaps.append(recipe.strategy.settings.exchanges_nets)
                 seats.append((run, replica, member))
     return players, swaps, seats
 

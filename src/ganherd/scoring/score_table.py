@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ganherd.metrics.registry import METRICS, Metric
+from ganherd.metrics.metric_registry import METRICS, Metric
 from ganherd.metrics.statistics.verdict import Ends, difference, verdict
 from ganherd.util.text import text_table
 

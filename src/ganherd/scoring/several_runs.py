@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ganherd.metrics.registry import METRICS, known_metrics
+from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.util.errors import UserError

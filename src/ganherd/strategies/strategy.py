@@ -1,81 +1,125 @@
-"""Who meets whom, and when: what the training loop asks of a strategy. The one here lets nobody meet."""
+"""The interface between the training loop and a strategy. The base class is a strategy in which members never meet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
+from ganherd.recipe.strategy.strategy_settings import StrategySettings
 from ganherd.strategies.traffic import Traffic
 
-Event = tuple[str, dict[str, Any]]  # its name and its facts, for events.jsonl
+if TYPE_CHECKING:
+    from ganherd.herd.breeds import Breeds
+    from ganherd.herd.state import Blueprint
+    from ganherd.training.setup.assemble import PreparedHerd
+
+Event = tuple[str, dict[str, Any]]  # name and facts of a line in events.jsonl
 
 
 class Strategy:
-    """Acts on a herd between its steps.
+    """Act on a herd between its steps.
 
-    Arriving at a step where members meet, the loop first looks for members that turned NaN and tells what it saw (`looked`),
-    then calls `close`; before it trains on from there, `open`. A checkpoint lies between the two, so that a run which ends here,
-    or is resumed from here, is the same run. Nothing changes a member between the two: over several ranks members travel
-    meanwhile.
+    At a meeting the loop does four things, in this order: it checks all members for non-finite state and reports the result to
+    `looked`, calls `close` to finish what the previous meeting started, saves a checkpoint if one is due, and calls `open` to
+    start what lasts until the next meeting. Because the checkpoint lies between `close` and `open`, a run that is resumed from
+    it continues exactly. No member changes between the two: over several ranks, nets of members are in transit then.
+
+    Register a strategy of your own with `ganherd.util.registry.STRATEGIES`.
     """
 
     def __init__(self) -> None:
-        self.state: State = {}  # what it remembers from one meeting to the next, [N, …]; saved with the herd's state
+        self.state: State = {}  # tensors [N, …] that a checkpoint saves and restores
         self.traffic = Traffic()
-        # over several ranks: steps that each may go on by itself, before all are together again; 0: all are, wherever
-        # anything but training happens. What is due meanwhile waits: see `run.apart`
+        # ranks may run this many steps before they synchronise; 0: synchronise at every stop of the loop
         self.apart = 0
 
+    @classmethod
+    def check_nets(cls, settings: StrategySettings, breeds: Breeds, d: Blueprint, members: int) -> None:
+        """Raise a UserError if the settings do not fit the nets; called before data is put on the device."""
+
+    @classmethod
+    def refuse_impossible(cls, prepared: PreparedHerd) -> None:
+        """Raise a UserError if the strategy cannot be trained with this data and these nets."""
+
+    @classmethod
+    def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
+        """Return the strategy of a run.
+
+        Args:
+            prepared: The herd, with its recipe, data and ranks.
+            spans: The spans of the settings, in steps.
+        """
+        return cls()
+
     def next_after(self, step: int) -> int | None:
-        """The next step at which members meet; none: they never do again."""
+        """Return the next step after `step` at which members meet; None: they never meet again."""
         return None
 
     def meets_at(self, step: int) -> bool:
+        """Return whether members meet at this step."""
         return step > 0 and self.next_after(step - 1) == step
 
     def looked(self, step: int, well: np.ndarray | None) -> None:
-        """Is told whose numbers are all finite, bool [N] of all members, where the loop looks; None: one was repaired since."""
+        """Receive the health check made at `step`.
+
+        Args:
+            well: bool [N], True for members whose state is finite; None if a member was repaired since.
+        """
 
     def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
-        """Ends what began at the meeting before. `goes_on`: `open` or `leave` follows, so members may be sent ahead for it."""
+        """Finish what the previous meeting started.
+
+        Args:
+            goes_on: `open` or `leave` follows, so that members may be sent ahead for it.
+        """
         return iter(())
 
     def leave(self) -> None:
-        """The run stops after `close`, and no `open` follows: what is under way comes to its end, on all ranks."""
+        """Complete pending transfers on all ranks: the run stops after `close`, and no `open` follows."""
 
     def open(self, step: int) -> Iterator[Event]:
-        """Begins what lasts to the next meeting; also called at step 0, and wherever a run is gone on with: see `resume`."""
+        """Start what lasts until the next meeting; also called at step 0, and when a run is resumed, after `resume`."""
         return iter(())
 
     def resume(self, step: int) -> None:
-        """Rebuilds, from `state` and the herd as a checkpoint holds them, what is in memory between two meetings."""
+        """Rebuild, from `state` and the herd of a checkpoint, what is in memory between two meetings."""
 
     def part(self, step: int, until: int, goes_on: bool) -> None:
-        """Where `apart`: ranks go on by themselves, up to the step `until`, and then together or not at all; called by all of
-        them together."""
+        """Start a phase in which ranks do not synchronise; called on all ranks together if `apart`.
+
+        Args:
+            until: The step at which the ranks synchronise again.
+            goes_on: Training continues after that step.
+        """
 
     def rejoin(self, step: int) -> Iterator[Event]:
-        """Where `apart`: all are at the same step again; after `close`, where members meet there too."""
+        """End the phase that `part` started, with all ranks at the same step; called after `close` if members meet there."""
         return iter(())
 
     def push(self) -> None:
-        """Called after every step; moves on what is under way."""
+        """Advance pending transfers; called after every step."""
 
     def trained(self, seconds: float, step: int) -> None:
-        """Is told how long the engine took, each time that it was asked to go on, and the step that it came to."""
+        """Receive the time that the engine took to reach `step` from its previous call."""
 
     def neighbourhoods(self, step: int) -> Neighbourhoods | None:
-        """The mixtures that it made of the members, at the end of a run; none: they all are one."""
+        """Return the mixtures that the strategy made of the members, at the end of a run; None: all members are one."""
         return None
 
     def generators(self) -> State | None:
-        """Of this rank's members, what goes into the mixture instead of what they are now; none: as they are."""
+        """Return the generators of this rank's members that go into the mixture; None: the current ones."""
         return None
 
     def measured(self) -> dict[str, Any]:
-        """Numbers for the next line of metrics, as seconds per routine since the last one."""
+        """Return numbers for the next line of metrics, such as seconds per routine since the last one."""
         return {}
+
+
+def on_all_ranks(prepared: PreparedHerd) -> dict[str, Any]:
+    """Return the communicator, the placement and the number of members per replica, as strategies take them."""
+    ranks = prepared.ranks
+    return {"comm": ranks.everyone, "placement": ranks.placement, "members": prepared.members}

@@ -62,7 +62,7 @@ def train_on(
                 f"{folder.path} has made all of its {budget.steps:,} steps: a larger --budget goes on with it"
                 if trainer.step >= budget.steps
                 else f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
-                f"{plan.describe(assembly.herd.size)}"
+                f"{plan.describe(assembly.herd.num_members)}"
             )
             if not ranks.job.hears_of_loss:  # the launcher would end all at once
                 progress.say(f"should a rank be killed, the job ends; go on with: {rescue.again()}")

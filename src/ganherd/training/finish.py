@@ -14,9 +14,9 @@ import torch
 from ganherd import scoring
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
-from ganherd.herd.checks.module_copies import twin
+from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.rng import PRIORS
-from ganherd.herd.state import State, bases, buffers_of
+from ganherd.herd.state import State, base_keys, buffers_of
 from ganherd.mixture.generators import Generators
 from ganherd.mixture.mixture import Mixture, recalibrated
 from ganherd.mixture.mixture_files import Neighbourhoods
@@ -42,7 +42,7 @@ def make_mixture(
     rows = exports(assembly) if exported is None else exported
     slots = [seat.slot for seat in assembly.seats]
     breeds = [
-        (breed, net, herd.breeds.rows(breed, slots)) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)
+        (breed, net, herd.breeds.rows_of(breed, slots)) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)
     ]
     made = Mixture(
         labels=assembly.dataset.labels,
@@ -73,16 +73,20 @@ def exports(assembly: PreparedHerd, instead: State | None = None) -> State:
     norm re-estimated; rows as in the herd's state. `instead`: other parameters and buffers than those of now."""
     herd = assembly.herd
     state = herd.state if instead is None else {**herd.state, "g.ema": instead["g.params"], **instead}
-    slots, keys, priors = herd.state["set.slot"].tolist(), bases(herd.state).tolist(), herd.priors(slice(0, herd.size))
+    slots, keys, priors = (
+        herd.state["set.slot"].tolist(),
+        base_keys(herd.state).tolist(),
+        herd.priors(slice(0, herd.num_members)),
+    )
     out: State = {"g.params": state.get("g.ema", state["g.params"]).detach().cpu()}
     for breed in herd.breeds.all:
         for name, (shape, dtype) in breed.g.buffers.items():
-            out[f"g.buffers.{breed.mark}{name}"] = torch.zeros(herd.size, *shape, dtype=dtype)
+            out[f"g.buffers.{breed.buffer_prefix}{name}"] = torch.zeros(herd.num_members, *shape, dtype=dtype)
         weights, buffers = breed.g.views(breed.view(out)["g.params"]), buffers_of(breed.view(state), "g")
-        for row in herd.breeds.rows(breed, slots):
+        for row in herd.breeds.rows_of(breed, slots):
             if assembly.own[row] in assembly.kept:  # as the run that was grown has it
                 for name, value in buffers.items():
-                    out[f"g.buffers.{breed.mark}{name}"][row] = value[row].cpu()
+                    out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value[row].cpu()
                 continue
             found = recalibrated(
                 breed.g.module,
@@ -95,7 +99,7 @@ def exports(assembly: PreparedHerd, instead: State | None = None) -> State:
                 herd.device,
             )
             for name, value in found.items():
-                out[f"g.buffers.{breed.mark}{name}"][row] = value
+                out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value
     return out
 
 
@@ -103,7 +107,7 @@ def _generators(exported: State, breed: Breed, net: NetConfig, rows: Sequence[in
     """Those of one breed, which are these rows of what was exported."""
     own = {name: value[list(rows)] for name, value in breed.view(exported).items()}
     views = {name: value.clone() for name, value in breed.g.views(own["g.params"]).items()}
-    module = twin(breed.g.module).cpu()
+    module = copy_module(breed.g.module).cpu()
     return Generators(net, len(breed.slots), module, views, buffers_of(own, "g"))
 
 

@@ -15,7 +15,7 @@ from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.liveness.machine import machine
 from ganherd.comm.ranks import Ranks, cores, together
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Plan, place
+from ganherd.herd.engine.engines import Plan, place_state
 from ganherd.recipe.schema import EngineConfig, Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.training import finish
@@ -94,7 +94,7 @@ def settled(assembly: PreparedHerd, plan: Plan) -> Plan:
         return plan
     whole = plan.chunk >= len(ranks.placement.ranks[0])  # all members of the first rank at once
     threads = min(plan.threads, cores(ranks.everyone))
-    chunk = max(plan.chunk, herd.size) if whole else plan.chunk
+    chunk = max(plan.chunk, herd.num_members) if whole else plan.chunk
     return replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
 
 
@@ -102,7 +102,7 @@ def settle_in(assembly: PreparedHerd, plan: Plan) -> Plan:
     """Threads and state as the rank's plan has them, which is answered."""
     plan = settled(assembly, plan)
     torch.set_num_threads(plan.threads)
-    place(assembly.herd, plan)
+    place_state(assembly.herd, plan)
     return plan
 
 

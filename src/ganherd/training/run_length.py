@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ganherd.herd.engine.engines import Plan, rate
+from ganherd.herd.engine.engines import Plan, measure_rate
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.training import finish
@@ -19,7 +19,7 @@ def measure(assembly: PreparedHerd, plan: Plan, whole: bool = False) -> tuple[fl
 
     All ranks measure at the same time, as they will train; the slowest one counts.
     """
-    steps = rate(assembly.herd, plan, 2.0) / assembly.herd.size
+    steps = measure_rate(assembly.herd, plan, 2.0) / assembly.herd.num_members
     began = time.perf_counter()
     if not whole:
         finish.exports(assembly)

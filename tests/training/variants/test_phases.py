@@ -194,7 +194,7 @@ def test_a_dry_run_tells_both_phases(recipe: dict[str, Any]) -> None:
         ({"first": {"recipe": "one.yaml"}}, "herd.first.share"),
         (
             {"first": {"recipe": "one.yaml", "share": 0.5}, "members": [{"from": "there", "member": 0}]},
-            "both say where members start from",
+            "both set where members start from",
         ),
     ],
 )

@@ -25,7 +25,7 @@ from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.placement import place
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import Herd, Plan, make_engine
-from ganherd.herd.engine.engines import place as put
+from ganherd.herd.engine.engines import place_state as put
 from ganherd.strategies.cellular.topology import torus
 from ganherd.strategies.gap.gap import travelling
 from ganherd.training.setup.assemble import assemble
@@ -76,7 +76,7 @@ def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
     grid = near_square(members)
     order, blocks = place(members, comm.size), place(members, comm.size, grid=grid)
     herd = _herd(len(order.ranks[comm.rank]), request)
-    engine, sums, steps = make_engine(herd, _plan(herd)), herd.no_sums(), 0
+    engine, sums, steps = make_engine(herd, _plan(herd)), herd.zero_sums(), 0
     engine.advance(0, 2, sums)
     exchanges = _exchanges(herd, comm, order, blocks, grid)
     took: dict[str, list[float]] = {name: [] for name in ("compute", "cpu", *exchanges)}
@@ -132,7 +132,7 @@ def _exchanges(
     cells, topology = blocks.ranks, torus(*grid)
     nets = {name: value for name, value in herd.state.items() if name.startswith(("g.", "d.")) or name == "set.lr_g"}
     # as many rows as the rank has cells; which rows does not matter
-    rows = [n % herd.size for n in range(len(cells[comm.rank]))]
+    rows = [n % herd.num_members for n in range(len(cells[comm.rank]))]
     nets = {name: value[rows] for name, value in nets.items()}
     # what mixtures are scored by: mean and covariance of the features of samples
     nets["mean"] = torch.zeros(len(rows), _FEATURES, dtype=torch.float64, device=herd.device)
@@ -186,7 +186,7 @@ def _herd(members: int, request: RankRequest) -> Herd:
 
 
 def _plan(herd: Herd) -> Plan:
-    return Plan("fused", herd.size, 1, herd.device.type)
+    return Plan("fused", herd.num_members, 1, herd.device.type)
 
 
 def _width(state: dict[str, Tensor]) -> int:

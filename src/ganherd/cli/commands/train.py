@@ -159,7 +159,7 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
         assembly = assemble(loaded, trust_code=True)
         reports = [net_guard.facts(report) for _, report in net_guard.checked(assembly)]
         facts = explaining.explain(assembly.herd, reports)
-        show(json.dumps(facts) if as_json else explaining.text(facts))
+        show(json.dumps(facts) if as_json else explaining.render_text(facts))
         return
     from ganherd.training.setup import dry_run as dry
 

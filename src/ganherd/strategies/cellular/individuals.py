@@ -8,9 +8,9 @@ import torch
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.pending import Fetch
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import State, finite
-from ganherd.herd.step.opponents import frozen_part
-from ganherd.recipe.strategy_config import CellularConfig as Settings
+from ganherd.herd.state import State, finite_members
+from ganherd.herd.step.opponents import opponent_tensors
+from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.traffic import Traffic
 
@@ -33,7 +33,7 @@ def belongs(name: str, kind: str) -> bool:
 
 def sound(state: State, kind: str) -> np.ndarray:
     """bool, for each row: whether all numbers of that net are finite."""
-    return finite({k: v for k, v in state.items() if k.startswith(f"{kind}.")}).cpu().numpy()
+    return finite_members({k: v for k, v in state.items() if k.startswith(f"{kind}.")}).cpu().numpy()
 
 
 class GatheredIndividuals:
@@ -53,7 +53,7 @@ class GatheredIndividuals:
         self._traffic, self._members = traffic or Traffic(), members or placement.size
         self._coming: list[Fetch] = []  # what `open` will need, on its way since `close`
         # whoever may come back or be copied is kept whole; of those that are only met, what an opponent is made of
-        parts = individuals(herd.state, settings) if settings.selection else frozen_part(herd.state)
+        parts = individuals(herd.state, settings) if settings.selection else opponent_tensors(herd.state)
         self.own: State = {name: value.clone() for name, value in parts.items()}  # [n, …]
         self.all: State = self.own  # rows as `Wiring.wanted` has them; in one process the same
 

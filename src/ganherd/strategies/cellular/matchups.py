@@ -11,7 +11,7 @@ import torch
 
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.step.opponents import FrozenOpponents, frozen_part
+from ganherd.herd.step.opponents import FrozenOpponents, opponent_tensors
 from ganherd.strategies.cellular.cells import Cells, Wiring, in_front
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, sound
 
@@ -35,7 +35,7 @@ class Matchups:
         if selection and p == 1:
             return
         width = p if selection else p * widest
-        frozen = {name: value.to(device) for name, value in frozen_part(gathered.own).items()}
+        frozen = {name: value.to(device) for name, value in opponent_tensors(gathered.own).items()}
         if selection:  # winners: others than those that were gathered
             frozen = {name: value.clone() for name, value in frozen.items()}
         elif comm.size > 1:  # room for all whom this rank's cells may ever meet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,9 +14,13 @@ from ganherd.comm.pending import Fetch
 from ganherd.comm.row_messages import index
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import finite
-from ganherd.recipe.strategy_config import GapConfig as Settings
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.herd.state import finite_members
+from ganherd.recipe.strategy.gap_config import GapConfig as Settings
+from ganherd.strategies.strategy import Event, Strategy, on_all_ranks
+from ganherd.util.registry import load_target
+
+if TYPE_CHECKING:
+    from ganherd.training.setup.assemble import PreparedHerd
 
 Pair = tuple[int, int]
 
@@ -60,6 +64,14 @@ class Swap:
 
 class Gap(Strategy):
     """All members swap at the same step: at warmup + every, warmup + 2 · every, … Each replica has its own pairs."""
+
+    @classmethod
+    def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
+        settings = prepared.recipe.strategy.settings
+        assert isinstance(settings, Settings)
+        kind = load_target("ganherd.strategies.gap.paced:PacedGap") if settings.pace else cls
+        gap: Gap = kind(prepared.herd, settings, spans, **on_all_ranks(prepared))
+        return gap
 
     def __init__(
         self,
@@ -129,7 +141,7 @@ class Gap(Strategy):
         if self._seeds is None:
             self._seeds = self.comm.gather(state["set.seed"].cpu().numpy(), self.placement)
         if self._looked is None or self._looked[0] != step:
-            self._looked = step, self.comm.gather(finite(state).cpu().numpy(), self.placement)
+            self._looked = step, self.comm.gather(finite_members(state).cpu().numpy(), self.placement)
         well, self._looked = self._looked[1], None
         return self._seeds, well
 

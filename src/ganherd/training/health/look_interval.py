@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.herd.checks.flops import operations
+from ganherd.herd.checks.flops import count_operations
 from ganherd.herd.checks.trial import batch_sizes
 from ganherd.herd.step.rules import StepRules
 from ganherd.training.health.monitor import IMAGES, look_work
@@ -92,8 +92,8 @@ def counted(assembly: PreparedHerd) -> tuple[float, float]:
     for slot in accumulate(slots[:-1], initial=0):
         # trusted: a net of the user's own was built by `assemble` already, with leave
         make_g, make_d = makers(recipe, data.shape, len(data.labels), trust_code=True, slot=slot)
-        each.append(operations(make_g, (rules.latent,), batches))
-    g, d = float(np.average(each, weights=slots)), operations(make_d, data.shape, batches)
+        each.append(count_operations(make_g, (rules.latent,), batches))
+    g, d = float(np.average(each, weights=slots)), count_operations(make_d, data.shape, batches)
     look = IMAGES * (g + 2 * d) + look_work(data.shape, len(data.x))
     return _START + _WIDE[rules.precision] * look, _START + step_work(rules, g, d)
 

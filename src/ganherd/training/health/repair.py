@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ganherd.herd.state import Seat, finite, new_state, take_
+from ganherd.herd.state import Seat, finite_members, new_state, take_
 from ganherd.runs import checkpoint
 from ganherd.training import snapshot
 from ganherd.training.health.alarms import TRY, WHY
@@ -95,8 +95,8 @@ def _neighbour(trainer: Trainer, member: int) -> int | None:
     """The next member of the same replica that is well, and whose generator is of the same kind."""
     assembly, herd = trainer.assembly, trainer.herd
     members, slot = assembly.members, member % assembly.members
-    good = trainer.ranks.gather(finite(herd.state))
-    prior = trainer.ranks.gather(herd.state.get("set.prior", torch.zeros(herd.size)))
+    good = trainer.ranks.gather(finite_members(herd.state))
+    prior = trainer.ranks.gather(herd.state.get("set.prior", torch.zeros(herd.num_members)))
     breed = herd.breeds.of(assembly.seats[member].slot)
     for away in range(1, members):
         other = member - slot + (slot + away) % members

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ganherd.herd.engine.subset import SubsetEngine
-from ganherd.herd.state import finite
+from ganherd.herd.state import finite_members
 from ganherd.training.health.alarms import ALARMS, judge
 from ganherd.training.health.monitor import SCORES
 from ganherd.training.health.repair import repair
@@ -63,7 +63,9 @@ def engine_of(trainer: Trainer, awake: Iterable[int]) -> SubsetEngine | Idle:
 def heal(trainer: Trainer) -> None:
     """Notices members that turned NaN or diverged, names them, and repairs them as the recipe says."""
     sums = trainer.tally.sums[:2]
-    seen = torch.cat([sums, finite(trainer.herd.state)[None].to(sums)]).cpu()  # [3, n] in one trip from the device
+    seen = torch.cat(
+        [sums, finite_members(trainer.herd.state)[None].to(sums)]
+    ).cpu()  # [3, n] in one trip from the device
     loss, well = seen[:2].abs().amax(0) / max(1, trainer.step - trainer.tally.since), seen[2] > 0
     good = well & torch.isfinite(loss)
     calm = (loss <= trainer.settings.repair.diverged) | ~good

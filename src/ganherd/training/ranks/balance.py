@@ -11,7 +11,7 @@ import torch
 from ganherd.comm.rank_speed import weights
 from ganherd.comm.ranks import Ranks, cores
 from ganherd.herd.engine.device import set_precision
-from ganherd.herd.engine.engines import rate
+from ganherd.herd.engine.engines import measure_rate
 from ganherd.training.ready import planned, settled
 from ganherd.training.setup.assemble import PreparedHerd
 
@@ -36,7 +36,7 @@ def measured(assembly: PreparedHerd) -> float:
     """Member-steps per second of this rank; all ranks measure at the same time, as they will train."""
     set_precision(assembly.recipe)
     plan = settled(assembly, planned(assembly, assembly.recipe.engine, lambda said: None))
-    return rate(assembly.herd, plan, _MOMENT)
+    return measure_rate(assembly.herd, plan, _MOMENT)
 
 
 def kind(assembly: PreparedHerd) -> str:

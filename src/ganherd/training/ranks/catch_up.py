@@ -12,7 +12,7 @@ from typing import Any
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.ranks import together
-from ganherd.herd.engine.engines import Plan, never, place
+from ganherd.herd.engine.engines import Plan, never, place_state
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import snapshot
@@ -109,7 +109,7 @@ def catch_up(
     names = list(assembly.herd.state)
     some = assembly.only(back.members, {name: found.state[name].clone() for name in names})
     some.recipe = some.recipe.model_copy(update={"run": some.recipe.run.model_copy(update={"validation": 0})})
-    place(some.herd, plan)
+    place_state(some.herd, plan)
     facts = {**found.facts, "arrived": back.copies is not None}
     facts["sums"] = [[row[member] for member in back.members] for row in facts["sums"]]
     facts["repairs"] = [facts["repairs"][member] for member in back.members]
