@@ -70,7 +70,7 @@ def cost(folder: Path) -> dict[str, Any]:
     """The default recipe as it is, looks as often as it measures: their share of the training time."""
     settings = recipe_file.load("digits-wcgan", ["engine.device=cpu"]).model_dump()
     trainer = train(settings, folder / "cost")
-    return {"every": trainer.cadence.every, "share": round(trainer.watch.seconds / trainer.seconds, 4)}
+    return {"every": trainer.schedule.looks.every, "share": round(trainer.state.monitor.seconds / trainer.seconds, 4)}
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ import torch
 
 import ganherd
 from ganherd.runs.folder import RunFolder
-from ganherd.training import loop, run_length, start
+from ganherd.training import budget, loop
+from ganherd.training.setup import run_source
 
 EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loop")]
 
@@ -272,7 +273,7 @@ def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loop.Trainer, "tick", slower)
     monkeypatch.setattr(loop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
-    for module in (start, run_length):
+    for module in (run_source, budget):
         monkeypatch.setattr(module, "measure", lambda *_: (100.0, 1.0))
 
 

@@ -13,6 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ganherd
+from ganherd.api import PictureFinisher
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
@@ -275,10 +277,8 @@ def test_a_look_tells_a_collapsed_member(tmp_path: Path) -> None:
 
 
 def test_pictures_are_drawn_where_the_recipe_says(tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ganherd.report.write", lambda *_, **__: None)
-        patch.setattr("ganherd.training.finish.write_scores", lambda *_: {})
-        little.train(tmp_path / "run", little.recipe(tmp_path, "10steps", sample_every=4))
+    recipe = little.recipe(tmp_path, "10steps", sample_every=4)
+    ganherd.train(recipe, run=tmp_path / "run", quiet=True, finishers=[PictureFinisher()])
     names = sorted(path.name for path in (tmp_path / "run" / "samples").iterdir())
     assert names == ["final.png", "step-00000004.png", "step-00000008.png", "step-00000010.png"]
     from PIL import Image

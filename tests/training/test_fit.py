@@ -251,7 +251,7 @@ def test_a_resumed_run_that_does_not_fit_says_what_can_still_be_changed(
         patch.setattr(memory, "available_memory", lambda with_swap: 1000)
         assert little.command(*words) == 2
     with monkeypatch.context() as patch:
-        patch.setattr("ganherd.training.start.set_precision", little_memory)
+        patch.setattr("ganherd.training.setup.preflight.set_precision", little_memory)
         assert little.command(*words) == 2
     for said in capsys.readouterr().err.splitlines():
         assert "free memory, or resume it with more ranks" in said and "Train fewer members" not in said

@@ -182,7 +182,8 @@ def _look(asked: ComparisonRequest) -> dict[str, Entry]:
 
 def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, quiet: bool, say: Say) -> None:
     """The run of one recipe: as it is where it is finished, from its last checkpoint on where it is not."""
-    from ganherd.training import start
+    from ganherd import api
+    from ganherd.training import session
 
     run = state.run(basis, name)
     _refuse_strangers(run, recipe)
@@ -192,11 +193,11 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, qu
     try:
         if run.info_path.is_file():
             say(f"{name}: goes on in {run.path}")
-            start.resume(run.path, quiet=quiet, trust_code=True)
+            session.resume(run.path, quiet=quiet, trust_code=True, finishers=api.FINISHERS)
         else:
             say(f"{name}: {recipe.train.budget}, {recipe.herd.seeds} seeds, in {run.path}")
             shutil.rmtree(run.path, ignore_errors=True)  # a kill before the first word of the run
-            start.begin(recipe, run.path, name, quiet, whole=whole)
+            session.train(recipe, run.path, name, quiet, counts_all=whole, finishers=api.FINISHERS)
     except Interrupted:
         raise Interrupted(
             f"stopped while {name} trained, and nothing is lost: the same command goes on from there."

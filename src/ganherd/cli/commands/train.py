@@ -17,7 +17,7 @@ from ganherd.util.errors import UserError
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
     from ganherd.recipe.schema import Recipe
-    from ganherd.training.conclude import Run
+    from ganherd.training.finish import Run
 
 
 def train(
@@ -204,11 +204,13 @@ def _train(
 
                 trust_code |= together(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
             resume, overrides = path, []
-    from ganherd.training import start
+    from ganherd import api
+    from ganherd.training import session
 
     if resume:
-        return start.resume(resume, overrides, quiet, trust_code, comm)
-    return start.begin(loaded, run, Path(recipe or recipe_file.DEFAULT).stem, quiet, job=comm)
+        return session.resume(resume, overrides, quiet, trust_code, comm, finishers=api.FINISHERS)
+    name = Path(recipe or recipe_file.DEFAULT).stem
+    return session.train(loaded, run, name, quiet, job=comm, finishers=api.FINISHERS)
 
 
 def _part(
@@ -217,11 +219,12 @@ def _part(
     """Run --members: start or resume some members of a run; the last of the jobs joins all."""
     loaded = _load(recipe, None, overrides, trust_code)
     refuse_meeting(loaded, "--members")
+    from ganherd import api
     from ganherd.training.variants import job_parts, phases
 
     phases.refuse(loaded)
 
-    done = job_parts.train_part(loaded, run, members, quiet)
+    done = job_parts.train_part(loaded, run, members, quiet, finishers=api.FINISHERS)
     if "part" not in done.folder.info or as_json:
         _trained(done, as_json)
         return

@@ -7,14 +7,13 @@ last part joins them: RUN is then what one process would have made of the recipe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ganherd import report
 from ganherd.herd import rng
 from ganherd.herd.state import take_
 from ganherd.recipe import recipe_file, trust
@@ -23,7 +22,8 @@ from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
 from ganherd.runs.records import JsonLinesWriter
-from ganherd.training import finish, start
+from ganherd.training import finish, session
+from ganherd.training.finish import Finisher, Product, Run
 from ganherd.training.health.monitor import SCORES
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import recorded_streams, refuse_changes
@@ -36,13 +36,22 @@ Events = list[dict[str, Any]]
 _COMBINED: dict[str, Callable[[list[Any]], Any]] = {"seconds": max, "rate": lambda rates: round(sum(rates), 1)}
 
 
-def train_part(recipe: Recipe, path: Path, members: str, quiet: bool = False, trust_code: bool = True) -> start.Run:
-    """Train these members' part of the run from where it stands, and join all parts if it is the last to finish."""
+def train_part(
+    recipe: Recipe,
+    path: Path,
+    members: str,
+    quiet: bool = False,
+    trust_code: bool = True,
+    finishers: Sequence[Finisher] = (),
+) -> Run:
+    """Train these members' part of the run from where it stopped, and join all parts if it is the last to finish."""
     with trust.vouched(recipe) if trust_code else nullcontext():
-        return _train_part(recipe, path, members, quiet, trust_code)
+        return _train_part(recipe, path, members, quiet, trust_code, finishers)
 
 
-def _train_part(recipe: Recipe, path: Path, members: str, quiet: bool, trust_code: bool) -> start.Run:
+def _train_part(
+    recipe: Recipe, path: Path, members: str, quiet: bool, trust_code: bool, finishers: Sequence[Finisher]
+) -> Run:
     made = cut(recipe)
     part = wanted(members, len(made.seats))
     whole = RunFolder(path)
@@ -58,18 +67,18 @@ def _train_part(recipe: Recipe, path: Path, members: str, quiet: bool, trust_cod
         own = RunFolder(part_path(whole, part))
         begun = own.info_path.exists()
     if begun and own.info.get("state") == "finished":
-        done = start.Run(own.path.absolute(), {})
+        done = Run(own.path.absolute(), {})
     elif begun:
         refuse_changes(own.recipe, made.recipe, own)
-        done = start.resume(own.path, (), quiet, trust_code)
+        done = session.resume(own.path, (), quiet, trust_code)
     else:
         with rng.using(number):
-            done = start.begin(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
+            done = session.train(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
     with _alone(whole), rng.using(number):
         left = unfinished(whole)
         if left or whole.info["state"] == "finished":
             return done
-        return join(whole, quiet, trust_code)
+        return join(whole, quiet, trust_code, finishers)
 
 
 def wanted(members: str, size: int) -> range:
@@ -92,7 +101,7 @@ def wanted(members: str, size: int) -> range:
 # -- joining ------------------------------------------------------------------------------------------------------------
 
 
-def join(whole: RunFolder, quiet: bool, trust_code: bool) -> start.Run:
+def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Finisher] = ()) -> Run:
     """Checkpoint, records, mixture, scores and report of the whole, from those of its parts."""
     each = [(part, RunFolder(part_path(whole, part))) for part in parts(whole)]
     assembly = assemble(whole.recipe, trust_code, begins=False)
@@ -121,20 +130,22 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool) -> start.Run:
         made = finish.make_mixture(assembly, step)
         made.save(whole.mixture)
         whole.samples.mkdir(exist_ok=True)
-        finish.write_picture(whole, made, assembly)
-        scores = finish.write_scores(whole, made, assembly, progress)
+        product = Product(whole, assembly.recipe, assembly.dataset, made, progress.say)
+        for finisher in finishers:
+            finisher.on_mixture(product)
         infos = [folder.info for _, folder in each]
         seconds = max(float(info["seconds"]) for info in infos)
         kept = {
             k: v for k, v in infos[0].items() if k not in ("part", "members", "state", "seconds", "step", "origins")
         }
         whole.write_info(**kept, state="finished", seconds=seconds, step=step)
-        report.write(whole, mixture=made, dataset=assembly.dataset)
+        for finisher in finishers:
+            finisher.on_finished(product)
     except OSError as error:
         raise Interrupted(
             f"{error.strerror} while writing to {whole.path}; the same command joins the parts again."
         ) from error
-    return start.Run(whole.path.absolute(), scores)
+    return Run(whole.path.absolute(), product.scores)
 
 
 def joined_metrics(each: list[Events]) -> Events:
