@@ -37,7 +37,7 @@ def samples(story: RunStory) -> Markup:
         shown = f" {len(rows)} of {len(story.labels)} classes are shown." if len(rows) < len(story.labels) else ""
     elif rows[0][0]:
         shown = " A row for each member that made some of them; next to it, any of the real data."
-    return render("samples", caption=where + shown, rows=strips, beside=bool(real_rows))
+    return render("samples", caption=where + shown, rows=strips, has_real=bool(real_rows))
 
 
 def _last_picture(story: RunStory) -> Markup:
