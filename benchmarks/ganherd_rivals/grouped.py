@@ -32,7 +32,8 @@ def fold(x: Tensor) -> Tensor:
 
 def unfold(x: Tensor, members: int) -> Tensor:
     """Return [B, N * C, …] as a view [N, B, C, …]."""
-    return x.unflatten(1, (members, -1)).transpose(0, 1)
+    result: Tensor = x.unflatten(1, (members, -1)).transpose(0, 1)
+    return result
 
 
 class _Tracer(fx.Tracer):

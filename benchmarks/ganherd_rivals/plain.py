@@ -53,7 +53,8 @@ class RivalWork:
         """Draw images [*lead, C, H, W] in [-1, 1] on the device, as a CUDA graph needs it."""
         rows = torch.randint(len(self.data), (math.prod(lead),), device=self.device)
         x = self.data.index_select(0, rows).to(self.dtype).sub_(127.5).div_(127.5)
-        return x.unflatten(0, lead)
+        result: Tensor = x.unflatten(0, lead)
+        return result
 
     def noise(self, *lead: int) -> Tensor:
         """Draw noise [*lead, Z]."""

@@ -6,11 +6,12 @@ The rules are a table: the first rule that fits is used.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ganherd.recipe.schema import Recipe, parse_budget
+from ganherd.util.files import JsonObject
 from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
@@ -86,7 +87,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def recommend(source: str, facts: dict[str, Any], data: Sequence[str] = (), prepared: bool = False) -> dict[str, Any]:
+def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), prepared: bool = False) -> JsonObject:
     """Recommend a recipe from the facts of `data inspect`, and measure it with a dry run.
 
     Args:
@@ -150,7 +151,7 @@ def _seconds(recipe: str) -> float:
     return amount if unit == "seconds" else 0.0
 
 
-def look_at(source: str, facts: dict[str, Any]) -> DataSummary:
+def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:
     """Summarise the data for the rules."""
     import torch
 
@@ -194,7 +195,7 @@ def overrides(rule: Rule, look: DataSummary, recipe: Recipe, data: Sequence[str]
     return [*out, *data]
 
 
-def notes(look: DataSummary, facts: dict[str, Any]) -> list[str]:
+def notes(look: DataSummary, facts: Mapping[str, Any]) -> list[str]:
     """Return what a user should know before a long training."""
     out = []
     if not look.points and look.classes and look.fewest < FEW:
@@ -209,7 +210,7 @@ def notes(look: DataSummary, facts: dict[str, Any]) -> list[str]:
     return out
 
 
-def text(advice: dict[str, Any]) -> str:
+def text(advice: Mapping[str, Any]) -> str:
     """Return the recommendation as text."""
     lines = [
         f"recommended: {advice['recipe']} ({advice['why']})",

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ganherd.bench import cases
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
 from ganherd.util.text import size, text_table
 
-Row = dict[str, Any]
+Row = JsonObject
 SELDOM = 0.5  # swaps an epoch: one every two epochs, which should cost little
 OFTEN = 2.0  # one every half epoch: the DCGANs of the paper varied least at this rate
 LITTLE = 0.01  # share of an epoch that swaps may cost
@@ -89,8 +89,9 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
         # the time of a step does not depend on the number of images, so a few random ones are enough
         steps, rows = -(-request.images // recipe.train.batch), []
         for travels in TRAVELS:
-            settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})  # type: ignore[arg-type]
-            assembly = replace(assembly, recipe=recipe.model_copy(update={"strategy": settings}))
+            settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})
+            changed = recipe.model_copy(update={"strategy": settings})
+            assembly = replace(assembly, data=replace(assembly.data, recipe=changed))
             strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
             took: list[float] = []
             while len(took) < 2 + _SWAPS or sum(took) < request.seconds / len(TRAVELS):

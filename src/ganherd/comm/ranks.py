@@ -214,7 +214,8 @@ def cores(comm: Communicator) -> int:
     own = own_cores()
     everyone = [json.loads(each) for each in comm.collect(json.dumps(own).encode())]
     beside = sum(host == comm.hosts[comm.rank] and one == own for host, one in zip(comm.hosts, everyone, strict=True))
-    return max(1, len(own) // beside)
+    result: int = max(1, len(own) // beside)
+    return result
 
 
 def _code(error: BaseException) -> int:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +15,10 @@ from typing import Any
 from ganherd.bench import cases
 from ganherd.bench.checkout import rival_module
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
 
-Row = dict[str, Any]
+Row = JsonObject
 _HEAD = ("scaling", "strategy", "ranks", "members", "steps, ms", "exchange, ms", "received", "efficiency")
 
 
@@ -39,7 +40,7 @@ class ScalingRequest:
             raise UserError(f"--device {self.device}: choose cpu or cuda.")
 
 
-def measure(request: ScalingRequest, log: Callable[[str], None]) -> dict[str, Any] | None:
+def measure(request: ScalingRequest, log: Callable[[str], None]) -> JsonObject | None:
     """Return rows and messages. Inside a job, all ranks but the first return None; otherwise ranks are started here."""
     from ganherd.comm.backends.detect import connect, detect
 
@@ -76,7 +77,7 @@ def _reason(said: str) -> str:
     return next((line for line in lines if "Error: " in line), lines[-1] if lines else "no message")
 
 
-def _with_efficiency(result: dict[str, Any], request: ScalingRequest) -> dict[str, Any]:
+def _with_efficiency(result: Mapping[str, Any], request: ScalingRequest) -> JsonObject:
     """Add the efficiency relative to one rank; if there are more ranks than cores, relative to the cores."""
     one = {(row["kind"], row["strategy"]): row["seconds"] for row in result["rows"] if row["ranks"] == 1}
     for row in result["rows"]:
@@ -89,7 +90,7 @@ def _with_efficiency(result: dict[str, Any], request: ScalingRequest) -> dict[st
     return {**result, "asked": asdict(request)}
 
 
-def model(result: dict[str, Any], every: int | None = None) -> dict[str, Any]:
+def model(result: Mapping[str, Any], every: int | None = None) -> JsonObject:
     """Fit a line to the messages, and predict larger jobs.
 
     Args:
@@ -110,7 +111,7 @@ def model(result: dict[str, Any], every: int | None = None) -> dict[str, Any]:
     return {**facts, "rows": rows, "paper": ab.paper()}
 
 
-def table(result: dict[str, Any]) -> str:
+def table(result: Mapping[str, Any]) -> str:
     """Return the rows as a table, with those of the model below."""
     request = result["asked"]
     lines = [
@@ -127,13 +128,13 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any]) -> list[str]:
     times = (f"{1e3 * row['compute_seconds']:.1f}", f"{1e3 * row['exchange_seconds']:.2f}")
     counts = (str(row["ranks"]), str(row["members"]))
     return [row["kind"], row["strategy"], *counts, *times, f"{row['bytes']:,}", _percent(row.get("efficiency"))]
 
 
-def _model_lines(fitted: dict[str, Any]) -> list[str]:
+def _model_lines(fitted: Mapping[str, Any]) -> list[str]:
     names = list(dict.fromkeys(row["strategy"] for row in fitted["rows"]))
     each = {(row["strategy"], row["ranks"]): row for row in fitted["rows"]}
     lines = [
@@ -155,7 +156,7 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def save(result: dict[str, Any], path: Path) -> None:
+def save(result: Mapping[str, Any], path: Path) -> None:
     """Write everything as .json, and the plots as .png."""
     from ganherd.bench.scaling.scaling_picture import draw
 

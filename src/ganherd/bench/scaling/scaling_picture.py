@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ COLOURS = {"independent": "#10b981", "gap": "#8b5cf6", "cellular": "#3b82f6", "c
 PAPER = "#6b7280"
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
+def draw(result: Mapping[str, Any], path: Path) -> None:
     """Draw two panels of what was measured, and a third one if there is a model."""
     figure, axes = new_figure(11.4 if "model" in result else 7.8, 3.6, 3 if "model" in result else 2)
     for panel, kind in zip(axes, ("weak", "strong"), strict=False):
@@ -29,7 +30,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     pictures.save(figure, path)
 
 
-def _measured(axes: Axes, rows: list[dict[str, Any]], kind: str) -> None:
+def _measured(axes: Axes, rows: Sequence[Mapping[str, Any]], kind: str) -> None:
     ranks = sorted({row["ranks"] for row in rows})
     one = {row["strategy"]: row["seconds"] for row in rows if row["ranks"] == ranks[0]}
     cores = rows[0]["cores"] if rows else 1
@@ -51,7 +52,7 @@ def _measured(axes: Axes, rows: list[dict[str, Any]], kind: str) -> None:
     axes.set_ylabel("ms a round, slowest rank", color=INK)
 
 
-def _model(axes: Axes, result: dict[str, Any]) -> None:
+def _model(axes: Axes, result: Mapping[str, Any]) -> None:
     model = result["model"]
     steps = model["compute_seconds"]
     for name, colour in COLOURS.items():

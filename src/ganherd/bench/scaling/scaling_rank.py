@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +29,9 @@ from ganherd.strategies.cellular.topology import torus
 from ganherd.strategies.gap.gap import travelling
 from ganherd.training.setup.assemble import assemble
 from ganherd.util import host
+from ganherd.util.files import JsonObject
 
-Row = dict[str, Any]
+Row = JsonObject
 _MESSAGES = tuple(2**power for power in range(10, 24))  # bytes, up to 8 MiB
 _TRIES = 7
 _FEATURES = 64  # of the small classifier that scores mixtures
@@ -49,7 +49,7 @@ class RankRequest:
     device: str
 
 
-def measure(comm: Communicator, request: RankRequest) -> dict[str, Any] | None:
+def measure(comm: Communicator, request: RankRequest) -> JsonObject | None:
     """Return rows of weak and strong scaling and of messages; None on all ranks but the first. Called by all ranks."""
     facts = [json.loads(each) for each in comm.collect(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())]
     cores = sum({name: count for name, count in facts}.values())
@@ -127,7 +127,7 @@ def near_square(number: int) -> tuple[int, int]:
 
 def _exchanges(
     herd: Herd, comm: Communicator, order: Placement, blocks: Placement, grid: tuple[int, int]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return by strategy the tensors to exchange, the placement of the members, and the members that each rank fetches."""
     cells, topology = blocks.ranks, torus(*grid)
     nets = {name: value for name, value in herd.state.items() if name.startswith(("g.", "d.")) or name == "set.lr_g"}

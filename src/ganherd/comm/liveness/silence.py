@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from ganherd.comm.liveness import heartbeat
 
 _AT_ONCE = 64  # files that are read with each beat; of more ranks each is looked at less often
-Tell = Callable[[str, dict[str, Any]], None]  # the event, `late` or `back`, and its facts
+Tell = Callable[[str, Mapping[str, Any]], None]  # the event, `late` or `back`, and its facts
 
 
 class MissingRanks:
@@ -47,7 +47,7 @@ class MissingRanks:
                 self._tell("back", {**facts, "seconds": round(max(0.0, silent), 1), "at": beat.step})
 
 
-def in_words(event: str, facts: dict[str, Any]) -> str:
+def in_words(event: str, facts: Mapping[str, Any]) -> str:
     """
     >>> in_words("back", {"rank": 1, "host": "n7", "seconds": 41.3, "at": 1200})
     'rank 1 on n7 is back: nothing was heard of it for 41 s'

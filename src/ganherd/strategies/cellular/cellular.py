@@ -180,7 +180,8 @@ class Cellular(Strategy):
         yield "rewire", {"iteration": iteration, "topology": topology.name, "neighbours": neighbours}
 
     def _wired(self, iteration: int) -> Wiring:
-        topology, now = self.rewiring.at(iteration), getattr(self, "wiring", None)
+        topology = self.rewiring.at(iteration)
+        now: Wiring | None = getattr(self, "wiring", None)
         if now is not None and now.topology == topology:
             return now
         return wire(topology, self.settings.population, self.replicas, self.placement, self.comm.rank)

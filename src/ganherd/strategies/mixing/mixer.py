@@ -26,7 +26,7 @@ from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import (
     Evolved,
     FrechetScore,
-    Score,
+    MixtureScorer,
     Summary,
     VariationScore,
     evolve,
@@ -159,18 +159,20 @@ class Mixer:
         aim = {name.removeprefix(_AIM): value for name, value in known.items() if name.startswith(_AIM)}
         return Summary(*moments, None if classes is None else classes.cpu(), aim)
 
-    def scores(self, summary: Summary) -> dict[str, Score]:
+    def scores(self, summary: Summary) -> dict[str, MixtureScorer]:
         """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what
         the recipe asks for; `sign` times that is the score itself."""
         real, shares = self._real
         first = FrechetScore(summary, real)
-        found: dict[str, Score] = {"fid": first}
+        found: dict[str, MixtureScorer] = {"fid": first}
         found |= {} if shares is None else {"tvd": VariationScore(summary, shares)}
         if self._aim:
             found[self.settings.score] = Oriented(self._aim.score(summary.aim), first.broken, self.sign < 0)
         return found
 
-    def evolved(self, weights: Tensor, table: Tensor, score: Score, iteration: int, generations: int) -> Evolved:
+    def evolved(
+        self, weights: Tensor, table: Tensor, score: MixtureScorer, iteration: int, generations: int
+    ) -> Evolved:
         """The weights of this rank's neighbourhoods after so many steps of the ES."""
         drawn = rng.draw(self._keys(iteration), (generations, table.shape[1]), "normal", torch.float64)
         return evolve(weights, table, score, self.settings.sigma, generations, lambda generation: drawn[:, generation])

@@ -23,7 +23,7 @@ def scored_on(features: int, fast: torch.device) -> torch.device:
     return torch.device("cpu") if features <= _FEW else fast
 
 
-class Score(Protocol):
+class MixtureScorer(Protocol):
     """How far mixtures are from the data, less is better: weights [M, s] of the generators that a table [M, s] names.
 
     The answer lies where the weights do, wherever the score computes.
@@ -130,7 +130,8 @@ class FrechetScore:
         trace = ((weights * self.square[table]).sum(1) - shift) * unbiased
         shared = torch.linalg.eigvalsh(cov).clamp(min=0).sqrt().sum(1)
         distance = shift + trace + self.real_trace - 2 * shared
-        return distance.masked_fill(_touched(weights, self.broken[table]), torch.inf)
+        result: Tensor = distance.masked_fill(_touched(weights, self.broken[table]), torch.inf)
+        return result
 
 
 class VariationScore:
@@ -175,7 +176,7 @@ class Evolved:
 def evolve(
     weights: Tensor,
     table: Tensor,
-    score: Score,
+    score: MixtureScorer,
     sigma: float,
     generations: int,
     draws: Callable[[int], Tensor],

@@ -18,7 +18,7 @@ from ganherd.features.moments import Moments
 from ganherd.metrics import modes, prdc, stacked_modes
 from ganherd.recipe.mixture_scores import is_own
 from ganherd.strategies.mixing.kernel_score import KernelScore, RealSide
-from ganherd.strategies.mixing.mixing import FrechetScore, Score, Summary, summarise
+from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, Summary, summarise
 from ganherd.strategies.mixing.reweighted import CapturedScore, InformationScore, LinearScore, MeanScore, OwnScore
 from ganherd.util.errors import UserError
 
@@ -51,7 +51,7 @@ class Objective(ABC):
         """What the score needs of one generator; this is all that travels between ranks."""
 
     @abstractmethod
-    def score(self, parts: Mapping[str, Tensor]) -> Score:
+    def score(self, parts: Mapping[str, Tensor]) -> MixtureScorer:
         """From the same of G generators [G, …]."""
 
 
@@ -149,7 +149,7 @@ class Own(Objective):
     def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         return {"features": seen.features}
 
-    def score(self, parts: Mapping[str, Tensor]) -> Score:
+    def score(self, parts: Mapping[str, Tensor]) -> MixtureScorer:
         return OwnScore(self._name, self._function, parts["features"], self._real)
 
 
@@ -162,7 +162,7 @@ class Kernel(Objective):
     def of(self, seen: SampledGenerator) -> dict[str, Tensor]:
         return {"features": seen.features}
 
-    def score(self, parts: Mapping[str, Tensor]) -> Score:
+    def score(self, parts: Mapping[str, Tensor]) -> MixtureScorer:
         return KernelScore(parts["features"], self._real)
 
 
@@ -184,7 +184,7 @@ class Balls(Objective):
         held = torch.stack([inside.sum(0) for inside in each]).sum(0).double()  # [n]
         return {"value": (held > 0).double().mean() if self._name == "precision" else held.mean() / prdc.NEIGHBOURS}
 
-    def score(self, parts: Mapping[str, Tensor]) -> Score:
+    def score(self, parts: Mapping[str, Tensor]) -> MixtureScorer:
         if self._name == "coverage":
             return CapturedScore(parts["hits"], self._n, share=True)
         return LinearScore(parts["value"])
@@ -198,7 +198,7 @@ class Information(Objective):
         logs = seen.logits.double().log_softmax(1)
         return {"share": logs.exp().mean(0), "entropy": -(logs.exp() * logs).nan_to_num(0.0).sum(1).mean()}
 
-    def score(self, parts: Mapping[str, Tensor]) -> Score:
+    def score(self, parts: Mapping[str, Tensor]) -> MixtureScorer:
         return InformationScore(parts["share"], parts["entropy"])
 
 
@@ -214,7 +214,7 @@ class Accuracy(Objective):
         each = [right[seen.y == k].mean() for k in range(self._classes) if bool((seen.y == k).any())]
         return {"value": torch.stack(each).mean()}
 
-    def score(self, parts: Mapping[str, Tensor]) -> Score:
+    def score(self, parts: Mapping[str, Tensor]) -> MixtureScorer:
         return LinearScore(parts["value"])
 
 
@@ -236,7 +236,7 @@ class WithinClasses(Objective):
         assert found.mean is not None and found.cov is not None and found.samples is not None
         return {"mean": found.mean, "cov": found.cov, "samples": found.samples}
 
-    def score(self, parts: Mapping[str, Tensor]) -> Score:
+    def score(self, parts: Mapping[str, Tensor]) -> MixtureScorer:
         mean, cov, samples = parts["mean"], parts["cov"], parts["samples"]  # [G, K, F], [G, K, F, F], [G, K]
         return MeanScore(
             [FrechetScore(Summary(mean[:, k], cov[:, k], samples[:, k]), real) for k, real in enumerate(self._real)]
@@ -254,7 +254,7 @@ class Places(Objective):
         shown = self._place(seen.x.cpu().numpy())
         return {"hits": torch.from_numpy(np.bincount(shown[shown >= 0], minlength=self._places))}
 
-    def score(self, parts: Mapping[str, Tensor]) -> Score:
+    def score(self, parts: Mapping[str, Tensor]) -> MixtureScorer:
         return CapturedScore(parts["hits"], self._samples)
 
 

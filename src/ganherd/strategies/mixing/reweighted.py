@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.strategies.mixing.mixing import Score
+from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.util.errors import UserError
 
 _AT_ONCE = 1 << 23  # numbers that one evaluation may gather
@@ -29,7 +29,7 @@ class Oriented:
     inf
     """
 
-    def __init__(self, score: Score, broken: Tensor, more: bool) -> None:
+    def __init__(self, score: MixtureScorer, broken: Tensor, more: bool) -> None:
         """`broken` bool [G]."""
         self._score, self._broken, self._sign = score, broken, -1.0 if more else 1.0
 
@@ -99,13 +99,14 @@ class InformationScore:
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
         own, of = weights.cpu(), table.cpu()
         mixed = (own.unsqueeze(1) @ self.share[of]).squeeze(1)  # [M, K]
-        return (torch.special.entr(mixed).sum(1) - (own * self.entropy[of]).sum(1)).exp().to(weights)
+        result: Tensor = (torch.special.entr(mixed).sum(1) - (own * self.entropy[of]).sum(1)).exp().to(weights)
+        return result
 
 
 class MeanScore:
     """The mean of several, as IFID is that of the distances within each class."""
 
-    def __init__(self, each: Sequence[Score]) -> None:
+    def __init__(self, each: Sequence[MixtureScorer]) -> None:
         self.each = each
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:

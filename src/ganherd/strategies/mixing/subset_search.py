@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ganherd.strategies.mixing import mixing
-from ganherd.strategies.mixing.mixing import Score
+from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.util.errors import UserError
 
 
@@ -38,7 +38,7 @@ class _Genes:
     weights: np.ndarray  # float64 [k], sums to 1
 
 
-def _measure(score: Score, weights: np.ndarray, table: np.ndarray) -> np.ndarray:
+def _measure(score: MixtureScorer, weights: np.ndarray, table: np.ndarray) -> np.ndarray:
     """float64 [M]; what is no number is infinitely bad."""
     found = score(torch.from_numpy(weights), torch.from_numpy(table)).numpy()
     return np.where(np.isnan(found), np.inf, found)
@@ -54,7 +54,7 @@ def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations:
 
 
 def neighbourhoods(
-    score: Score, generators: int, each: Sequence[Sequence[int]], generations: int, sigma: float, seed: int = 0
+    score: MixtureScorer, generators: int, each: Sequence[Sequence[int]], generations: int, sigma: float, seed: int = 0
 ) -> GeneratorSubset:
     """(1+1)-ES on the weights of every neighbourhood, from equal ones on; the best neighbourhood of all."""
     widest = max(len(near) for near in each)
@@ -73,7 +73,7 @@ def neighbourhoods(
 # -- greedy -----------------------------------------------------------------------------------------------------------
 
 
-def greedy(score: Score, generators: int, size: int, shares: int = 10) -> GeneratorSubset:
+def greedy(score: MixtureScorer, generators: int, size: int, shares: int = 10) -> GeneratorSubset:
     """Begins with the best generator and adds, as often as that helps, the one that helps most.
 
     A newcomer gets 1/shares, 2/shares, … of the mixture, whichever is best, and the others give way in proportion.
@@ -102,7 +102,7 @@ def greedy(score: Score, generators: int, size: int, shares: int = 10) -> Genera
 
 
 def evolutionary(
-    score: Score,
+    score: MixtureScorer,
     generators: int,
     size: int,
     smallest: int | None = None,
@@ -152,7 +152,7 @@ def evolutionary(
     return _ensemble(leader, generators, history, population * (generations + 1))
 
 
-def _measure_all(score: Score, herd: list[_Genes], size: int) -> np.ndarray:
+def _measure_all(score: MixtureScorer, herd: list[_Genes], size: int) -> np.ndarray:
     """[population]; short ensembles are filled up with weight 0."""
     table, weights = np.zeros((len(herd), size), np.int64), np.zeros((len(herd), size))
     for row, genes in enumerate(herd):

@@ -1,1 +1,1 @@
-"""Triton kernels without a build step. Functions in plain PyTorch, mostly in `herd/lowering/ops.py`, define what they compute."""
+"""Triton kernels; functions in plain PyTorch, mostly in `herd/lowering/ops.py`, define what they compute. No build step."""

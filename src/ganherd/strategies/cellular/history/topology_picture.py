@@ -162,4 +162,5 @@ def _draw_cell(axes: Axes, cell: int, place: np.ndarray, is_centre: bool, is_nea
 
 def _scale(inch: float) -> float:
     """Lines and letters shrink with the cells, but less."""
-    return min(1.0, (inch / 0.8) ** 0.8)
+    result: float = min(1.0, (inch / 0.8) ** 0.8)
+    return result
