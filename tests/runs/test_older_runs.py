@@ -13,7 +13,7 @@ import little
 import numpy as np
 import pytest
 import torch
-from commands import Answer, cli, own_cache  # noqa: F401
+from run_fixtures import Answer, cli, own_cache  # noqa: F401
 from safetensors.torch import load_file
 
 from ganherd import report

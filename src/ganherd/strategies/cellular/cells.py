@@ -34,10 +34,6 @@ class Cells:
         """int64 [C]: the row of each cell's first member on this rank."""
         return np.arange(len(self)) * self.population
 
-    def by_cell(self, values: np.ndarray) -> np.ndarray:
-        """Numbers of the rank's members [n] as [C, p]."""
-        return values.reshape(len(self), self.population)
-
 
 @dataclass(frozen=True)
 class Wiring:
