@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_fixtures import Answer, cli, own_cache  # noqa: F401
+from run_fixtures import Answer, cli  # noqa: F401
 from safetensors.torch import load_file
 
 from ganherd import report
