@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-
 from small import small_data, small_recipe
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-
 from small import LABELS
 
 
@@ -31,8 +30,9 @@ def test_npz_has_what_programs_rely_on(cli, run) -> None:
 
 
 def test_points_are_float32_without_labels(cli, tmp_path) -> None:
-    import ganherd
     from small import small_recipe
+
+    import ganherd
 
     toy = {"generator": {"name": "toy", "width": 8}, "discriminator": {"name": "toy", "width": 8}, "latent": 2}
     recipe = small_recipe(

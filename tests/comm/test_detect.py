@@ -56,8 +56,8 @@ def test_neither_detecting_nor_reading_heartbeats_imports_torch_or_mpi() -> None
 
 def test_one_process_is_connected_with_itself() -> None:
     comm = connect("local", {})
-    assert (comm.rank, comm.size, comm.local_rank, comm.local_size) == (0, 1, 0, 1)
-    assert comm.broadcast(b"x") == b"x" and comm.collect(b"y") == [b"y"] and comm.among([0]) is comm
+    assert (comm.rank, comm.world_size, comm.local_rank, comm.local_world_size) == (0, 1, 0, 1)
+    assert comm.broadcast(b"x") == b"x" and comm.all_gather_bytes(b"y") == [b"y"] and comm.new_group([0]) is comm
     comm.barrier()
     comm.close()
 

@@ -82,7 +82,7 @@ def test_everyone_lives_somewhere(
     assert len(found.ranks) == ranks
     assert sorted(m for own in found.ranks for m in own) == list(range(members * replicas))
     assert all(list(own) == sorted(own) for own in found.ranks)
-    homes = found.home()
+    homes = found.locations()
     assert all(homes[m][0] == homes[m - m % together][0] for m in homes)  # a cell is not parted
     used = [rank for rank, own in enumerate(found.ranks) if own]
     assert used == list(range(len(used)))  # spares are the last

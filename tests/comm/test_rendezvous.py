@@ -62,11 +62,11 @@ def test_other_sizes_do_not_mix() -> None:
 SILENT = """
 import sys, threading
 import torch.distributed as dist
-from ganherd.comm.backends.rendezvous import Watch
+from ganherd.comm.backends.rendezvous import LivenessRing
 class Hangs:
     def set(self, *words): threading.Event().wait()
 store = dist.HashStore()
-watch = Watch(Hangs if sys.argv[1] == "hangs" else lambda: store, "attempt", 1, 3, 1.5)
+watch = LivenessRing(Hangs if sys.argv[1] == "hangs" else lambda: store, "attempt", 1, 3, 1.5)
 if sys.argv[1] == "closed":
     watch.close()
 for beat in range(30):

@@ -47,21 +47,21 @@ class Ranked(Local):
     """The first of several ranks, for what is decided without the others."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.hosts = size, ("here",) * size
+        self.world_size, self.hosts = size, ("here",) * size
 
-    def _among(self, ranks: object) -> None:
+    def _new_group(self, ranks: object) -> None:
         return None
 
 
 def test_the_first_rank_has_a_member_however_slow_it_is() -> None:
     """It writes the run; any other that would only keep the others waiting becomes a spare."""
     recipe = recipe_file.load({"data": {"source": "digits"}, "herd": {"members": 4}})
-    placed = Ranks.over(Ranked(3), recipe, 4, [0.001, 1.0, 0.001])
-    assert [len(own) for own in placed.homes] == [1, 3, 0] and placed.weights == (0.001, 1.0, 0.001)
+    placed = Ranks.distribute(Ranked(3), recipe, 4, [0.001, 1.0, 0.001])
+    assert [len(own) for own in placed.members_by_rank] == [1, 3, 0] and placed.weights == (0.001, 1.0, 0.001)
 
 
 def test_one_process_has_nothing_to_hand_out() -> None:
-    assert balanced(Ranks.alone(3), None) is None
+    assert balanced(Ranks.single_process(3), None) is None
 
 
 @pytest.mark.parametrize(

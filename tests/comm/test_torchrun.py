@@ -56,13 +56,13 @@ def test_what_becomes_of_a_job_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     comm = object.__new__(Torch)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert comm.after_loss("ganherd train --resume RUN") == "torchrun starts all ranks again, 2 times at most."
+    assert comm.describe_loss("ganherd train --resume RUN") == "torchrun starts all ranks again, 2 times at most."
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
-    ends = "The job ends; go on with: ganherd train --resume RUN"
+    ends = "The job ends; resume with: ganherd train --resume RUN"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert comm.after_loss("ganherd train --resume RUN") == f"{ends} (torchrun --max-restarts 3 does so by itself)"
+    assert comm.describe_loss("ganherd train --resume RUN") == f"{ends} (torchrun --max-restarts 3 does so by itself)"
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # as for ranks that `ganherd train --ranks` starts
-    assert comm.after_loss("ganherd train --resume RUN") == ends
+    assert comm.describe_loss("ganherd train --resume RUN") == ends
 
 
 def test_of_an_engines_error_the_reason_is_told() -> None:
@@ -72,7 +72,7 @@ def test_of_an_engines_error_the_reason_is_told() -> None:
     comm.rank = 2
     said = "[/gloo/tcp/pair.cc:537] Read error [127.0.0.1]:81: reset by peer. This is typically caused by bugs. GLHF!"
     reason = "Read error [127.0.0.1]:81: reset by peer"
-    assert str(comm._lost(RuntimeError(said))) == f"rank 2 waited for another rank, which is gone ({reason})"
+    assert str(comm._rank_lost(RuntimeError(said))) == f"rank 2 waited for another rank, which is gone ({reason})"
 
 
 @pytest.mark.gpu

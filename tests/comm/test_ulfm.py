@@ -42,4 +42,4 @@ def test_those_left_go_on(ranks: int, losses: list[str], tmp_path: Path) -> None
 def test_without_it_the_job_ends_and_the_sentence_says_how_to_go_on(tmp_path: Path) -> None:
     code, said = job("mpi", 2, "rank_that_dies.py", "killed", tmp_path)
     assert code != 0 and not list(tmp_path.iterdir()), said
-    assert "The job ends; go on with: ganherd train --resume RUN" in said, said
+    assert "The job ends; resume with: ganherd train --resume RUN" in said, said

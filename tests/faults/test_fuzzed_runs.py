@@ -17,11 +17,11 @@ from typing import Any
 import matplotlib
 import pytest
 import yaml
+from commands import Answer, cli, data, own_cache
+from small import small_recipe
 
 import ganherd
-from commands import Answer, cli, data, own_cache
 from faults import fuzzing
-from small import small_recipe
 
 __all__ = ["cli", "data", "own_cache"]  # fixtures
 

@@ -138,7 +138,7 @@ def test_bad_questions(run) -> None:
 def test_a_broken_member_is_named_and_the_others_still_work(run) -> None:
     made = ganherd.load(run)
     next(iter(made.breeds[0].params.values()))[1] = float("nan")
-    with pytest.raises(UserError, match="member 1 of the mixture makes images that are not finite"):
+    with pytest.raises(UserError, match="member 1 of the mixture generates numbers that are not finite"):
         made.sample(5, label="one")
     assert len(made.sample(5, label="zero")) == 5
 
@@ -236,7 +236,7 @@ def test_dropout_is_off_while_batch_norm_is_estimated() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.9), nn.BatchNorm1d(4))
     params = {name: p.detach() for name, p in module.named_parameters()}
     buffers = dict(module.named_buffers())
-    found = mixtures.recalibrated(module, params, buffers, 3, "normal", [], 1)
+    found = mixtures.recalibrate_batch_norm(module, params, buffers, 3, "normal", [], 1)
     wanted = (params["0.weight"] ** 2).sum(1)  # of normal noise, with nothing dropped
     assert found["2.running_var"] == pytest.approx(wanted, rel=0.1)
     assert float(buffers["2.running_var"][0]) == 1.0  # the caller's stay
@@ -270,16 +270,16 @@ def test_a_winner_is_marked_and_found_again(data, tmp_path) -> None:
     assert ganherd.load(tmp_path).winner is None
     tensors = (tmp_path / "mixture" / "generators.safetensors").read_bytes()
     winner = mixture_files.NeighbourhoodWinner(member=1, value=0.25)
-    mixture_files.mark(tmp_path / "mixture", winner)
+    mixture_files.set_winner(tmp_path / "mixture", winner)
     again = ganherd.load(tmp_path)
     assert again.winner == winner and np.array_equal(again.sample(9).x, made.sample(9).x)
     assert (tmp_path / "mixture" / "generators.safetensors").read_bytes() == tensors
     again.save(tmp_path / "copy" / "mixture")
     assert ganherd.load(tmp_path / "copy").winner == winner
-    mixture_files.mark(tmp_path / "mixture", None)
+    mixture_files.set_winner(tmp_path / "mixture", None)
     assert ganherd.load(tmp_path).winner is None and equal(made, ganherd.load(tmp_path))
     with pytest.raises(ValueError):
-        mixture_files.mark(tmp_path / "mixture", mixture_files.NeighbourhoodWinner(member=9, value=0.25))
+        mixture_files.set_winner(tmp_path / "mixture", mixture_files.NeighbourhoodWinner(member=9, value=0.25))
 
 
 def tamper(folder: Path, **changes: Any) -> Path:

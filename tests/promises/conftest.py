@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import little
 import numpy as np
 import pytest
 import torch
-
-import little
 
 
 @pytest.fixture(scope="module")

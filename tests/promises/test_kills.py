@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import little
+import pytest
 
 EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loop")]
 

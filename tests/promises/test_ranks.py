@@ -292,8 +292,8 @@ def test_where_a_rank_that_a_command_started_is_killed_one_sentence_says_how_to_
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75, said
     assert f"ganherd: rank {victim} was ended by SIGKILL" in said, said
-    assert said.count("go on with: ") == 1, said
-    assert "The job ends; go on with: ganherd train --resume run --ranks 3\n" in said, said
+    assert said.count("resume with: ") == 1, said
+    assert "The job ends; resume with: ganherd train --resume run --ranks 3\n" in said, said
     assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
 
 

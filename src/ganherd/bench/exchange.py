@@ -69,7 +69,7 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
     from ganherd.herd.state import finite
     from ganherd.recipe import recipe_file
     from ganherd.recipe.strategy_config import GapConfig
-    from ganherd.strategies.gap.gap import travelling
+    from ganherd.strategies.gap.gap import swapped_tensors
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.setup.build_strategy import make_strategy
 
@@ -94,13 +94,13 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
                 synchronize(herd.device)
                 began = time.perf_counter()
                 # as the loop does: it looks for members that turned NaN before they meet, and tells what it saw
-                strategy.looked(len(took) + 1, finite(herd.state).cpu().numpy())
+                strategy.on_health_check(len(took) + 1, finite(herd.state).cpu().numpy())
                 ((_, swap),) = strategy.open(len(took) + 1)  # who meets whom, and the exchange
                 synchronize(herd.device)
                 took.append(time.perf_counter() - began)
             moved = sum(
                 herd.state[part][0].numel() * herd.state[part].element_size()
-                for part in travelling(herd.state, "d", travels)
+                for part in swapped_tensors(herd.state, "d", travels)
             )
             one = median(took[2:])
             seldom, often = (swaps * one / (steps * step) for swaps in (SELDOM, OFTEN))

@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ganherd.comm.ranks import Ranks, together
+from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, named, unnamed
 from ganherd.runs.facts import refuse_state
 from ganherd.runs.folder import steps
@@ -61,7 +61,7 @@ def save(
 
     Each rank writes its own members; the first one renames when all have. `facts` are those of the whole herd.
     """
-    ranks = ranks or Ranks.alone(len(state["set.seed"]))
+    ranks = ranks or Ranks.single_process(len(state["set.seed"]))
     target = folder / f"step-{step:08d}"
     aside = folder / f".{target.name}.new"
 
@@ -73,7 +73,7 @@ def save(
     def complete() -> None:
         # plain() now, so that the check is over exactly what will be read back
         names = {"names": sorted(state), "files": dict(sorted(files.items()))}
-        whole = plain({**facts, "step": step, "members": ranks.size, **names})
+        whole = plain({**facts, "step": step, "members": ranks.num_members, **names})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
         _settle(aside)
         if target.exists():  # the same step again: what lies there was found damaged
@@ -82,10 +82,10 @@ def save(
         _settle(folder)
 
     try:
-        ranks.every(lambda: begin() if ranks.is_first else None)
-        written = ranks.every(lambda: _write_members(aside, state, nets, ranks.own))
+        ranks.run_io(lambda: begin() if ranks.is_first else None)
+        written = ranks.run_io(lambda: _write_members(aside, state, nets, ranks.local_members))
         files = {name: digest for each in written for name, digest in each.items()}
-        ranks.every(lambda: complete() if ranks.is_first else None)
+        ranks.run_io(lambda: complete() if ranks.is_first else None)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -216,13 +216,15 @@ def newest_of_all(
     folder: Path, nets: Mapping[str, NamedRows], ranks: Ranks, records: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
     """The same for the members of each rank, out of one checkpoint: the newest that no rank finds damaged."""
-    members = None if ranks.everyone.size == 1 else ranks.own
+    members = None if ranks.member_comm.world_size == 1 else ranks.local_members
     counted = records if ranks.is_first else {}
     not_after, damaged = None, []
     while True:
-        found, sentences = together(ranks.everyone, partial(newest, folder, nets, members, not_after, counted))
-        damaged += [sentence for own in ranks.told(sentences) for sentence in own]
-        steps_found = ranks.told(found.step)
+        found, sentences = run_on_all_ranks(
+            ranks.member_comm, partial(newest, folder, nets, members, not_after, counted)
+        )
+        damaged += [sentence for own in ranks.all_gather_json(sentences) for sentence in own]
+        steps_found = ranks.all_gather_json(found.step)
         if len(set(steps_found)) == 1:
             return found, list(dict.fromkeys(damaged))
         not_after = min(steps_found)

@@ -80,12 +80,12 @@ def line_of(trainer: Trainer) -> dict[str, Any]:
         "rate": round(trainer.progress.rate * trainer.tally.per_step, 1),
         **trainer.tally.means(trainer.step),
     }
-    looked = int(trainer.ranks.gather(trainer.watch.state["watch.at"]).max())
+    looked = int(trainer.ranks.all_gather(trainer.watch.state["watch.at"]).max())
     if looked > trainer.tally.since:  # the last look since the last record
         line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in trainer.watch.scores().items()}}
     if trainer.validation:
         line |= {name: [round(v, 5) for v in each] for name, each in trainer.validation.look().items()}
-    return line | trainer.strategy.measured()
+    return line | trainer.strategy.metrics()
 
 
 def plain(value: Any) -> Any:

@@ -108,7 +108,7 @@ class Share(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        well = self.comm.gather(finite(self.herd.state).cpu().numpy(), self.placement)  # [N]
+        well = self.comm.all_gather(finite(self.herd.state).cpu().numpy(), self.placement)  # [N]
         for part in self.parts:
             self._average(part, well)
         facts: dict[str, Any] = {"number": step // self.every}
@@ -118,7 +118,7 @@ class Share(Strategy):
 
     def _average(self, part: SharedLayers, well: np.ndarray) -> None:
         """The same sum in the same order on every rank that has a member of the group, so ranks do not matter."""
-        replicas = range(0, self.placement.size, self.members)
+        replicas = range(0, self.placement.num_members, self.members)
         groups = [[first + slot for slot in part.slots if well[first + slot]] for first in replicas]
         wanted = [[m for group in groups if set(group) & set(own) for m in group] for own in self.placement.ranks]
         own, state = self.placement.ranks[self.comm.rank], self.herd.state

@@ -1,4 +1,4 @@
-"""Who meets whom, and when: what the training loop asks of a strategy. The one here lets nobody meet."""
+"""The interface between the training loop and a strategy. The base class is a strategy in which members never meet."""
 
 from __future__ import annotations
 
@@ -11,71 +11,87 @@ from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.strategies.traffic import Traffic
 
-Event = tuple[str, dict[str, Any]]  # its name and its facts, for events.jsonl
+Event = tuple[str, dict[str, Any]]  # name and facts of a line in events.jsonl
 
 
 class Strategy:
-    """Acts on a herd between its steps.
+    """Act on a herd between its steps.
 
-    Arriving at a step where members meet, the loop first looks for members that turned NaN and tells what it saw (`looked`),
-    then calls `close`; before it trains on from there, `open`. A checkpoint lies between the two, so that a run which ends here,
-    or is resumed from here, is the same run. Nothing changes a member between the two: over several ranks members travel
-    meanwhile.
+    At a meeting the loop does four things, in this order: it checks all members for non-finite state and reports the result to
+    `on_health_check`, calls `close` to finish what the previous meeting started, saves a checkpoint if one is due, and calls
+    `open` to start what lasts until the next meeting. Because the checkpoint lies between `close` and `open`, a run that is
+    resumed from it continues exactly. No member changes between the two: over several ranks, nets of members are in transit
+    then.
     """
 
     def __init__(self) -> None:
-        self.state: State = {}  # what it remembers from one meeting to the next, [N, …]; saved with the herd's state
+        self.state: State = {}  # tensors [N, …] that a checkpoint saves and restores
         self.traffic = Traffic()
-        # over several ranks: steps that each may go on by itself, before all are together again; 0: all are, wherever
-        # anything but training happens. What is due meanwhile waits: see `run.apart`
-        self.apart = 0
+        # Ranks may run this many steps before they synchronise; 0: synchronise at every stop of the loop.
+        self.max_unsynced_steps = 0
 
     def next_after(self, step: int) -> int | None:
-        """The next step at which members meet; none: they never do again."""
+        """Return the next step after `step` at which members meet; None: they never meet again."""
         return None
 
     def meets_at(self, step: int) -> bool:
+        """Return whether members meet at this step."""
         return step > 0 and self.next_after(step - 1) == step
 
-    def looked(self, step: int, well: np.ndarray | None) -> None:
-        """Is told whose numbers are all finite, bool [N] of all members, where the loop looks; None: one was repaired since."""
+    def on_health_check(self, step: int, finite: np.ndarray | None) -> None:
+        """Receive the health check made at `step`.
 
-    def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
-        """Ends what began at the meeting before. `goes_on`: `open` or `leave` follows, so members may be sent ahead for it."""
+        Args:
+            step: The step of the run.
+            finite: bool [N], True for members whose state is finite; None if a member was repaired since.
+        """
+
+    def close(self, step: int, continues: bool = False) -> Iterator[Event]:
+        """Finish what the previous meeting started.
+
+        Args:
+            step: The step of the run.
+            continues: `open` or `on_stop` follows, so that members may be sent ahead for it.
+        """
         return iter(())
 
-    def leave(self) -> None:
-        """The run stops after `close`, and no `open` follows: what is under way comes to its end, on all ranks."""
+    def on_stop(self) -> None:
+        """Complete pending transfers on all ranks: the run stops after `close`, and no `open` follows."""
 
     def open(self, step: int) -> Iterator[Event]:
-        """Begins what lasts to the next meeting; also called at step 0, and wherever a run is gone on with: see `resume`."""
+        """Start what lasts until the next meeting; also called at step 0, and when a run is resumed, after `resume`."""
         return iter(())
 
     def resume(self, step: int) -> None:
-        """Rebuilds, from `state` and the herd as a checkpoint holds them, what is in memory between two meetings."""
+        """Rebuild, from `state` and the herd of a checkpoint, what is in memory between two meetings."""
 
-    def part(self, step: int, until: int, goes_on: bool) -> None:
-        """Where `apart`: ranks go on by themselves, up to the step `until`, and then together or not at all; called by all of
-        them together."""
+    def begin_unsynced(self, step: int, until: int, continues: bool) -> None:
+        """Start a phase in which ranks do not synchronise; called on all ranks together if `max_unsynced_steps`.
 
-    def rejoin(self, step: int) -> Iterator[Event]:
-        """Where `apart`: all are at the same step again; after `close`, where members meet there too."""
+        Args:
+            step: The step of the run.
+            until: The step at which the ranks synchronise again.
+            continues: Training continues after that step.
+        """
+
+    def end_unsynced(self, step: int) -> Iterator[Event]:
+        """End the phase without synchronisation, with all ranks at the same step; called after `close` if members meet."""
         return iter(())
 
-    def push(self) -> None:
-        """Called after every step; moves on what is under way."""
+    def poll(self) -> None:
+        """Advance pending transfers; called after every step."""
 
-    def trained(self, seconds: float, step: int) -> None:
-        """Is told how long the engine took, each time that it was asked to go on, and the step that it came to."""
+    def on_steps_done(self, seconds: float, step: int) -> None:
+        """Receive the time that the engine took to reach `step` from its previous call."""
 
     def neighbourhoods(self, step: int) -> Neighbourhoods | None:
-        """The mixtures that it made of the members, at the end of a run; none: they all are one."""
+        """Return the mixtures that the strategy made of the members, at the end of a run; None: all members are one."""
         return None
 
     def generators(self) -> State | None:
-        """Of this rank's members, what goes into the mixture instead of what they are now; none: as they are."""
+        """Return the generators of this rank's members that go into the mixture; None: the current ones."""
         return None
 
-    def measured(self) -> dict[str, Any]:
-        """Numbers for the next line of metrics, as seconds per routine since the last one."""
+    def metrics(self) -> dict[str, Any]:
+        """Return numbers for the next line of metrics, such as seconds per routine since the last one."""
         return {}

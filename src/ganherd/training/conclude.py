@@ -38,15 +38,15 @@ def conclude(trainer: Trainer, progress: Progress) -> Run:
     assembly, folder, seconds = trainer.assembly, trainer.folder, round(trainer.seconds, 3)
     ranks, near = assembly.ranks, trainer.strategy.neighbourhoods(trainer.step)
     own = finish.exports(assembly, trainer.strategy.generators())
-    exported = own if ranks.is_alone else ranks.to_first(own, range(ranks.size))
+    exported = own if ranks.is_single_process else ranks.fetch_to_first(own, range(ranks.num_members))
     if not ranks.is_first:
-        trainer.strategy.measured()
+        trainer.strategy.metrics()
         return Run(folder.path.absolute(), {})
     made = finish.make_mixture(assembly, trainer.step, near, exported)
     made.save(folder.mixture)
     finish.write_picture(folder, made, assembly)
     found = finish.write_scores(folder, made, assembly, progress)
-    left = trainer.strategy.measured().get("profile")  # of what came after the last record
+    left = trainer.strategy.metrics().get("profile")  # of what came after the last record
     trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
     here = max(trainer.seconds - trainer.seconds_before, 1e-9)  # by this process, as the seconds of its looks
     watch = {**vars(trainer.cadence), "share": round(trainer.watch.seconds / here, 5)}

@@ -54,8 +54,8 @@ def train_on(
             closing.callback(trainer.close)
             trainer.rescue = rescue
             saved_before = trainer.saved or 0
-            over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
-            if not ranks.is_alone:
+            over = "" if ranks.is_single_process else f" on {len(ranks.placement.ranks)} ranks"
+            if not ranks.is_single_process:
                 trainer.heart = closing.enter_context(beating(ranks, folder.path, trainer))
             progress.say(
                 f"{folder.path} has made all of its {budget.steps:,} steps: a larger --budget goes on with it"
@@ -63,7 +63,7 @@ def train_on(
                 else f"{folder.path}: {assembly.size} members{over}, step {trainer.step:,} to {budget.steps:,}, "
                 f"{plan.describe(assembly.herd.size)}"
             )
-            if not ranks.job.hears_of_loss:  # the launcher would end all at once
+            if not ranks.job.detects_loss:  # the launcher would end all at once
                 progress.say(f"should a rank be killed, the job ends; go on with: {rescue.again()}")
             rescue.tell(trainer, source)
             trainer.event("resume" if resumed else "start", engine=vars(plan), versions=versions())
@@ -78,13 +78,13 @@ def train_on(
                 stop.at_once()
                 done = conclude_part(trainer) if is_part else conclude(trainer, progress)
                 rescue.done = done if ranks.is_first else None
-                ranks.end()
+                ranks.finish()
                 return done
         except Interrupted as error:
             _leave(folder, "interrupted")
             raise Interrupted(f"{error} Nothing is lost; {again}") from None
         except RankLost as error:
-            if ranks.job.goes_on:  # those that are left meet again in `Recovery.through`
+            if ranks.job.survives_loss:  # those that are left meet again in `Recovery.through`
                 rescue.trainer, rescue.signals.name = trainer, rescue.asked or stop.name
                 raise
             raise rescue.ended(error, "; the last checkpoint is whole") from error

@@ -18,7 +18,7 @@ from ganherd.herd.checks.module_copies import twin
 from ganherd.herd.rng import PRIORS
 from ganherd.herd.state import State, bases, buffers_of
 from ganherd.mixture.generators import Generators
-from ganherd.mixture.mixture import Mixture, recalibrated
+from ganherd.mixture.mixture import Mixture, recalibrate_batch_norm
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.runs.folder import RunFolder, write_aside
@@ -83,7 +83,7 @@ def exports(assembly: PreparedHerd, instead: State | None = None) -> State:
                 for name, value in buffers.items():
                     out[f"g.buffers.{breed.mark}{name}"][row] = value[row].cpu()
                 continue
-            found = recalibrated(
+            found = recalibrate_batch_norm(
                 breed.g.module,
                 {name: value[row] for name, value in weights.items()},
                 {name: value[row].cpu() for name, value in buffers.items()},

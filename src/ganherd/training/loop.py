@@ -58,7 +58,10 @@ class Trainer:
         self.folder, self.budget, self.progress = folder, budget, progress
         self.will_stop = False  # it was asked to, while ranks were apart
         self.strategy = strategy or Strategy()
-        self.settings, self.also_record = rank_sync.waiting(assembly.recipe.run, self.strategy.apart), also_record
+        self.settings, self.also_record = (
+            rank_sync.waiting(assembly.recipe.run, self.strategy.max_unsynced_steps),
+            also_record,
+        )
         self.blueprints = self.herd.nets
         self.plan = plan
         self.engine: Engine | SubsetEngine | response.Idle = make_engine(self.herd, plan)
@@ -69,21 +72,23 @@ class Trainer:
         if resumed:
             self.strategy.resume(resumed.step)
         self.watch = Monitor(assembly, remembered)
-        known = {k: self.ranks.gather(v) for k, v in (remembered or {}).items() if k in OF_ALL or k.startswith("rest.")}
-        self.alarms = Alarms(self.ranks.size, known)  # of all members, on every rank; so is who rests
-        self.rest = Convergence(assembly.recipe.train.stop, self.ranks.size, known, assembly.kept or None)
+        known = {
+            k: self.ranks.all_gather(v) for k, v in (remembered or {}).items() if k in OF_ALL or k.startswith("rest.")
+        }
+        self.alarms = Alarms(self.ranks.num_members, known)  # of all members, on every rank; so is who rests
+        self.rest = Convergence(assembly.recipe.train.stop, self.ranks.num_members, known, assembly.kept or None)
         self.rest.wake(resumed.step if resumed else 0)
         assembly.kept = self.rest.kept
         if awake := self.rest.awake:
             self.engine = response.engine_of(self, awake)
-        self.cadence = rank_sync.waiting_looks(look_interval.planned(assembly, paced), self.strategy.apart)
+        self.cadence = rank_sync.waiting_looks(look_interval.planned(assembly, paced), self.strategy.max_unsynced_steps)
         facts = resumed.facts if resumed else {}
         self.step = resumed.step if resumed else 0
         self.together = rank_sync.RankSync(assembly, self.strategy, self.step)
         self.tally = Tally(assembly, self.rest, facts)
         self.last_good: int | None = facts.get("last_good")  # the last checkpoint that was due: what is rolled back to
         self.best: tuple[float, int] | None = tuple(facts["best"]) if facts.get("best") else None  # type: ignore[assignment]
-        self.repairs: list[int] = list(facts.get("repairs", [0] * self.ranks.size))  # [N]
+        self.repairs: list[int] = list(facts.get("repairs", [0] * self.ranks.num_members))  # [N]
         self.seconds_before = float(facts.get("seconds", 0.0))
         self.over: float | None = facts.get("over")  # the deadline that ended the run here
         paths = {"metrics": folder.metrics_path, "events": folder.events_path} if self.writes else {}
@@ -93,7 +98,7 @@ class Trainer:
             for name, path in paths.items()
         }
         self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
-        self.behind = AsyncCheckpointWriter.of(self.herd.device, self.ranks.is_alone)
+        self.behind = AsyncCheckpointWriter.of(self.herd.device, self.ranks.is_single_process)
         self.rescue: Recovery | None = None  # where a lost rank can be outlived
         self.mark: ArrivalMark | None = None  # … and members go back alone: the arrival at this step
         self.arrived: bool = facts.get("arrived", False)  # what is due at this step is still to be done
@@ -123,7 +128,7 @@ class Trainer:
             left = time.monotonic()
             self.step = self.engine.advance(self.step, self.next_stop(), self.tally.sums, self.enough(stop), self.tick)
             took = time.monotonic() - left
-            self.strategy.trained(took, self.step)
+            self.strategy.on_steps_done(took, self.step)
             self.stop_here(stop, start, took)
         if self.saved != self.step:
             self.save()
@@ -171,9 +176,9 @@ class Trainer:
             response.settle(self)
             self.tally.begin(self.step)
         if meets:
-            self.tell(self.strategy.close(self.step, goes_on=self.step < self.last))
-        if self.strategy.apart and self.is_together:
-            self.tell(self.strategy.rejoin(self.step))
+            self.tell(self.strategy.close(self.step, continues=self.step < self.last))
+        if self.strategy.max_unsynced_steps and self.is_together:
+            self.tell(self.strategy.end_unsynced(self.step))
         if self.due(self.settings.sample_every):
             self.show()
         if self.due(self.settings.checkpoint_every):
@@ -203,13 +208,13 @@ class Trainer:
 
     def enough(self, stop: StopRequest) -> Callable[[], bool]:
         """One process stops at any step; ranks stop where all of them do."""
-        return (lambda: stop.asked or self.budget.is_over(self.seconds)) if self.ranks.is_alone else never
+        return (lambda: stop.asked or self.budget.is_over(self.seconds)) if self.ranks.is_single_process else never
 
     def is_over(self) -> bool:
         """Whether the time is, by the clock of the first rank."""
         if self.budget.deadline is None or not self.is_together:
             return False
-        return self.ranks.decided(self.budget.is_over(self.seconds))
+        return self.ranks.broadcast(self.budget.is_over(self.seconds))
 
     def heard(self, stop: StopRequest, seconds: float) -> str:
         """The signal that any rank was asked to stop by; none: it goes on. `seconds`: what a step of this rank takes."""
@@ -223,7 +228,7 @@ class Trainer:
         return self.together.heard(self.step, stop.name, seconds, self.ends)
 
     def tick(self, step: int) -> None:
-        self.strategy.push()
+        self.strategy.poll()
         self.progress.at(step, self.seconds, self.tally.per_step)
         if self.heart:
             self.heart.note(step=step, rate=round(self.progress.rate * self.tally.per_step_here, 1))
@@ -282,8 +287,8 @@ class Trainer:
         if self.saved != self.step:
             self.save()
         snapshot.settle(self)
-        self.strategy.leave()
-        self.ranks.end(Interrupted(f"stopped by {asked} at step {self.step}."))
+        self.strategy.on_stop()
+        self.ranks.finish(Interrupted(f"stopped by {asked} at step {self.step}."))
 
     def tell(self, events: Iterable[Event]) -> None:
         for event, facts in events:

@@ -13,7 +13,7 @@ from ganherd.comm.communicator import Communicator
 from ganherd.comm.liveness import silence
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.liveness.machine import machine
-from ganherd.comm.ranks import Ranks, cores, together
+from ganherd.comm.ranks import Ranks, cores_per_rank, run_on_all_ranks
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Plan, place
 from ganherd.recipe.schema import EngineConfig, Recipe
@@ -54,46 +54,48 @@ def ready(
         return made if part is None else made.only(part)
 
     def assembled() -> PreparedHerd | None:
-        if not ranks.own:
+        if not ranks.local_members:
             return None
         made_of = put_together(made, ranks, trust_code, begins)
         finish.member_weights(made_of.recipe, made_of)  # better said now than after the training
         build_strategy.refuse_impossible(made_of)
         return made_of
 
-    made = together(job, accepted)
+    made = run_on_all_ranks(job, accepted)
     size = len(made.seats)
-    if job.size == 1:
-        ranks = Ranks.alone(size)
+    if job.world_size == 1:
+        ranks = Ranks.single_process(size)
         return ranks, assembled()
     members = size // made.recipe.herd.seeds
     is_known, weights = balance.known(before, job.hosts) if made.recipe.engine.balance else (True, None)
-    ranks = Ranks.over(job, made.recipe, members, weights)
-    assembly = together(job, assembled)
+    ranks = Ranks.distribute(job, made.recipe, members, weights)
+    assembly = run_on_all_ranks(job, assembled)
     if not is_known and (weights := balance.balanced(ranks, assembly)) is not None:
         del assembly  # before there are two
-        ranks = Ranks.over(job, made.recipe, members, weights)
-        assembly = together(job, assembled)
+        ranks = Ranks.distribute(job, made.recipe, members, weights)
+        assembly = run_on_all_ranks(job, assembled)
     return ranks, assembly
 
 
 def planned(assembly: PreparedHerd, settings: EngineConfig, say: Callable[[str], None]) -> Plan:
     """The plan that the first rank finds to be the fastest for its members; all go by it."""
     ranks = assembly.ranks
-    if ranks.everyone.size == 1:
+    if ranks.member_comm.world_size == 1:
         return autotune.choose(assembly.herd, settings, say)
-    torch.set_num_threads(min(torch.get_num_threads(), cores(ranks.everyone)))
-    plan = together(ranks.everyone, lambda: autotune.choose(assembly.herd, settings, say) if ranks.is_first else None)
-    return Plan(**ranks.decided(vars(plan) if plan else {}))
+    torch.set_num_threads(min(torch.get_num_threads(), cores_per_rank(ranks.member_comm)))
+    plan = run_on_all_ranks(
+        ranks.member_comm, lambda: autotune.choose(assembly.herd, settings, say) if ranks.is_first else None
+    )
+    return Plan(**ranks.broadcast(vars(plan) if plan else {}))
 
 
 def settled(assembly: PreparedHerd, plan: Plan) -> Plan:
     """What the rank makes of the plan, on its own device and with its own members."""
     ranks, herd = assembly.ranks, assembly.herd
-    if ranks.everyone.size == 1:
+    if ranks.member_comm.world_size == 1:
         return plan
     whole = plan.chunk >= len(ranks.placement.ranks[0])  # all members of the first rank at once
-    threads = min(plan.threads, cores(ranks.everyone))
+    threads = min(plan.threads, cores_per_rank(ranks.member_comm))
     chunk = max(plan.chunk, herd.size) if whole else plan.chunk
     return replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
 
@@ -108,7 +110,7 @@ def settle_in(assembly: PreparedHerd, plan: Plan) -> Plan:
 
 def shared(ranks: Ranks, folder: RunFolder, rescue: Recovery) -> RunFolder:
     """The first rank's folder, as every rank sees it; spares hear of it too."""
-    if ranks.is_alone:
+    if ranks.is_single_process:
         return folder
     if ranks.is_first:
         spares.forget(folder.path)
@@ -120,20 +122,22 @@ def shared(ranks: Ranks, folder: RunFolder, rescue: Recovery) -> RunFolder:
             raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
         return there
 
-    return together(ranks.everyone, seen)
+    return run_on_all_ranks(ranks.member_comm, seen)
 
 
 def beating(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbeat:
     """This rank's signs of life, in the folder of the run; the first one, which has a trainer, tells who else gives none."""
-    heart = Heartbeat(path / "ranks", ranks.job.rank, ranks.job.size, ranks.own, ranks.comm or ranks.job)
-    heart.note("processing" if ranks.own else None, **machine())
+    heart = Heartbeat(
+        path / "ranks", ranks.job.rank, ranks.job.world_size, ranks.local_members, ranks.comm or ranks.job
+    )
+    heart.note("processing" if ranks.local_members else None, **machine())
     if trainer is not None and ranks.is_first:
 
         def tell(event: str, facts: dict[str, Any]) -> None:
             trainer.event(event, **facts)
-            trainer.progress.say(silence.in_words(event, facts))
+            trainer.progress.say(silence.describe(event, facts))
 
-        heart.listener = silence.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.size, tell).look
+        heart.listener = silence.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.world_size, tell).look
     return heart
 
 

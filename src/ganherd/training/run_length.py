@@ -24,7 +24,7 @@ def measure(assembly: PreparedHerd, plan: Plan, whole: bool = False) -> tuple[fl
     if not whole:
         finish.exports(assembly)
     last = 0.0 if whole else 1.0 + 2.0 * (time.perf_counter() - began)
-    found = assembly.ranks.told([steps, last])
+    found = assembly.ranks.all_gather_json([steps, last])
     return min(steps for steps, _ in found), max(last for _, last in found)
 
 

@@ -57,8 +57,8 @@ def _give_up(trainer: Trainer, step: int | None, error: OSError) -> None:
     why = (
         f"the checkpoint of step {step} could not be written ({error.strerror}); {before}. {advice_on(error)}".rstrip()
     )
-    trainer.strategy.leave()
-    trainer.ranks.end(Interrupted(why))
+    trainer.strategy.on_stop()
+    trainer.ranks.finish(Interrupted(why))
 
 
 def state(trainer: Trainer) -> State:

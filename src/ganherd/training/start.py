@@ -10,7 +10,7 @@ from typing import Any
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Communicator
-from ganherd.comm.ranks import together
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.herd.engine.device import missing_gpu, set_precision
 from ganherd.recipe import recipe_file, trust
@@ -71,7 +71,7 @@ def begin(
     `part`: the only members that are trained in this folder, which ends without a mixture: see `parts`.
     """
     if phases.pending(recipe) is not None:
-        if part is not None or (job is not None and job.latest.size > 1):
+        if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
         return _two_phases(recipe, path, name, quiet, trust_code, whole)
     rescue = Recovery((job or Local()).latest)
@@ -126,7 +126,7 @@ def _begin(
             RunFolder(path).refuse_existing()
         trackers.check(recipe)
 
-    together(job, acceptable)
+    run_on_all_ranks(job, acceptable)
     ranks, assembly = ready(recipe, job, trust_code, begins=True, part=part)
     rescue.placed(ranks)
     if assembly is None:
@@ -143,9 +143,9 @@ def _begin(
     for note in [*too_short(recipe.train.budget, budget.steps), *never_due(recipe, meetings, budget.steps)]:
         say(f"note: {note}")
     where = Path(path) if path is not None else next_path(Path("runs"), name)
-    for note in together(ranks.everyone, lambda: _disk_notes(assembly, budget.steps, where)):
+    for note in run_on_all_ranks(ranks.member_comm, lambda: _disk_notes(assembly, budget.steps, where)):
         say(f"note: {note}")
-    paced = vars(together(ranks.everyone, lambda: look_interval.planned(assembly)))
+    paced = vars(run_on_all_ranks(ranks.member_comm, lambda: look_interval.planned(assembly)))
     facts = facts_of(assembly, plan, budget) | {"meetings": meetings, "watch": paced, "state": "running"}
     facts |= {} if part is None else {"part": [part.start, part.stop]}
     with ExitStack() as held:
@@ -154,7 +154,7 @@ def _begin(
             where = path or next_path(Path("runs"), name)
             return _founded(where, recipe, facts, held, rescue) if ranks.is_first else RunFolder(where)
 
-        folder = shared(ranks, together(ranks.everyone, found), rescue)
+        folder = shared(ranks, run_on_all_ranks(ranks.member_comm, found), rescue)
         return train_on(rescue, assembly, own, folder, budget, quiet, meetings, None, paced)
 
 
@@ -208,10 +208,10 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
                 held.enter_context(rescue.lock(folder))
             return folder, recipe, wanted
 
-        folder, recipe, wanted = together(job, opened)
+        folder, recipe, wanted = run_on_all_ranks(job, opened)
         held.enter_context(importable_from(recipe.code))
         info = folder.info
-        held.enter_context(rng.using(together(job, lambda: recorded_streams(info, folder))))
+        held.enter_context(rng.using(run_on_all_ranks(job, lambda: recorded_streams(info, folder))))
         rescue.reached = reached(folder) if job.rank == 0 else None
         begins = not checkpoint.steps(folder.checkpoints)
         part, before = recorded_part(info, folder), info.get("ranks")
@@ -222,13 +222,13 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
         resumed = rescue.remembered(ranks, folder)
         if assembly is None:
             return Run(stand_by(ranks, rescue).absolute(), {})
-        everyone = ranks.everyone
-        plan, budget = together(everyone, lambda: recorded(info, folder))
-        paced = vars(together(everyone, lambda: look_interval.planned(assembly, recorded_pace(info, folder))))
-        meetings = together(everyone, lambda: recorded_meetings(info, folder))
+        everyone = ranks.member_comm
+        plan, budget = run_on_all_ranks(everyone, lambda: recorded(info, folder))
+        paced = vars(run_on_all_ranks(everyone, lambda: look_interval.planned(assembly, recorded_pace(info, folder))))
+        meetings = run_on_all_ranks(everyone, lambda: recorded_meetings(info, folder))
         set_precision(recipe)
         net_guard.examine(assembly, say)
-        together(everyone, lambda: net_guard.refuse(assembly, plan.name))
+        run_on_all_ranks(everyone, lambda: net_guard.refuse(assembly, plan.name))
         if (info.get("ranks") or {}).get("members") != (now := placed(ranks) or {}).get("members"):
             plan = planned(assembly, recipe.engine.model_copy(update={"name": plan.name}), say)
         own = settle_in(assembly, plan)
@@ -241,17 +241,17 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
                 resumed, damaged = checkpoint.newest_of_all(folder.checkpoints, assembly.herd.nets, ranks, records)
                 for sentence in damaged:
                     say(f"{sentence}; the checkpoint before it is used.")
-            together(everyone, partial(take_up, assembly, resumed))
+            run_on_all_ranks(everyone, partial(take_up, assembly, resumed))
         else:
-            together(everyone, partial(check_origins, info, assembly, folder))
+            run_on_all_ranks(everyone, partial(check_origins, info, assembly, folder))
             say(f"{folder.path} has no checkpoint: it starts again from its first step.")
         if wanted != recipe:
-            budget = together(everyone, partial(extended, assembly, own, wanted, resumed))
+            budget = run_on_all_ranks(everyone, partial(extended, assembly, own, wanted, resumed))
         elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
             budget.end_at(resumed.step)
 
         if resumed is None or resumed.step < budget.steps:
-            for note in together(everyone, lambda: _disk_notes(assembly, budget.steps, folder.path)):
+            for note in run_on_all_ranks(everyone, lambda: _disk_notes(assembly, budget.steps, folder.path)):
                 say(f"note: {note}")
 
         def go_on() -> None:
@@ -263,10 +263,10 @@ def _resume(rescue: Recovery, path: Path, overrides: Sequence[str], quiet: bool,
                 write_aside(folder.recipe_path, recipe_file.dump(wanted))
 
         try:
-            ranks.every(lambda: go_on() if ranks.is_first else None)
+            ranks.run_io(lambda: go_on() if ranks.is_first else None)
         except OSError as error:
             why = f"{error.strerror} while writing to {folder.path}. {advice_on(error)}"
-            ranks.end(Interrupted(f"{why}Nothing is lost; resume it with: {rescue.again()}"))
+            ranks.finish(Interrupted(f"{why}Nothing is lost; resume it with: {rescue.again()}"))
         folder = shared(ranks, folder, rescue)
         return train_on(rescue, assembly, own, folder, budget, quiet, meetings, resumed, paced, source)
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ganherd.herd.state import finite
-from ganherd.strategies.gap.gap import Gap, travelling
+from ganherd.strategies.gap.gap import Gap, swapped_tensors
 from ganherd.training.health import response
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
@@ -43,7 +43,7 @@ def made(folder: Path, **gap: Any) -> tuple[PreparedHerd, Gap]:
 
 
 def look(assembly: PreparedHerd, strategy: Gap, step: int) -> None:
-    strategy.looked(step, finite(assembly.herd.state).cpu().numpy())
+    strategy.on_health_check(step, finite(assembly.herd.state).cpu().numpy())
 
 
 @pytest.mark.parametrize("net", ["toy", "mlp"])
@@ -54,7 +54,7 @@ def test_a_swap_is_a_few_operations(tmp_path: Path, travels: str, net: str) -> N
         look(assembly, strategy, 2)
         (event,) = strategy.open(2)
     assert len(event[1]["pairs"]) == 2
-    more = 2 * (len(travelling(assembly.herd.state, "d", travels)) - 1)
+    more = 2 * (len(swapped_tensors(assembly.herd.state, "d", travels)) - 1)
     assert len(counted.names) <= MOST + more, counted.names
     assert not any("_local_scalar_dense" in name for name in counted.names)  # what `item` asks for
 
@@ -64,7 +64,7 @@ def test_a_swap_reads_nothing_back_where_the_loop_has_looked(tmp_path: Path, gap
     assembly, strategy = made(tmp_path, net="mlp", **gap)
     state = assembly.herd.state
     state.update({name: value.to("meta") for name, value in state.items()})  # there are no numbers to be read
-    strategy.looked(2, np.ones(4, bool))
+    strategy.on_health_check(2, np.ones(4, bool))
     (event,) = strategy.open(2)
     assert event[1]["pairs"] and "unwell" not in event[1]
     with pytest.raises((NotImplementedError, RuntimeError)):
@@ -87,11 +87,11 @@ def test_a_look_holds_for_its_step_and_until_a_repair(tmp_path: Path) -> None:
     assembly, strategy = made(tmp_path)
     assembly.herd.state["d.params"][3, 0] = torch.nan
     for told in ((2, np.ones(4, bool)), (3, None)):  # of the step before; withdrawn
-        strategy.looked(*told)
+        strategy.on_health_check(*told)
         ((_, facts),) = strategy.open(3)
         assert facts["unwell"] == [3]
-    strategy.looked(4, np.ones(4, bool))
-    strategy.looked(4, None)
+    strategy.on_health_check(4, np.ones(4, bool))
+    strategy.on_health_check(4, None)
     ((_, facts),) = strategy.open(4)
     assert facts["unwell"] == [3]
 

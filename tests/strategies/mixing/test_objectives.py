@@ -83,7 +83,7 @@ def aim_of(name: str, stage: Stage) -> Objective:
 
 def score_of(name: str, stage: Stage) -> Oriented:
     aim = aim_of(name, stage)
-    parts = [aim.of(seen) for seen in stage.each]
+    parts = [aim.measure(seen) for seen in stage.each]
     stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
     return Oriented(aim.score(stacked), torch.zeros(len(parts), dtype=torch.bool), more_is_better(name))
 
@@ -219,7 +219,7 @@ def test_a_broken_generator_is_no_part_of_any_mixture(stage: Stage, name: str) -
     aim, sick = aim_of(name, stage), stage.each[1]
     nothing = torch.full_like(sick.features, torch.nan)
     each = [stage.each[0], SampledGenerator(nothing, nothing, sick.logits, sick.y), stage.each[2]]
-    parts = [aim.of(seen) for seen in each]
+    parts = [aim.measure(seen) for seen in each]
     stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
     score = Oriented(aim.score(stacked), torch.tensor([False, True, False]), more_is_better(name))
     weights, table = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.0, 1.0]]).double(), torch.tensor([[0, 1], [0, 2], [1, 0]])
@@ -310,10 +310,10 @@ def test_every_score_is_either_one_to_weigh_by_or_refused_with_a_reason() -> Non
         ({"score": "stacked_modes"}, "stacked digits, images of three channels"),
         (
             {"score": "classifier_score"},
-            "score classifier_score needs a network that tells classes, and pixels does not",
+            "score classifier_score needs a network that predicts classes, and pixels does not",
         ),
         ({"score": "coverage", "samples": 5}, "score coverage needs more than 5 samples"),
-        ({"score": "odd_score:one"}, r"odd_score:one takes \(x\): wanted is a function of \(features, weights, real\)"),
+        ({"score": "odd_score:one"}, r"odd_score:one takes \(x\): write a function of \(features, weights, real\)"),
         ({"score": "odd_score:two"}, "odd_score:two is not a function"),
         ({"score": "odd_score:three"}, "could not be imported"),
     ],

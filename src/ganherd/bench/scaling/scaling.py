@@ -45,7 +45,7 @@ def measure(asked: ScalingRequest, say: Callable[[str], None]) -> dict[str, Any]
         from ganherd.bench.scaling import scaling_rank
 
         comm = connect(name)
-        ranks = tuple(sorted({n for n in asked.ranks if n < comm.size} | {comm.size}))
+        ranks = tuple(sorted({n for n in asked.ranks if n < comm.world_size} | {comm.world_size}))
         found = scaling_rank.measure(comm, scaling_rank.RankRequest(**{**asdict(asked), "ranks": ranks}))
         comm.close()
         return found and _with_efficiency(found, asked)

@@ -78,7 +78,7 @@ class Monitor:
 
     def scores(self) -> dict[str, list[float]]:
         """Of the last look, for each member of the herd; NaN where a score could not be told."""
-        everyones = self._assembly.ranks.gather(self.state["watch.scores"])
+        everyones = self._assembly.ranks.all_gather(self.state["watch.scores"])
         found = torch.where(torch.isfinite(everyones), everyones, torch.nan)
         return {name: found[:, i].tolist() for i, name in enumerate(SCORES)}
 

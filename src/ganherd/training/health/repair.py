@@ -27,14 +27,14 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
     vital = what in ("nan", "diverged")  # a member that is ill otherwise can go on, and the herd with it
     if policy == "stop" or (policy != "tell" and spent and vital):
         spoken = f"at step {trainer.step}, after {trainer.repairs[member]} repairs"
-        trainer.ranks.end(RunFailed(f"{name} cannot go on: {WHY[what]} {spoken}; {TRY[what]}."))
+        trainer.ranks.finish(RunFailed(f"{name} cannot go on: {WHY[what]} {spoken}; {TRY[what]}."))
     if policy == "tell" or spent:
         return
     if policy == "neighbour" and (source := _neighbour(trainer, member)) is None:
         trainer.progress.say(f"{name}: {WHY[what]}, and no other member is well: it goes on as it is.")
         return
-    trainer.strategy.looked(trainer.step, None)
-    row, facts, life = trainer.ranks.row(member), {}, 0
+    trainer.strategy.on_health_check(trainer.step, None)
+    row, facts, life = trainer.ranks.local_row(member), {}, 0
     if policy == "neighbour":
         assert source is not None
         facts = _copy(trainer, member, source)
@@ -49,7 +49,7 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
         trainer.herd.state["set.life"][row] = life
         trainer.tally.sums[:, row] = 0.0
         trainer.watch.forget(row, trainer.step)
-    facts, life = trainer.ranks.told_by(member, [facts, life])
+    facts, life = trainer.ranks.from_owner(member, [facts, life])
     then = {
         "rollback": f"it goes on from step {facts.get('from_step')} with half its learning rate",
         "reseed": "it starts anew with fresh weights",
@@ -95,8 +95,8 @@ def _neighbour(trainer: Trainer, member: int) -> int | None:
     """The next member of the same replica that is well, and whose generator is of the same kind."""
     assembly, herd = trainer.assembly, trainer.herd
     members, slot = assembly.members, member % assembly.members
-    good = trainer.ranks.gather(finite(herd.state))
-    prior = trainer.ranks.gather(herd.state.get("set.prior", torch.zeros(herd.size)))
+    good = trainer.ranks.all_gather(finite(herd.state))
+    prior = trainer.ranks.all_gather(herd.state.get("set.prior", torch.zeros(herd.size)))
     breed = herd.breeds.of(assembly.seats[member].slot)
     for away in range(1, members):
         other = member - slot + (slot + away) % members
@@ -111,7 +111,7 @@ def _copy(trainer: Trainer, member: int, source: int) -> dict[str, Any]:
     nets = {name: value for name, value in trainer.herd.state.items() if not name.startswith("set.")}
     placement = trainer.ranks.placement
     wanted = [[source] if member in own else [] for own in placement.ranks]
-    found = trainer.ranks.everyone.fetch(nets, placement, wanted)
-    if (row := trainer.ranks.row(member)) is not None:
+    found = trainer.ranks.member_comm.fetch(nets, placement, wanted)
+    if (row := trainer.ranks.local_row(member)) is not None:
         take_(nets, found, [row], [0])
     return {"from_member": source}

@@ -33,9 +33,9 @@ def judge_look(trainer: Trainer) -> None:
     first = ALARMS.index("collapse")
     peak, age = trainer.watch.state["watch.peak"], trainer.step - trainer.watch.state["watch.born"]
     found = judge(seen, peak, age, trainer.alarms.state["watch.bad"][trainer.own, first] > 0)
-    bad, known = (trainer.ranks.gather(each) for each in found)
-    raise_alarms(trainer, first, bad, known & trainer.rest.trains(trainer.ranks.size)[:, None])
-    trainer.rest.note("differs", trainer.ranks.gather(seen["differs"]))
+    bad, known = (trainer.ranks.all_gather(each) for each in found)
+    raise_alarms(trainer, first, bad, known & trainer.rest.trains(trainer.ranks.num_members)[:, None])
+    trainer.rest.note("differs", trainer.ranks.all_gather(seen["differs"]))
 
 
 def settle(trainer: Trainer) -> None:
@@ -56,7 +56,7 @@ def settle(trainer: Trainer) -> None:
 
 def engine_of(trainer: Trainer, awake: Iterable[int]) -> SubsetEngine | Idle:
     """An engine for those of this rank's members that do not rest."""
-    rows = [row for member in awake if (row := trainer.ranks.row(member)) is not None]
+    rows = [row for member in awake if (row := trainer.ranks.local_row(member)) is not None]
     return SubsetEngine(trainer.herd, trainer.plan, rows) if rows else Idle()
 
 
@@ -67,8 +67,8 @@ def heal(trainer: Trainer) -> None:
     loss, well = seen[:2].abs().amax(0) / max(1, trainer.step - trainer.tally.since), seen[2] > 0
     good = well & torch.isfinite(loss)
     calm = (loss <= trainer.settings.repair.diverged) | ~good
-    good, calm, well = trainer.ranks.gather(torch.stack([good, calm, well], 1)).T
-    trainer.strategy.looked(trainer.step, well.numpy())
+    good, calm, well = trainer.ranks.all_gather(torch.stack([good, calm, well], 1)).T
+    trainer.strategy.on_health_check(trainer.step, well.numpy())
     bad = ~torch.stack([good, calm], 1)
     raise_alarms(trainer, 0, bad, torch.stack([torch.ones_like(good), good], 1))
 

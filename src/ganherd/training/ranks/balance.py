@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ganherd.comm.rank_speed import weights
-from ganherd.comm.ranks import Ranks, cores
+from ganherd.comm.ranks import Ranks, cores_per_rank
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import rate
 from ganherd.training.ready import planned, settled
@@ -24,12 +24,12 @@ def balanced(ranks: Ranks, assembly: PreparedHerd | None) -> list[float] | None:
     Called by all ranks. Nothing is measured where all are of one kind, or where some are spares: then each of the others
     has as little as can be. The members are not touched.
     """
-    if ranks.job is not ranks.comm or assembly is None or ranks.job.size == 1:
+    if ranks.job is not ranks.comm or assembly is None or ranks.job.world_size == 1:
         return None
-    kinds = ranks.told(kind(assembly))
+    kinds = ranks.all_gather_json(kind(assembly))
     if len(set(kinds)) == 1:
         return None
-    return weights(ranks.told(measured(assembly)), kinds)
+    return weights(ranks.all_gather_json(measured(assembly)), kinds)
 
 
 def measured(assembly: PreparedHerd) -> float:
@@ -43,7 +43,7 @@ def kind(assembly: PreparedHerd) -> str:
     """What ranks of the same speed have in common."""
     job, device = assembly.ranks.job, assembly.herd.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return f"{job.hosts[job.rank]}, {name}, {cores(job)} cores"
+    return f"{job.hosts[job.rank]}, {name}, {cores_per_rank(job)} cores"
 
 
 def known(before: Any, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:

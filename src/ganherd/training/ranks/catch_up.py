@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
-from ganherd.comm.ranks import together
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd.engine.engines import Plan, never, place
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -76,12 +76,12 @@ def bring_back(
 
     def work() -> tuple[int, list[str]]:
         found = catch_up(assembly, plan, folder, paced, back, resumed, heart)
-        rescue.alone.hold(ranks.own, resumed)
+        rescue.alone.hold(ranks.local_members, resumed)
         rescue.caught_up(back, resumed.step - back.step)
         return found
 
     with beating(ranks, folder.path) as heart:
-        told = ranks.told(together(ranks.everyone, work))
+        told = ranks.all_gather_json(run_on_all_ranks(ranks.member_comm, work))
     rescue.caught_up(back, max(repeated for repeated, _ in told))
     for sentence in dict.fromkeys(sentence for _, damaged in told for sentence in damaged):
         say(f"{sentence}; the checkpoint before it is used.")

@@ -31,26 +31,26 @@ class RankSync:
 
     def part(self, step: int, last: int) -> None:
         """Ranks that are together go on by themselves, where the strategy lets them; `last`: the step that the run ends with."""
-        if (span := self._strategy.apart) and self.at(step):
+        if (span := self._strategy.max_unsynced_steps) and self.at(step):
             self.until = min(last, (step // span + 1) * span)
-            self._strategy.part(step, self.until, goes_on=self.until < last)
+            self._strategy.begin_unsynced(step, self.until, continues=self.until < last)
 
     def next_after(self, step: int) -> list[int]:
         """The step at which ranks hear of each other next, if there are several."""
-        if self._strategy.apart:
+        if self._strategy.max_unsynced_steps:
             return [self.until]
         # where not, members would be moved to and fro for it
         resident = self._herd.state["g.params"].device.type == self._herd.device.type
-        return [step + self._stretch] if resident and not self._ranks.is_alone else []
+        return [step + self._stretch] if resident and not self._ranks.is_single_process else []
 
     def heard(self, step: int, asked: str, seconds: float, ends: dict[str, int]) -> str:
         """The signal that any rank was `asked` to stop by; none: all go on. `seconds`: what a step of this rank takes;
         `ends`: of the files that it writes."""
-        if self._ranks.is_alone:
+        if self._ranks.is_single_process:
             return asked
         if not self.at(step):
             return ""
-        names, each, written = zip(*self._ranks.told([asked, seconds, ends]), strict=True)
+        names, each, written = zip(*self._ranks.all_gather_json([asked, seconds, ends]), strict=True)
         self.ends = written[0]
         self._stretch = min(2 * self._stretch, max(1, int(_STRETCH / max(1e-9, *each))))
         return next((str(name) for name in names if name), "")

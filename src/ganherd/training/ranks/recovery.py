@@ -49,7 +49,7 @@ class Recovery:
         self.signals = StopRequest()  # which came while no loop listened, between a loss and the first step after it
         self.trainer: Trainer | None = None  # which heard of the last loss
         self.alone = SoloRecovery()
-        self._started = tuple(range(job.size))  # of each rank, the number that it was started with
+        self._started = tuple(range(job.world_size))  # of each rank, the number that it was started with
         self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
         self._losses: list[dict[str, Any]] = []  # that no event tells of yet
         self._was_lost = False  # whether anyone ever was
@@ -58,7 +58,7 @@ class Recovery:
     def through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None = None) -> Run:
         """`begin`, and after every loss `resume`, until the run ends on all ranks that are left. `path`: where a new run will
         lie; none: where `begin` says."""
-        with self.signals if self.job.goes_on else nullcontext():
+        with self.signals if self.job.survives_loss else nullcontext():
             return self._through(begin, resume, path)
 
     def _through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None) -> Run:
@@ -66,11 +66,11 @@ class Recovery:
         while True:
             try:
                 done = work()
-                if self.job.goes_on:  # who has nothing left to do stays until the first rank has not either
-                    self.job.agreed()
+                if self.job.survives_loss:  # who has nothing left to do stays until the first rank has not either
+                    self.job.agree()
                 return done
             except RankLost as error:
-                if not self.job.goes_on:
+                if not self.job.survives_loss:
                     raise self.ended(error) from error
             while True:
                 with suppress(RankLost):  # another one, meanwhile
@@ -86,7 +86,7 @@ class Recovery:
         """The command that goes on with the run on ranks as there are now; the same on all of them."""
         if not (name := self.named or self.path):
             return "the same command"
-        return with_launcher(RunFolder(name).again, self.job.name, self.job.size)
+        return with_launcher(RunFolder(name).again, self.job.name, self.job.world_size)
 
     def found(self, told: bytes) -> Path:
         """Where the run lies, as `announced` by the first rank."""
@@ -98,20 +98,20 @@ class Recovery:
         """How this rank ends where the job cannot go on without a lost one: one of those that are left says it."""
         with suppress(ValueError):  # torchrun asks who is left to end: not before this is said
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if not self.job.is_teller():
+        if not self.job.is_loss_reporter():
             return SystemExit(75)
         if self.named:  # it is this job's
             with suppress(OSError, UserError):
                 folder, state = RunFolder(str(self.path)), "restarting" if self.job.restarts_left else "interrupted"
                 if folder.info.get("state") == "running":  # and not finished but for its report
                     folder.write_info(state=state)
-        return Interrupted(f"{error}{more}. {self.job.after_loss(self.again())}")
+        return Interrupted(f"{error}{more}. {self.job.describe_loss(self.again())}")
 
     def _regrouped(
         self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: Path | None
     ) -> Callable[[], Run]:
         """What those that are left do next; called by all of them."""
-        left = self.job.survivors()
+        left = self.job.shrink()
         homeless = [member for rank in left.lost if self._homes for member in self._homes[rank]]
         hosts = [self.job.hosts[rank] for rank in left.lost] if self.job.hosts else []
         ranks = [self._started[rank] for rank in left.lost]
@@ -124,7 +124,7 @@ class Recovery:
         self._homes = tuple(self._homes[rank] for rank in left.before) if self._homes else ()
         stands = self.alone.stands(self.trainer)
         told = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
-        said = map(json.loads, self.job.collect(json.dumps(told).encode()))
+        said = map(json.loads, self.job.all_gather_bytes(json.dumps(told).encode()))
         over, asked, paths, steps, stood, untold = zip(*said, strict=True)
         if (speaker := self.alone.agree(stood, self.trainer)) is not None:
             self._losses = untold[speaker]  # who knows most of the files knows what they do not tell yet
@@ -153,7 +153,7 @@ class Recovery:
     @staticmethod
     def outlives(ranks: Ranks) -> bool:
         """Whether these ranks can go on without one of them."""
-        return ranks.job.goes_on and ranks.everyone.size > 1
+        return ranks.job.survives_loss and ranks.member_comm.world_size > 1
 
     # -- where members go on ------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Recovery:
 
     def placed(self, ranks: Ranks) -> None:
         """Is told where members live from now on."""
-        self._homes = ranks.homes
+        self._homes = ranks.members_by_rank
 
     def remembered(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
         """This rank's members as they were in memory, after a loss; None where the newest checkpoint is newer, or is needed
@@ -179,21 +179,21 @@ class Recovery:
             return None
         if never_meet(folder.recipe):
             return self.alone.returned(self.job, ranks, self._buddies, folder) if self.alone.step is not None else None
-        found = self._buddies.find(self.job, range(ranks.size))
+        found = self._buddies.find(self.job, range(ranks.num_members))
         if found.step is None or found.missing:
             return None
         facts = found.facts[0]
         fits = self.job.rank == 0 and _is_newest(found.step, facts, folder)
         if not self.job.broadcast(b"memory" if fits else b"" if self.job.rank == 0 else None):
             return None
-        rows = found.fetch(self.job, ranks.homes)
+        rows = found.fetch(self.job, ranks.members_by_rank)
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, found.step), found.step, rows, facts)
 
     def keep(self, trainer: Trainer) -> None:
         """Copies of all members and of what all know, each rank's in its own memory and the next one's."""
         facts = {**snapshot.facts(trainer), "saved": trainer.saved, "bytes": trainer.ends}
         ranks, told = trainer.ranks, facts if trainer.ranks.is_first else None
-        self._buddies.refresh(ranks.everyone, ranks.placement, snapshot.state(trainer), trainer.step, told)
+        self._buddies.refresh(ranks.member_comm, ranks.placement, snapshot.state(trainer), trainer.step, told)
 
     def caught_up(self, back: Back, repeated: int) -> None:
         """Is told, on all ranks, that the lost members have come to the others, and how many steps they did again for it."""
@@ -207,7 +207,7 @@ class Recovery:
     def stand(self, trainer: Trainer) -> None:
         """All members are where they go on, and all ranks know that the losses are told: nothing of before is needed."""
         # before there is a mark: who is lost in here is missed by ranks that hold their members, and know the files
-        trainer.together.ends = trainer.ranks.told(trainer.ends)[0]
+        trainer.together.ends = trainer.ranks.all_gather_json(trainer.ends)[0]
         trainer.mark = ArrivalMark.of(trainer, trainer.arrived)
         self._settled()
 

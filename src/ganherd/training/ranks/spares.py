@@ -61,7 +61,7 @@ def _pass_on(run: Path, end: int) -> None:
 @contextmanager
 def listening(ranks: Ranks, run: Path, stop: StopRequest) -> Iterator[None]:
     """On the first rank, where there are spares: what they were asked is asked of it."""
-    if not ranks.is_first or all(ranks.homes):
+    if not ranks.is_first or all(ranks.members_by_rank):
         yield
         return
     over = threading.Event()

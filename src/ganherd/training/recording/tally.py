@@ -28,7 +28,7 @@ class Tally:
 
     def everyones(self) -> Tensor:
         """[4, N] the sums of all members, on the host; all ranks ask for them together."""
-        return self._assembly.ranks.gather(self.sums.T).T
+        return self._assembly.ranks.all_gather(self.sums.T).T
 
     def updates(self, step: int) -> dict[str, list[int]]:
         """How many updates of each member of the herd the sums hold at this step."""

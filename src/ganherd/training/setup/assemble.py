@@ -63,7 +63,7 @@ class PreparedHerd:
 
     def only(self, members: Sequence[int], state: State) -> PreparedHerd:
         """Some of this rank's members by themselves, numbered from 0 in this order, with this state [n, …]."""
-        herd, ranks = self.herd, Ranks.alone(len(members))
+        herd, ranks = self.herd, Ranks.single_process(len(members))
         rows = [self.own.index(member) for member in members]
         return replace(
             self,
@@ -95,7 +95,7 @@ class PreparedHerd:
     @property
     def own(self) -> tuple[int, ...]:
         """[n] the members of this rank: row r of the herd is member own[r]."""
-        return self.ranks.own
+        return self.ranks.local_members
 
     @property
     def pace(self) -> Pace:
@@ -132,13 +132,13 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> P
     """
     made = cut(recipe, begins)
     with importable_from(recipe.code):
-        return put_together(made, Ranks.alone(len(made.seats)), trust_code, begins)
+        return put_together(made, Ranks.single_process(len(made.seats)), trust_code, begins)
 
 
 def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """The herd of one rank: of its members alone are weights drawn, data fed and rows kept."""
-    recipe, dataset, own = made.recipe, made.dataset, ranks.own
-    device = device_of(recipe, None if ranks.is_alone else ranks.job.local_rank)
+    recipe, dataset, own = made.recipe, made.dataset, ranks.local_members
+    device = device_of(recipe, None if ranks.is_single_process else ranks.job.local_rank)
     dtype = DTYPES[recipe.train.precision]
     classes = len(dataset.labels)
     each, slot = [], 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ganherd.comm.ranks import together
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import CellularConfig, GapConfig, ShareConfig, in_steps
@@ -72,7 +72,7 @@ def make_strategy(assembly: PreparedHerd, spans: dict[str, int]) -> Strategy:
     """Who meets whom in this run; `spans` as `plan_meetings` made them, or as the run recorded them."""
     settings, herd = assembly.recipe.strategy, assembly.herd
     everyone: dict[str, Any] = {
-        "comm": assembly.ranks.everyone,
+        "comm": assembly.ranks.member_comm,
         "placement": assembly.ranks.placement,
         "members": assembly.members,
     }
@@ -84,9 +84,11 @@ def make_strategy(assembly: PreparedHerd, spans: dict[str, int]) -> Strategy:
         from ganherd.strategies.cellular import cellular
 
         made = cellular.Cellular(assembly, settings.cellular, spans, **everyone)
-        if not assembly.ranks.is_alone:  # the first rank trains the network that looks at mixtures; the others find it
+        if (
+            not assembly.ranks.is_single_process
+        ):  # the first rank trains the network that looks at mixtures; the others find it
             ranks, look = assembly.ranks, made.mixtures.mixer.look_at_data
-            together(ranks.everyone, lambda: look() if ranks.is_first else None)
+            run_on_all_ranks(ranks.member_comm, lambda: look() if ranks.is_first else None)
         return made
     if settings.share.layers:
         from ganherd.strategies import share

@@ -47,14 +47,14 @@ def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> dict[str, An
         "budget": vars(budget),
         "members": assembly.size,
         "data": assembly.dataset.digest,
-        **({"origins": assembly.ranks.listed(assembly.origins)} if assembly.origins else {}),
+        **({"origins": assembly.ranks.all_gather_list(assembly.origins)} if assembly.origins else {}),
         **({"ranks": ranks} if (ranks := placed(assembly.ranks)) else {}),
     }
 
 
 def placed(ranks: Ranks) -> dict[str, Any] | None:
     """Which rank has which members; nothing where there is one."""
-    if ranks.is_alone:
+    if ranks.is_single_process:
         return None
     members = [list(own) for own in ranks.placement.ranks]
     speeds = {} if ranks.weights is None else {"weights": list(ranks.weights)}
@@ -140,7 +140,7 @@ def check_data(info: dict[str, Any], made: MemberData, folder: RunFolder) -> Non
 
 def check_origins(info: dict[str, Any], assembly: PreparedHerd, folder: RunFolder) -> None:
     """A run that begins again starts from what it started from."""
-    if info.get("origins", []) != assembly.ranks.listed(assembly.origins):
+    if info.get("origins", []) != assembly.ranks.all_gather_list(assembly.origins):
         raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
 
 
