@@ -113,10 +113,12 @@ def _shortest(rows: int, columns: int, ranks: int, most: int) -> tuple[int, Cut]
 
     @cache
     def length(height: int, count: int) -> int:
+        """Return the length of the borders in a band with this many rectangles."""
         return sum(border(rows, columns, height, width) for width in shares(columns, [1.0] * count))
 
     @cache
     def best(left: int, count: int) -> tuple[int, Cut] | None:
+        """Return the best cut of the remaining rows into this many rectangles."""
         if left == 0:
             return (0, ())
         candidates: list[tuple[int, Cut]] = []

@@ -80,7 +80,7 @@ class Ranks:
     @property
     def member_comm(self) -> Communicator:
         """Return the communicator of the ranks that have members; not available on a spare."""
-        assert self.comm is not None, "a spare has no communicator of its own"
+        assert self.comm is not None, "a spare has no members to communicate about"
         return self.comm
 
     @property

@@ -148,7 +148,7 @@ class Mixture:
             label: Sample this label only, by name or number; None: all labels.
             seed: The seed of the samples.
             replica: The replica that generates them.
-            device: The device to generate on; None: where the generators are.
+            device: The device to generate on; None: that of the generators.
             watch: Called with the number of samples generated so far.
 
         Raises:
@@ -347,18 +347,10 @@ def recalibrate_batch_norm(
     """
     in_training = {name for name, layer in module.named_modules() if layer.training}
     module = own_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
-    norms = {
-        name: layer
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and name in in_training
-    }
+    norms = _reset_norms(module, in_training)
     if not norms:
         return buffers
     dtype = next(iter(params.values())).dtype
-    for norm in norms.values():
-        norm.reset_running_stats()
-        norm.momentum = None  # average over all batches
-        norm.train()
     statistics: dict[str, Tensor] = {}
     for name, norm in norms.items():
         statistics |= {f"{name}.{buffer}".lstrip("."): value for buffer, value in norm.named_buffers()}
@@ -377,6 +369,20 @@ def recalibrate_batch_norm(
     used = {name for name in norms if statistics[f"{name}.num_batches_tracked".lstrip(".")] > 0}
     updated = {name: value for name, value in statistics.items() if name.rpartition(".")[0] in used}
     return buffers | {name: value.detach().cpu() for name, value in updated.items()}
+
+
+def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    """Reset the statistics of those batch norms among these layers that track them, and put them in training mode."""
+    norms = {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and name in names
+    }
+    for norm in norms.values():
+        norm.reset_running_stats()
+        norm.momentum = None  # average over all batches
+        norm.train()
+    return norms
 
 
 def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:

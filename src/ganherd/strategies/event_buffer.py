@@ -55,14 +55,14 @@ class EventBuffer:
             facts: Values that are the same on all ranks.
             columns: A bool, int or float for each of this rank's members [n].
             per_rank: A number for this rank.
-            labels: For a column of indices, the names that these stand for.
+            labels: For a column of indices, the names of the indices.
         """
         self._events.append(_BufferedEvent(step, name, facts, columns, per_rank or {}, labels or {}))
 
     def flush(self, step: int) -> Iterator[Event]:
         """Yield the buffered events with the values of all members and ranks, after one exchange.
 
-        All ranks call this together, at this step. Events of an earlier step carry a `step` of their own.
+        All ranks call this together, at this step. Events of an earlier step carry that `step`.
         """
         events, self._events = self._events, []
         if not events:

@@ -70,7 +70,7 @@ class LivenessRing:
         """Start the threads that write and watch.
 
         Args:
-            store: Opens a connection of its own to the store.
+            store: Opens a separate connection to the store.
             name: The name of this attempt; see `meet`.
             rank: This rank.
             world_size: The number of ranks.

@@ -106,6 +106,7 @@ class Torch(Communicator):
     def _send_and_receive(
         self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], group: Any, tag: int = 0
     ) -> _Works:
+        """Start to send and receive messages in a group."""
         peers = self._job_ranks
         operations = [dist.P2POp(dist.irecv, message, peers[peer], group, tag) for peer, message in incoming.items()]
         operations += [dist.P2POp(dist.isend, message, peers[peer], group, tag) for peer, message in outgoing.items()]
@@ -171,6 +172,7 @@ class _Works:
             work.wait()
 
     def _wait_in_thread(self) -> None:
+        """Wait for all messages, and store an error for the next `is_completed`."""
         try:
             self.wait()
         except Exception as error:  # Raised by the next `is_completed`.

@@ -203,4 +203,5 @@ class FitnessEvaluator:
         return self._feed.gather(self._index(sample.rows[cell]))[1] if self._takes_label else None
 
     def _index(self, rows: np.ndarray) -> Tensor:
+        """Return row numbers as a tensor on the device."""
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self._herd.device)

@@ -116,6 +116,7 @@ class GatheredIndividuals:
         self._pending = []
 
     def _begin_fetch(self, tensors: State, wiring: Wiring) -> Fetch:
+        """Start to fetch these tensors of all members that the cells of each rank meet."""
         return self._traffic.begin_fetch(self._comm, self._placement, self._members, tensors, wiring.wanted)
 
     # -- into the herd ------------------------------------------------------------------------------------------------

@@ -217,10 +217,12 @@ def _on_grid(name: str, rows: int, columns: int, steps: Sequence[tuple[int, int]
 
 
 def _refuse_no_grid(name: str, rows: int, columns: int) -> None:
+    """Raise a UserError for a grid without cells."""
     if rows < 1 or columns < 1:
         raise UserError(f"the topology {name} needs at least 1 row and 1 column, not {rows} × {columns}.")
 
 
 def _refuse_empty(name: str, n: int) -> None:
+    """Raise a UserError for a topology without cells."""
     if n < 1:
         raise UserError(f"the topology {name} needs at least 1 cell, not {n}.")

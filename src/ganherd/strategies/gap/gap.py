@@ -210,6 +210,7 @@ def count_meetings(events: Iterable[Mapping[str, Any]], members: int, steps: int
     at = 0
 
     def train_until(step: int) -> None:
+        """Count the steps up to this one for the pairs that are together now."""
         nonlocal at
         np.add.at(counts, (nets[0], nets[1]), max(0, step - at))
         at = max(at, step)

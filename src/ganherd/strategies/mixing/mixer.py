@@ -252,7 +252,7 @@ class Mixer:
         return features, logits
 
     def _fetch_neighbours(self, tensors: State, wiring: Wiring) -> State:
-        """Return statistics of all cells that this rank's cells meet, from those of its own; others are fetched."""
+        """Return statistics of all cells that this rank's cells meet, from the local ones; others are fetched."""
         if self._comm.world_size == 1:
             return tensors
         p, ranks = self._cells.population, self._placement.ranks

@@ -165,12 +165,7 @@ def evolutionary(
     best = int(scores.argmin())
     leader, least, history = herd[best], float(scores[best]), [float(scores[best])]
     for _ in range(generations):
-        entrants = rng.integers(0, population, (population, tournament))
-        winners = entrants[np.arange(population), scores[entrants].argmin(1)]
-        herd = [herd[winner] for winner in winners]
-        for i in range(0, population - 1, 2):
-            if rng.random() < crossover:
-                herd[i], herd[i + 1] = _cross(rng, herd[i], herd[i + 1]), _cross(rng, herd[i + 1], herd[i])
+        herd = _select_and_cross(rng, herd, scores, tournament, crossover)
         herd = [_mutate(rng, genes, generators, smallest, size) if rng.random() < mutation else genes for genes in herd]
         scores = _measure_all(score, herd, size)
         best = int(scores.argmin())
@@ -182,6 +177,20 @@ def evolutionary(
     heaviest = np.argsort(-leader.weights, kind="stable")
     leader = _Genes(leader.ids[heaviest], leader.weights[heaviest])
     return _ensemble(leader, generators, history, population * (generations + 1))
+
+
+def _select_and_cross(
+    rng: np.random.Generator, herd: list[_Genes], scores: np.ndarray, tournament: int, crossover: float
+) -> list[_Genes]:
+    """Return the winners of as many tournaments as there are ensembles, with some consecutive pairs crossed."""
+    population = len(herd)
+    entrants = rng.integers(0, population, (population, tournament))
+    winners = entrants[np.arange(population), scores[entrants].argmin(1)]
+    herd = [herd[winner] for winner in winners]
+    for i in range(0, population - 1, 2):
+        if rng.random() < crossover:
+            herd[i], herd[i + 1] = _cross(rng, herd[i], herd[i + 1]), _cross(rng, herd[i + 1], herd[i])
+    return herd
 
 
 def _measure_all(score: Score, herd: list[_Genes], size: int) -> np.ndarray:
