@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from failing_gans import KINDS, recipe, told
 
 import ganherd
-from ganherd.herd.engine.engines import Plan, place
+from failing_gans import KINDS, recipe, told
+from ganherd.herd.engine.engines import Plan, place_state
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.training.budget import Budget
@@ -35,9 +35,9 @@ from ganherd.util.progress import Progress
 def train(settings: dict[str, Any], path: Path) -> Trainer:
     """The training alone, without what comes after it."""
     assembly = assemble(recipe_file.load(settings), trust_code=True)
-    plan = Plan("fused", assembly.herd.size, 1, "cpu")
+    plan = Plan("fused", assembly.herd.num_members, 1, "cpu")
     torch.set_num_threads(plan.threads)
-    place(assembly.herd, plan)
+    place_state(assembly.herd, plan)
     steps = int(settings["train"]["budget"].removesuffix("steps"))
     trainer = Trainer(assembly, plan, RunFolder.create(path), Budget(steps), Progress([], quiet=True))
     trainer.train(StopRequest())
@@ -49,7 +49,7 @@ def row(kind: str, folder: Path, seed: int, seeds: int) -> dict[str, Any]:
     """What came out for one kind: a GAN is a member of a seed."""
     made = KINDS[kind]
     trainer = train(recipe(kind, folder, seed, seeds), folder / "run")
-    found = told(trainer.folder.events(), trainer.herd.size)
+    found = told(trainer.folder.events(), trainer.herd.num_members)
     others = Counter(what for alarms in found for what in alarms if what != made.alarm)
     first = sorted(alarms[made.alarm] for alarms in found if made.alarm in alarms)
     return {
@@ -70,7 +70,7 @@ def cost(folder: Path) -> dict[str, Any]:
     """The default recipe as it is, looks as often as it measures: their share of the training time."""
     settings = recipe_file.load("digits-wcgan", ["engine.device=cpu"]).model_dump()
     trainer = train(settings, folder / "cost")
-    return {"every": trainer.cadence.every, "share": round(trainer.watch.seconds / trainer.seconds, 4)}
+    return {"every": trainer.schedule.looks.every, "share": round(trainer.state.monitor.seconds / trainer.seconds, 4)}
 
 
 def main() -> None:

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import kept
 import numpy as np
 
 import ganherd
+import kept
 from ganherd.data.dataset import load
 from ganherd.metrics.modes import POINTS, Coverage, Modes, coverage, modes_of
 from ganherd.runs.folder import RunFolder

@@ -16,9 +16,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import kept
-
 import ganherd
+import kept
 from ganherd.report import figures
 
 RUNS = "$RUNS"  # where the runs lie, in the recipe of one that starts from others

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from called import command
-from gap_study import Arm, Row, aligned, each, opened, parser, write
+from ganherd.util.text import text_table
+from gap_study import Arm, Row, each, opened, parser, write
 from kept import told
 
 HERE = Path(__file__).parent / "results"
@@ -151,7 +152,7 @@ def table(results: Row) -> str:
             own = list(found["per_member"].values())
             here = f"{min(own):.1f} to {max(own):.1f}, mixture {found['value']:.1f}, gap {found['gap']:.1f}"
             lines.append((name, "", f"AIS, σ² {variance}", here, published.get("ais", {}).get(name, "–")))
-    return aligned(lines)
+    return "\n".join(text_table(lines))
 
 
 def main() -> None:

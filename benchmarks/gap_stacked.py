@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gap_study import Arm, Row, aligned, each, opened, parser, write
-from kept import told
-
 from ganherd.metrics.stacked_modes import SAMPLES
+from ganherd.util.text import text_table
 from ganherd.viz import pictures
+from gap_study import Arm, Row, each, opened, parser, write
+from kept import told
 
 HERE = Path(__file__).parent / "results"
 ARMS = {
@@ -79,7 +79,7 @@ def table(results: Row) -> str:
     """What is published, and what came out here."""
     lines = [("method", "modes", "KL"), *((name, *cells) for name, cells in PUBLISHED.items())]
     lines += [(f"{name}: here", f"{one['modes']:,.1f}", f"{one['kl']:.3f}") for name, one in lines_of(results)]
-    return aligned(lines)
+    return "\n".join(text_table(lines))
 
 
 def draw(results: Row, path: Path) -> None:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ganherd
 import kept
 from called import command
-
-import ganherd
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
 
@@ -128,8 +127,3 @@ def each(
                 row |= piece
                 write(results, path)
     return [(name, results["arms"][name]) for name in arms if name in results["arms"]]
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)

@@ -27,12 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ganherd
+from ganherd.data.shards.prepare import end_with_parent
 from gap_arms import ARMS, BOTH, Job, work
 from gap_toys_show import beside, differences, draw, table
 from kept import told
-
-import ganherd
-from ganherd.data.shards.prepare import end_with_parent
 
 HERE = Path(__file__).parent / "results"
 _RATES = [

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gap_arms import ARMS, KINDS
 from scipy.stats import t as student
 
+from ganherd.util.text import text_table
 from ganherd.viz import pictures
 from ganherd.viz.pictures import DATA, GENERATED, INK
+from gap_arms import ARMS, KINDS
 
 _PAIRS = (("gap", "apart"), ("apart", "one"), ("gap", "one"))
 _WORDS = {"one": "one GAN", "apart": "four apart", "gap": "GAP ×4"}
@@ -136,8 +137,7 @@ def _span(one: dict[str, Any], scale: float) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(text_table(lines))
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:

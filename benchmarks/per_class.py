@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from called import command
 
 import ganherd
+from called import command
 from ganherd.runs.folder import RunFolder
 from ganherd.viz import pictures
 

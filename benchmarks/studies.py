@@ -22,6 +22,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
+
 from called import command
 
 matplotlib.use("Agg")

@@ -33,10 +33,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if importlib.util.find_spec("mpi4py") is None or shutil.which("mpiexec", path=beside) is None:
             pytest.skip("no MPI (make test installs one)")
     for marker in item.iter_markers("data"):
-        from ganherd.data.readers.named import NAMED, find
+        from ganherd.data.readers.named import find
         from ganherd.util.paths import data_home
+        from ganherd.util.registry import DATA_SOURCES
 
         for name in marker.args:
-            there = find(name) if name in NAMED else (data_home() / name).exists()
+            there = find(name) if name in DATA_SOURCES else (data_home() / name).exists()
             if not there:
                 pytest.skip(f"needs the data {name}: set GANHERD_TEST_DATA to a folder that holds it")

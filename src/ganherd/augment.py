@@ -1,7 +1,7 @@
-"""Differentiable augmentation of what a discriminator sees, real and made alike (DiffAugment, Zhao et al., 2020).
+"""Differentiable augmentation of real and generated images before the discriminator (DiffAugment, Zhao et al., 2020).
 
-Pure functions of images [..., B, C, H, W] in [-1, 1] and of uniform numbers in [0, 1) that the caller draws, so that every
-member keeps its own stream. Shapes never depend on what was drawn, so a CUDA graph can hold all of it.
+Pure functions of images [..., B, C, H, W] in [-1, 1] and of uniform numbers in [0, 1). The caller draws the numbers, so that
+every member has its own stream. Shapes never depend on the numbers, so a CUDA graph can hold all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ganherd.util.errors import UserError
 
 
 def numbers(policy: Sequence[str]) -> int:
-    """How many uniform numbers each image needs.
+    """Return the count of uniform numbers that each image needs.
 
     >>> numbers(("colour", "translation", "cutout", "flip"))
     8
@@ -27,7 +27,7 @@ def numbers(policy: Sequence[str]) -> int:
 
 
 def augment(x: Tensor, uniforms: Tensor, policy: Sequence[str]) -> Tensor:
-    """x [..., B, C, H, W] changed by each part of the policy in its order, with uniforms [..., B, numbers(policy)].
+    """Return x [..., B, C, H, W] changed by each augmentation of the policy in order, with uniforms [..., B, numbers(policy)].
 
     >>> augment(torch.zeros(1, 1, 2, 2), torch.tensor([[0.75, 0.5, 0.5]]), ["colour"]).unique()
     tensor([0.2500])
@@ -39,7 +39,7 @@ def augment(x: Tensor, uniforms: Tensor, policy: Sequence[str]) -> Tensor:
 
 
 def _colour(x: Tensor, u: Tensor) -> Tensor:
-    """Brightness by up to ±0.5, saturation by 0 to 2 (nothing on grey images), contrast by 0.5 to 1.5."""
+    """Change brightness by up to ±0.5, saturation by a factor of 0 to 2 (colour images only), contrast by 0.5 to 1.5."""
     brightness, saturation, contrast = u.to(x.dtype)[..., None, None, None].unbind(-4)  # [..., B, 1, 1, 1]
     x = x + (brightness - 0.5)
     if x.shape[-3] > 1:
@@ -50,7 +50,7 @@ def _colour(x: Tensor, u: Tensor) -> Tensor:
 
 
 def _translation(x: Tensor, u: Tensor) -> Tensor:
-    """A shift by up to 1/8 of each side, whole pixels, with zeros from outside."""
+    """Shift by up to 1/8 of each side, in whole pixels, and fill with zeros."""
     height, width = x.shape[-2:]
     rows, columns = (
         _places(side, x) + _whole(u[..., i], 2 * reach + 1)[..., None] - reach  # [..., B, side]: where each comes from
@@ -64,7 +64,7 @@ def _translation(x: Tensor, u: Tensor) -> Tensor:
 
 
 def _cutout(x: Tensor, u: Tensor) -> Tensor:
-    """Zeros in a window of half of each side, whose centre lies anywhere in the image."""
+    """Set a window of half of each side to zero; its centre may be anywhere in the image."""
     cut = []
     for i, side in enumerate(x.shape[-2:]):
         size = int(side / 2 + 0.5)
@@ -74,7 +74,7 @@ def _cutout(x: Tensor, u: Tensor) -> Tensor:
 
 
 def _flip(x: Tensor, u: Tensor) -> Tensor:
-    """Left and right exchanged in half of the images."""
+    """Mirror half of the images."""
     return torch.where(u[..., None, None] < 0.5, x.flip(-1), x)
 
 
@@ -83,7 +83,7 @@ def _places(side: int, like: Tensor) -> Tensor:
 
 
 def _whole(u: Tensor, count: int) -> Tensor:
-    """Whole numbers 0 … count - 1, each as likely; rounding never reaches the count itself."""
+    """Return whole numbers 0 … count - 1, equally likely; rounding never reaches `count`."""
     return (u * count).long().clamp(max=count - 1)
 
 
@@ -96,4 +96,4 @@ POLICIES: dict[str, tuple[int, Callable[[Tensor, Tensor], Tensor]]] = {
     "translation": (2, _translation),
     "cutout": (2, _cutout),
     "flip": (1, _flip),
-}  # name: uniform numbers for each image, and what it does
+}  # name: count of uniform numbers for each image, and the function

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ganherd.recipe.schema import Recipe, parse_budget
-from ganherd.util.progress import duration, size
+from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
 FEW = 100  # images of a class below which a GAN may learn them by heart
@@ -164,7 +164,7 @@ def look_at(source: str, facts: dict[str, Any]) -> DataSummary:
 def choose(look: DataSummary) -> Rule:
     """The first rule that fits; the last fits everything.
 
-    >>> choose(Look("digits", False, 8, 10, 1438, 140, gpu=False)).recipe
+    >>> choose(DataSummary("digits", False, 8, 10, 1438, 140, gpu=False)).recipe
     'digits-wcgan'
     """
     return next(rule for rule in RULES if rule.fits(look))

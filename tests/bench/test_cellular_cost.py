@@ -9,10 +9,11 @@ import little
 import pytest
 import torch
 
-from ganherd.bench import cellular_cost, products
+from ganherd.bench import cellular_cost
 from ganherd.bench.cellular_cost import REFERENCE, CellularCostRequest
 from ganherd.recipe.recipe_file import load
 from ganherd.runs.profile import ROUTINES
+from ganherd_rivals import products
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from little import command
 
-from ganherd.bench.scaling import alpha_beta as ab
 from ganherd.bench.scaling import scaling
+from ganherd_rivals import alpha_beta as ab
 
 
 def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

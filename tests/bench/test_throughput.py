@@ -11,12 +11,13 @@ import pytest
 import torch
 from commands import cli, own_cache
 
-from ganherd.bench import throughput
-from ganherd.bench.rivals import rows as one
-from ganherd.bench.rivals.processes import processes
+from ganherd.bench import checkout, throughput
+from ganherd.bench import rows as one
+from ganherd.bench.scaling import scaling
 from ganherd.bench.throughput import ThroughputRequest, ThroughputResult
 from ganherd.bench.throughput_text import draw, table
 from ganherd.util.errors import UserError
+from ganherd_rivals.processes import processes
 
 __all__ = ["cli", "own_cache"]  # fixtures
 
@@ -177,3 +178,38 @@ def test_reasons_are_one_line(capsys, monkeypatch) -> None:
 def test_what_nobody_knows_is_refused_at_once(asked: ThroughputRequest, said: str) -> None:
     with pytest.raises(UserError, match=said):
         asked.check()
+
+
+@pytest.fixture
+def wheel(monkeypatch, tmp_path) -> None:
+    """ganherd as if it were installed without its checkout."""
+    monkeypatch.setattr(checkout, "FOLDER", tmp_path / "benchmarks")
+
+
+def test_without_a_checkout_own_engines_are_measured_without_a_floor(wheel, cli, monkeypatch) -> None:
+    def rows(name, way, sizes, *settings):
+        yield {"case": name, **row(way, 2, 100.0)}
+
+    monkeypatch.setattr(throughput, "_rows", rows)
+    answer = cli("bench", "fusion", "--device", "cpu", "-o", "made/rows.json")
+    assert answer.code == 0 and "fused" in answer.out and "TFLOP" not in answer.out and " eager" not in answer.out[:200]
+    assert "note: the floor and eager were left out: get a checkout of ganherd's repository" in answer.out
+    assert Path("made/rows.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["fusion", "--ways", "grouped"], "the way grouped"),
+        (["scaling", "--alone", "2"], "--alone"),
+    ],
+)
+def test_without_a_checkout_rivals_are_refused_with_where_to_get_them(wheel, cli, words, what) -> None:
+    answer = cli("bench", *words, "--device", "cpu")
+    assert answer.code == 2
+    assert f"{what} needs code that is not installed with ganherd: get a checkout" in answer.err
+
+
+def test_without_a_checkout_a_model_is_refused(wheel) -> None:
+    with pytest.raises(UserError, match="--model needs code that is not installed with ganherd"):
+        scaling.model({"messages": [{"bytes": 1, "seconds": 1.0}]})

@@ -66,7 +66,7 @@ def test_recipes(train, cli) -> None:
 
 def test_data_that_is_not_there(train) -> None:
     assert "'missing.npz' is neither a known name nor a file or folder" in train("--set", "data.source=missing.npz")
-    assert "did you mean mnist?" in train("--set", "data.source=minst")
+    assert "did you mean 'mnist'?" in train("--set", "data.source=minst")
 
 
 def test_a_folder_with_a_file_that_is_no_image(train, cli) -> None:

@@ -229,10 +229,10 @@ def test_a_run_without_a_mixture_names_both_ways_to_one(cli, run) -> None:
 
 def test_a_time_that_is_over_is_told(cli, mine, monkeypatch) -> None:
     """Planned by a rate that was measured too high; what is left is never more than the time."""
-    monkeypatch.setattr("ganherd.training.start.measure", lambda *_: (1e4, 0.0))
+    monkeypatch.setattr("ganherd.training.setup.run_source.measure", lambda *_: (1e4, 0.0))
     answer = cli("train", mine(), "--run", "new", "--budget", "1s")
     steps = json.loads(Path("new/run.json").read_text())["step"]
-    assert f"the time is over: it ends at step {steps:,}, 9,800 were planned" in answer.err
+    assert f"stopped at step {steps:,} of the planned 9,800" in answer.err
     assert all(int(left) <= 1 for left in re.findall(r"^step .* (\d+) s left", answer.err, re.M))
 
 

@@ -43,9 +43,7 @@ def grid_run(tmp_path_factory: pytest.TempPathFactory, data: Path, own_cache: No
             train={"budget": "8steps"},
         )
         torch.set_num_threads(1)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ganherd.training.finish.write_scores", lambda *arguments: {})
-            ganherd.train(recipe, run=path, quiet=True)
+        ganherd.train(recipe, ["run.scores=false"], run=path, quiet=True)
     return path
 
 
@@ -194,7 +192,7 @@ def test_members_that_stand_for_classes_are_no_ensemble(cli: Cli, run: Path) -> 
             {"network": "lipizzaner-mnist"},
             "mixing.network lipizzaner-mnist: the network lipizzaner-mnist looks at grey",
         ),
-        ({"network": "pixel"}, "did you mean pixels"),
+        ({"network": "pixel"}, "did you mean 'pixels"),
         ({"network": "my_net:Wide"}, "mixing.network my_net:Wide cannot process data of shape (1, 8, 8): RuntimeError"),
         ({"network": "my_net:Flat"}, "mixing.network my_net:Flat made (1, 128) out of 2 samples"),
         ({"network": "pixels", "score": "tvd"}, "score tvd needs a network that predicts classes, and pixels does not"),
@@ -233,8 +231,7 @@ def test_a_run_whose_network_has_gone_is_not_left_running(
     nets = {"generator": {"name": "mlp", "hidden": [4]}, "discriminator": {"name": "mlp", "hidden": [4]}, "latent": 2}
     recipe = small_recipe("mnist.npz", data={"partition": "all"}, nets=nets, strategy=strategy)
     Path("mine.yaml").write_text(json.dumps(recipe | {"loss": {"name": "non-saturating"}}))
-    monkeypatch.setattr("ganherd.training.finish.write_scores", lambda *arguments: {})
-    assert cli("train", "mine.yaml", "--run", "new", "--quiet").code == 0
+    assert cli("train", "mine.yaml", "--run", "new", "--set", "run.scores=false", "--quiet").code == 0
     Path("net.npz").unlink()
     again = ("train", "--resume", "new", "--budget", "8steps", "--quiet")
     assert f"there is no file {Path('net.npz').absolute()}" in cli(*again).sentence

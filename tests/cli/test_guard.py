@@ -112,8 +112,8 @@ def test_pictures_and_scores_of_a_net_that_differs_are_made_one_by_one_too(recip
     compared(fused="its output differs by 1.0e-01")
     herd = assembled(recipe)
     net_guard.examine(herd)
-    assert "its output differs" in herd.herd.d.habits.alone and not NetworkCall(herd.herd.d).mapped
-    assert NetworkCall(herd.herd.g).mapped
+    assert "its output differs" in herd.herd.d.traits.why_not_fused and not NetworkCall(herd.herd.d).fused
+    assert NetworkCall(herd.herd.g).fused
 
 
 def test_explain_shows_each_net_with_each_engine(cli, recipe, compared) -> None:

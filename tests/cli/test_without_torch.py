@@ -57,7 +57,7 @@ ASKED = [  # what is typed, the exit code, a word of the answer
     (["sample", "folder", "-o", "x.npz", "--weights", "cat"], 2, "folder is not a run folder"),
     (["ensemble", "--help"], 0, "classifier_score"),
     (["ensemble", "nowhere", "--by", "recall"], 2, "recall is no score to weigh generators by"),
-    (["train", "--set", "strategy.cellular.mixing.score=fdi"], 2, "did you mean fid?"),
+    (["train", "--set", "strategy.cellular.mixing.score=fdi"], 2, "did you mean 'fid'?"),
     (["bench", "fusion", "--sizes", "1,x"], 2, "--sizes 1,x"),
     (["bench", "fusion", "--net", "vgg"], 2, "there is no benchmark of 'vgg'"),
     (["data", "get", "cifra10"], 2, "cifar10"),

@@ -31,7 +31,7 @@ def two(data) -> tuple[str, str]:
 @pytest.fixture(autouse=True)
 def plain_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training ends with its mixture, without scores and report of its own: these have tests elsewhere."""
-    monkeypatch.setattr("ganherd.report.write", lambda *arguments, **settings: None)
+    monkeypatch.setattr("ganherd.api.FINISHERS", ())
 
 
 def compared(cli, *words: object) -> dict:
@@ -118,10 +118,10 @@ def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(da
 
 
 def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> None:
-    from ganherd.training import start
+    from ganherd.training import session
 
     monkeypatch.setattr(comparison_page, "write", lambda facts, folder: {})
-    begin, begun = start.begin, []
+    begin, begun = session.train, []
 
     def interrupted(recipe, path, name, *rest, **settings):
         begun.append(str(path))
@@ -130,13 +130,13 @@ def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> No
         return begin(recipe, path, name, *rest, **settings)
 
     words = (*two, "--budget", "4steps", "--seeds", 1, "-o", "out")
-    monkeypatch.setattr(start, "begin", interrupted)
+    monkeypatch.setattr(session, "train", interrupted)
     stopped = cli("compare", *words, *METRICS, "-q")
     assert stopped.code == 75 and "the same command goes on" in stopped.err
     assert json.loads(Path("out/compare.json").read_text())["state"] == "running"
     (Path("out/budget/b")).mkdir()  # as a kill before the first word of a run leaves it
     (Path("out/budget/b") / "recipe.yaml").write_text("")
-    monkeypatch.setattr(start, "begin", lambda *a, **k: begun.append(str(a[1])) or begin(*a, **k))
+    monkeypatch.setattr(session, "train", lambda *a, **k: begun.append(str(a[1])) or begin(*a, **k))
     found = compared(cli, *words)
     assert begun == ["out/budget/a", "out/budget/b", "out/budget/b", "out/images/b"]
     before = times("out")
@@ -250,18 +250,15 @@ def test_unequal_seconds_are_said() -> None:
 
 
 def test_a_time_is_all_for_the_training(monkeypatch, data, tmp_path) -> None:
-    from ganherd.training import run_length, start
+    from ganherd.training import budget, session
 
     seen = {}
-    monkeypatch.setattr(
-        run_length, "rate", lambda *arguments: 30.0
-    )  # member-steps a second: ten steps of three members
-    monkeypatch.setattr(
-        start, "train_on", lambda rescue, assembly, plan, folder, budget, *rest: seen.update(vars(budget))
-    )
+    monkeypatch.setattr(budget, "measure_rate", lambda *_: 30.0)  # member-steps a second: ten steps of three members
+    monkeypatch.setattr(session.Session, "train", lambda self, closing: seen.update(vars(self.budget)))
+    monkeypatch.setattr(session.Session, "finish", lambda self: None)
     asked = compare_recipes.ComparisonRequest.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
     assert asked.is_time
-    start.begin(asked.recipes["a"], tmp_path / "run", quiet=True, whole=True)
+    session.train(asked.recipes["a"], tmp_path / "run", quiet=True, counts_all=True)
     assert seen["deadline"] == 5.0 and seen["steps"] == 49
 
 

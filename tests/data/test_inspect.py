@@ -18,9 +18,9 @@ from ganherd.data.contact_sheet import _summary
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.inspect import contact_sheet, describe, get, inspect, list_sources, text
 from ganherd.data.readers.download import DOWNLOADS, Download
-from ganherd.data.readers.named import NAMED
 from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
+from ganherd.util.registry import DATA_SOURCES
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 
 def test_the_list_says_what_is_here(home: Path) -> None:
     rows = {row["name"]: row for row in list_sources()}
-    assert set(rows) == set(NAMED)
+    assert set(rows) == set(DATA_SOURCES)
     assert all(rows[name]["present"] for name in ("digits", "ring8", "grid25", "r15"))
     assert not any(rows[name]["present"] for name in ("mnist", "cifar10", "cifar100"))
     assert rows["mnist"]["where"] == str(home / "mnist.npz") and all(row["about"] for row in rows.values())
@@ -130,14 +130,14 @@ def test_official_addresses_are_safe_and_checked() -> None:
         for item in items:
             assert item.url.startswith("https://") and len(item.md5) == 32
             assert ".." not in item.path and not os.path.isabs(item.path)
-    assert set(DOWNLOADS) == {source.made_of or name for name, source in NAMED.items() if source.places}
+    assert set(DOWNLOADS) == {source.made_of or name for name, source in DATA_SOURCES.items() if source.places}
 
 
 def test_builtin_sources_need_no_getting(home: Path) -> None:
     for name in ("digits", "ring8", "grid25", "r15"):
         assert get(name, {})["fetched"] == []
     assert not home.exists()
-    with pytest.raises(UserError, match="did you mean mnist"):
+    with pytest.raises(UserError, match="did you mean 'mnist"):
         get("mnsit")
 
 

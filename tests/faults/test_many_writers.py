@@ -41,7 +41,7 @@ def test_samples_written_to_one_name_at_once_are_all_whole(run: Path, tmp_path: 
 
 def test_a_file_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    files.write(path, b"old")
+    files.atomic_write(path, b"old")
     with pytest.raises(ZeroDivisionError), files.replacing(path) as aside:
         aside.write_bytes(b"half")
         raise ZeroDivisionError

@@ -128,7 +128,7 @@ class Corners(torch.nn.Module):
     assert features.shape == (7, 4) and logits is not None and logits.shape == (7, 5)
 
 
-@pytest.mark.parametrize(("name", "says"), [("inceptoin", "did you mean inception"), ("vgg", "no network named")])
+@pytest.mark.parametrize(("name", "says"), [("inceptoin", "did you mean 'inception"), ("vgg", "no network named")])
 def test_a_misspelt_network_is_one_sentence(digits: Any, name: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         networks.find(name, digits)

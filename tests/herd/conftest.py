@@ -1,4 +1,4 @@
-"""Where kernels run by Triton's interpreter: what it looks for in vain is left out, what it cannot do with this numpy is mended."""
+"""Prepare Triton's interpreter: skip its search for GPUs, and repair what it cannot do with this version of numpy."""
 
 from __future__ import annotations
 

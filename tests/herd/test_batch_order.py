@@ -1,4 +1,4 @@
-"""The order of the data: a function of the member's stream and the batch's number alone, so that nothing of it is saved."""
+"""The order of the data depends only on the member's stream and the number of the batch, so that nothing needs saving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = st.integers(0, 2**31)
 
 
 def feed_of(counts: list[int], batch: int) -> Feed:
-    """Members with data of their own: row r of member m is number 1000 m + r."""
+    """Members with different data: row r of member m is number 1000 m + r."""
     index = np.stack([1000 * m + np.resize(np.arange(count), max(counts)) for m, count in enumerate(counts)])
     rows = 1000 * len(counts)
     x = torch.zeros(rows, 1, dtype=torch.uint8)
@@ -46,7 +46,7 @@ def test_every_epoch_goes_through_all_of_a_members_data(counts: list[int], batch
 
 
 @given(st.integers(1, 6), st.integers(7, 30), SEED)
-def test_a_class_smaller_than_a_batch_wraps(count: int, batch: int, seed: int) -> None:
+def test_data_smaller_than_a_batch_is_repeated(count: int, batch: int, seed: int) -> None:
     feed, base = feed_of([count], batch), bases_of([count], seed)
     for c in range(3):
         (rows,) = feed.indices(slice(0, 1), base, c)
@@ -55,7 +55,7 @@ def test_a_class_smaller_than_a_batch_wraps(count: int, batch: int, seed: int) -
 
 
 @given(COUNTS, BATCH, SEED, st.lists(st.integers(0, 200), min_size=1, max_size=8))
-def test_a_batch_depends_on_nothing_that_was_asked_before(
+def test_a_batch_does_not_depend_on_earlier_requests(
     counts: list[int], batch: int, seed: int, asked: list[int]
 ) -> None:
     """Neither on the company of a member in its block, nor on the batches before: a resume starts anywhere."""
@@ -69,7 +69,7 @@ def test_a_batch_depends_on_nothing_that_was_asked_before(
 
 
 @given(SEED, st.integers(0, 20))
-def test_epochs_and_members_have_orders_of_their_own(seed: int, epoch: int) -> None:
+def test_every_epoch_and_member_has_a_different_order(seed: int, epoch: int) -> None:
     counts = [40, 40]
     feed, base = feed_of(counts, 8), bases_of(counts, seed)
     first, other, later = (epoch_of(feed, base, m, e) for m, e in ((0, epoch), (1, epoch), (0, epoch + 1)))

@@ -33,9 +33,7 @@ def batch(index: np.ndarray, member: int, c: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_every_batch_of_every_member_is_the_one_that_its_key_says(
-    threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_batch_follows_from_the_members_key(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     for index in (rows(), np.broadcast_to(np.arange(12), (len(COUNT), 12))):
         own = feed(index)
@@ -46,7 +44,7 @@ def test_every_batch_of_every_member_is_the_one_that_its_key_says(
                 assert found.tolist() == [batch(index, m, c).tolist() for m in range(members.start, members.stop)]
 
 
-def test_a_member_that_gets_another_stream_gets_another_order() -> None:
+def test_another_stream_gives_another_order() -> None:
     own, members = feed(rows()), slice(0, 5)
     first = own.indices(members, BASE, 0)
     assert own.indices(members, BASE + 1, 0).tolist() != first.tolist()
@@ -54,7 +52,7 @@ def test_a_member_that_gets_another_stream_gets_another_order() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 8, 30])
-def test_cells_are_compared_on_rows_that_each_draws_by_itself(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_cell_draws_its_own_fitness_rows(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     own, seed, cell = feed(rows()), np.full(5, 3), np.arange(5)
     found = fitness.sample(own, cell, seed, cell, 6, n)
     for k in range(5):
@@ -62,6 +60,6 @@ def test_cells_are_compared_on_rows_that_each_draws_by_itself(n: int, monkeypatc
         generator = rng.seed_(torch.Generator(), rng.key(key, rng.ORDER))
         order = torch.randperm(int(COUNT[k]), generator=generator)
         assert int(found.keys[k]) == key
-        assert found.rows[k].tolist() == own.own_rows(k)[np.resize(order.numpy(), n)].tolist()
+        assert found.rows[k].tolist() == own.member_rows(k)[np.resize(order.numpy(), n)].tolist()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert np.array_equal(fitness.sample(own, cell, seed, cell, 6, n).rows, found.rows)

@@ -1,4 +1,4 @@
-"""Every draw belongs to a member, a purpose and a step: the company, the process and the order of calls do not matter."""
+"""Every draw depends on a member, a purpose and a step only, not on other members, the process or the order of calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ganherd.herd import rng
 from ganherd.herd.rng import MemberRandomness, Streams, device_keys, draw, key, keys
-from ganherd.herd.state import seeded
+from ganherd.herd.state import build_seeded
 from ganherd.util.errors import UserError
 from ganherd.util.host import in_threads
 
@@ -22,7 +22,7 @@ PARTS = st.lists(st.integers(0, 2**40), min_size=1, max_size=5)
 
 
 @given(st.lists(INT64, min_size=1, max_size=8), PARTS)
-def test_a_members_key_is_the_same_in_any_company(bases: list[int], parts: list[int]) -> None:
+def test_a_members_key_does_not_depend_on_other_members(bases: list[int], parts: list[int]) -> None:
     together = keys(np.array(bases, np.int64), *parts)
     alone = [keys(np.array([base], np.int64), *parts)[0] for base in bases]
     assert together.tolist() == alone
@@ -44,7 +44,7 @@ def test_keys_differ_when_one_part_differs(parts: list[int], where: int, by: int
     assert key(*parts) != key(*parts, 0)  # a further part is another key, even a zero
 
 
-def test_all_purposes_members_and_steps_have_keys_of_their_own() -> None:
+def test_keys_of_all_purposes_members_and_steps_are_distinct() -> None:
     grid = [key(seed, slot, 0, step, purpose) for seed in range(4) for slot in range(16) for step in range(16)
             for purpose in range(1, 12)]  # fmt: skip
     assert len(set(grid)) == len(grid)
@@ -69,14 +69,14 @@ def test_keys_with_equal_low_halves_draw_different_numbers(shape: tuple[int, ...
 
 
 def test_nets_and_orders_of_keys_with_equal_low_halves_differ() -> None:
-    first, second = (seeded(lambda: nn.Linear(3, 4), key) for key in (7, 7 + 2**40))
+    first, second = (build_seeded(lambda: nn.Linear(3, 4), key) for key in (7, 7 + 2**40))
     assert not torch.equal(first.weight, second.weight)
     orders = [torch.randperm(50, generator=rng.seed_(torch.Generator(), key)) for key in (7, 7 + 2**40)]
     assert not torch.equal(*orders)
 
 
 @given(INT64)
-def test_the_first_version_is_what_manual_seed_gives(member: int) -> None:
+def test_version_one_equals_manual_seed(member: int) -> None:
     with rng.using(1):
         drawn = draw(np.array([member]), (5,), "normal")[0]
         own = rng.seed_(torch.Generator(), member)
@@ -121,7 +121,7 @@ def test_draws_look_like_their_distribution() -> None:
         assert np.histogram(numbers.numpy(), 10, (0, 1))[0] == pytest.approx(np.full(10, 1e4), rel=0.05)
 
 
-def test_the_prior_is_normal_or_even_on_minus_one_to_one() -> None:
+def test_the_prior_is_normal_or_uniform_on_minus_one_to_one() -> None:
     at = Streams(np.arange(50), 3)
     even = at.prior((rng.NOISE, 0), (100, 4), "uniform", torch.float64)
     assert even.dtype == torch.float64 and -1 <= float(even.min()) < -0.99 and 0.99 < float(even.max()) < 1
@@ -175,7 +175,7 @@ def test_randomness_inside_a_module_is_the_members_own() -> None:
     assert len({tuple(row.flatten().tolist()) for row in together}) == 4
 
 
-def test_the_plain_call_and_the_mapped_call_draw_the_same() -> None:
+def test_plain_and_vmapped_calls_draw_the_same_numbers() -> None:
     own = key(3, 1)
     mapped = answers([own], [0])[0]
     torch.manual_seed(0)
@@ -184,7 +184,7 @@ def test_the_plain_call_and_the_mapped_call_draw_the_same() -> None:
         assert torch.equal(module(torch.ones(5, 3)).detach(), mapped)
 
 
-def test_torchs_own_random_state_is_neither_read_nor_moved() -> None:
+def test_pytorchs_global_generator_is_neither_used_nor_advanced() -> None:
     member_keys = [key(0, 0)]
     first = answers(member_keys, [0])
     torch.manual_seed(0)
@@ -225,13 +225,13 @@ def test_dropout_keeps_the_mean_and_stops_in_evaluation() -> None:
         lambda x: x.clone().random_(0, 5),
     ],
 )
-def test_randomness_that_no_stream_can_answer_is_refused_in_one_sentence(refused) -> None:
-    said = "cannot be given to each member's own stream; use randn"
+def test_unsupported_random_functions_are_refused_in_one_sentence(refused) -> None:
+    said = "cannot draw from each member's own stream; use randn"
     with pytest.raises(UserError, match=said), MemberRandomness(torch.tensor(5)):
         refused(torch.zeros(2, 3))
 
 
-def test_keyword_sizes_and_types() -> None:
+def test_random_functions_accept_sizes_and_dtypes_by_keyword() -> None:
     with MemberRandomness(torch.tensor(5)):
         assert torch.randn(size=(2, 3)).shape == (2, 3)
         assert torch.rand((4,), dtype=torch.float64).dtype == torch.float64

@@ -1,4 +1,4 @@
-"""Streaming changes when rows are read, and nothing else: the same batches, bit for bit, as from resident data."""
+"""Streamed data gives the same batches as resident data, bit for bit; only the time of reading differs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def feeds(
     x = np.asarray(data.x)
     rest = (cut.index, cut.count, BATCH, data.offset, data.scale, dtype)
     whole = Feed(torch.from_numpy(x), torch.from_numpy(data.y), *rest)
-    return whole, StreamFeed(data.x if rows else x, data.y, *rest, CPU, most=most)
+    return whole, StreamFeed(data.x if rows else x, data.y, *rest, CPU, max_bytes=most)
 
 
 def same(feed: Feed, other: Feed, members: slice, base: np.ndarray, c: int) -> bool:
@@ -51,7 +51,7 @@ def same(feed: Feed, other: Feed, members: slice, base: np.ndarray, c: int) -> b
 def many_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Even small batches are read by several threads."""
     monkeypatch.setattr(stream_feed, "READERS", 3)
-    monkeypatch.setattr(stream_feed, "_WORTH", 1)
+    monkeypatch.setattr(stream_feed, "_BYTES_PER_READER", 1)
     yield
 
 
@@ -68,7 +68,7 @@ def test_batches_are_those_of_resident_data(data: Dataset, partition_: str, rows
     streamed.close()
 
 
-def test_whatever_is_asked_in_whatever_order(data: Dataset) -> None:
+def test_batches_are_correct_in_any_order_of_requests(data: Dataset) -> None:
     """Blocks, jumps, the same again, other streams after a repair, and members alone."""
     resident, streamed = feeds(data)
     random = np.random.default_rng(1)
@@ -85,7 +85,7 @@ def test_whatever_is_asked_in_whatever_order(data: Dataset) -> None:
     streamed.close()
 
 
-def test_steps_that_are_left_out_are_foreseen(data: Dataset) -> None:
+def test_read_ahead_follows_a_stride(data: Dataset) -> None:
     _, streamed = feeds(data)
     for c in range(0, 30, 3):
         streamed.batch_at(slice(0, 3), BASE, c)
@@ -93,7 +93,7 @@ def test_steps_that_are_left_out_are_foreseen(data: Dataset) -> None:
     streamed.close()
 
 
-def test_what_is_read_ahead_is_bounded(data: Dataset) -> None:
+def test_read_ahead_is_limited_in_bytes(data: Dataset) -> None:
     bytes_a_member = BATCH * 3 * 6 * 6
     resident, streamed = feeds(data, most=0)
     for c in range(6):
@@ -110,13 +110,13 @@ def test_any_rows_can_be_gathered(data: Dataset) -> None:
     rows = torch.tensor([[0, 20, 3], [21, 5, 5]])
     for mine, theirs in zip(streamed.gather(rows), resident.gather(rows), strict=True):
         assert torch.equal(mine, theirs)
-    assert np.array_equal(streamed.own_rows(1), resident.own_rows(1))
+    assert np.array_equal(streamed.member_rows(1), resident.member_rows(1))
     assert len(streamed.x) == len(resident.x) and streamed.x.shape == tuple(resident.x.shape)
     assert streamed.x.numel() == resident.x.numel() and streamed.x.device == resident.x.device
     streamed.close()
 
 
-def test_what_fits_is_resident_and_holds_the_members_rows_alone(data: Dataset) -> None:
+def test_data_that_fits_is_resident_with_only_the_members_rows(data: Dataset) -> None:
     cut = partition(data, DataConfig(), None, BATCH, 0)
     resident, _ = feeds(data)
     settings = (BATCH, data.offset, data.scale, torch.float32, CPU)
@@ -132,14 +132,14 @@ def test_what_fits_is_resident_and_holds_the_members_rows_alone(data: Dataset) -
                 assert torch.equal(x, expected) and torch.equal(y, y2)
 
 
-def test_members_that_share_all_rows_keep_one_list_of_them(data: Dataset) -> None:
+def test_members_with_the_same_rows_share_one_index(data: Dataset) -> None:
     cut = partition(data, DataConfig(partition="all"), 3, BATCH, 0)
     made = make_feed(data.x, data.y, cut.index, cut.count, BATCH, data.offset, data.scale, torch.float32, CPU)
     resident, _ = feeds(data, "all")
     assert made.resident and made._index.strides[0] == 0 and same(resident, made, slice(0, 3), BASE, 5)
 
 
-def test_a_herd_trains_to_the_same_weights(data: Dataset, tmp_path: Path) -> None:
+def test_a_herd_trains_to_the_same_weights_with_streamed_data(data: Dataset, tmp_path: Path) -> None:
     """Through the engine, with several critic updates, blocks and members one by one."""
     from ganherd.herd.engine.engines import Engine, Plan
     from ganherd.recipe.schema import Recipe
@@ -161,6 +161,6 @@ def test_a_herd_trains_to_the_same_weights(data: Dataset, tmp_path: Path) -> Non
             herd = assemble(recipe).herd
             if streamed:
                 herd.feed = feeds(data)[1]
-            Engine(herd, Plan(name, chunk, 1, "cpu")).advance(0, 5, herd.no_sums())
+            Engine(herd, Plan(name, chunk, 1, "cpu")).advance(0, 5, herd.zero_sums())
             ended.append(herd.state)
         assert all(torch.equal(ended[0][key], ended[1][key]) for key in ended[0])

@@ -1,4 +1,4 @@
-"""Runs and mixtures keep the version of the random streams that they were made with."""
+"""Runs and mixtures keep the version of the random streams with which they were created."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_repair_in_an_old_run_draws_fresh_weights_from_the_old_streams(tmp_pat
     assert weights(tmp_path / "halves") == weights(tmp_path / "whole")
 
 
-def test_an_old_mixture_makes_the_images_that_it_made(tmp_path: Path) -> None:
+def test_an_old_mixture_reproduces_its_images(tmp_path: Path) -> None:
     """Image i of a seed stays the same image, however many are drawn."""
     old_run(tmp_path / "run", little.recipe(tmp_path, "3steps", "tiny"))
     mixture = ganherd.load(tmp_path / "run")

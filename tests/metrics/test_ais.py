@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd import nets
-from ganherd.herd.state import seeded
+from ganherd.herd.state import build_seeded
 from ganherd.metrics.ais import ais
 from ganherd.metrics.ais.ais import AisSettings, bdmc, decoder_of, dequantised, kde, log_likelihood, schedule
 from ganherd.metrics.ais.hmc import Chains, Hmc, Likelihood, points_at_once
@@ -228,7 +228,7 @@ def test_progress_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _mixture(prior: str, batch_norm: bool = False) -> Mixture:
     net = NetConfig(name="small", settings={"width": 8, "batch_norm": batch_norm})
-    made = [seeded(lambda: nets.build_generator(net, (1, 8, 8), 3), seed) for seed in range(2)]
+    made = [build_seeded(lambda: nets.build_generator(net, (1, 8, 8), 3), seed) for seed in range(2)]
     for module in made:
         module(torch.randn(64, 3, generator=torch.Generator().manual_seed(7)))  # batch norm has seen something
     params = {n: torch.stack([m.get_parameter(n).detach() for m in made]) for n, _ in made[0].named_parameters()}

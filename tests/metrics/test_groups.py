@@ -17,7 +17,7 @@ from ganherd.metrics.frechet import distance
 from ganherd.metrics.statistics.seeds import together
 from ganherd.scoring import METRICS, ScoredNeighbourhood, score, score_seeds
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import TimeLeft, timed
+from ganherd.util.meter import TimeLeft, timed
 
 Replay = Callable[..., Any]
 EVERYTHING = ["label_accuracy", "histogram", "diversity", "fid", "kid", "coverage", "classifier_score", "memorisation"]

@@ -30,7 +30,7 @@ from ganherd.util.errors import UserError
 
 def assembled(source: Path, steps: int = 0, **sections: Any) -> PreparedHerd:
     made = assemble(recipe_file.load(small_recipe(source, **sections)))
-    Engine(made.herd, Plan("loop", 1, 1, "cpu")).advance(0, steps, made.herd.no_sums())
+    Engine(made.herd, Plan("loop", 1, 1, "cpu")).advance(0, steps, made.herd.zero_sums())
     return made
 
 

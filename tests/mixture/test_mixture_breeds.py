@@ -38,7 +38,7 @@ def assembled(source: Path, **sections: Any) -> PreparedHerd:
     recipe = small_recipe(source, data={"partition": "all"}, herd={"seeds": 2}, **sections)
     recipe["nets"] = {**BREEDS, **sections.get("nets", {})}
     made = assemble(recipe_file.load(recipe))
-    Engine(made.herd, Plan("fused", 6, 1, "cpu")).advance(0, 2, made.herd.no_sums())
+    Engine(made.herd, Plan("fused", 6, 1, "cpu")).advance(0, 2, made.herd.zero_sums())
     return made
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.herd.lowering.lower import JOINED, VMAP, lower
+from ganherd.herd.lowering.lower import FUSED, VMAP, lower
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.gran import GranGenerator, StepNorm
 from ganherd.recipe.schema import NetConfig
@@ -142,14 +142,14 @@ def test_a_sample_in_evaluation_mode_is_what_was_trained() -> None:
 def test_every_layer_is_lowered() -> None:
     lowered = lower(gran((1, 14, 14), 6, width=3))
     assert lowered is not None
-    assert VMAP not in {each.how for each in lowered.explain()}
+    assert VMAP not in {each.method for each in lowered.explain()}
 
 
 def test_a_norm_with_its_relu_is_one_operation_at_each_step() -> None:
     lowered = lower(gran((1, 28, 28), 6, width=3, steps=3))
     assert lowered is not None
-    rectified = [each for each in lowered.explain() if each.what == "ReLU" and each.how == JOINED]
-    of = [each.why.removeprefix("a part of ") for each in rectified]
+    rectified = [each for each in lowered.explain() if each.operation == "ReLU" and each.method == FUSED]
+    of = [each.reason.removeprefix("a part of ") for each in rectified]
     assert of == [
         "paint.norm.norms.0",
         "look.norms.0.norms.0",

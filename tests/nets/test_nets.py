@@ -223,8 +223,8 @@ def test_dcgan_names_its_sizes(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize(
     ("name", "given_settings", "says"),
     [
-        ("mpl", {}, "did you mean mlp"),
-        ("small", {"widht": 3}, "did you mean width"),
+        ("mpl", {}, "did you mean 'mlp"),
+        ("small", {"widht": 3}, "did you mean 'width"),
         ("small", {"width": 0}, "whole number of at least 1, not 0"),
         ("small", {"width": True}, "whole number"),
         ("small", {"batch_norm": 1}, "true or false"),
@@ -254,7 +254,7 @@ def test_the_catalog_knows_what_the_nets_take() -> None:
 
     for role in ("generator", "discriminator"):
         for name, spec in catalog.specs(role).items():  # type: ignore[arg-type]
-            module, _, cls = spec.path.partition(":")
+            module, _, cls = spec.target.partition(":")
             built = getattr(importlib.import_module(module), cls)
             parameters = inspect.signature(built).parameters
             if "settings" in parameters:  # handed on to the class that it extends

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint, takes_label
-from ganherd.losses import r1_penalty
+from ganherd.losses.adversarial import r1_penalty
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.nets.common.bodies import Attention
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear
@@ -176,7 +176,7 @@ def test_r1_of_stacked_members_is_each_ones_alone(name: str, body: str, spectral
             nn.init.normal_(parameter, 0.5 if "gamma" in key else 0.0, 0.3)
     x, y = torch.randn(members, batch, *shape, dtype=torch.float64), labels(alone[0], members, batch)
     blueprint = Blueprint(alone[0])
-    rows = torch.stack([blueprint.row(module) for module in alone]).requires_grad_()
+    rows = torch.stack([blueprint.flatten_parameters(module) for module in alone]).requires_grad_()
     buffers = {k: torch.stack([m.state_dict()[k] for m in alone]).clone() for k in blueprint.buffers}
     lowered = lower(alone[0])
     assert lowered is not None
@@ -217,7 +217,7 @@ def test_vmap_and_lowering_agree_with_each_member_alone(name: str, role: int, bo
     template = pair(name, shape, *settings)[role].double()
     blueprint, lowered = Blueprint(template), lower(template)
     assert lowered is not None
-    rows = torch.stack([blueprint.row(module) for module in alone]).requires_grad_()
+    rows = torch.stack([blueprint.flatten_parameters(module) for module in alone]).requires_grad_()
     views = blueprint.views(rows)
     start = {k: torch.stack([m.state_dict()[k] for m in alone]).clone() for k in blueprint.buffers}
     first, second = start, start

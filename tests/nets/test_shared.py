@@ -104,7 +104,7 @@ def test_a_layer_is_known_by_each_of_its_names() -> None:
     net.gain = net[2].weight  # a parameter of the module itself comes first
     blueprint = Blueprint(net)
     assert list(blueprint.shapes) == ["gain", "0.weight", "0.bias", "1.bias", "2.bias"]
-    assert blueprint.normalising == [True, False, False, False, True]
+    assert blueprint.is_norm_param == [True, False, False, False, True]
     assert columns(blueprint, ["1"]) == (slice(3, 9), slice(12, 15))
 
 

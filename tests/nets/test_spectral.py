@@ -99,7 +99,7 @@ def test_stacked_members_equal_separate_ones(kind: str, how: str) -> None:
     alone = [Two(make()).double() for _ in range(3)]
     template = alone[0]
     blueprint = Blueprint(template)
-    rows = torch.stack([blueprint.row(module) for module in alone]).requires_grad_()  # [N, P]
+    rows = torch.stack([blueprint.flatten_parameters(module) for module in alone]).requires_grad_()  # [N, P]
     buffers = {"layer.u": torch.stack([module.layer.u for module in alone]).clone()}
     for training in (True, True, True, False):
         for module in alone:

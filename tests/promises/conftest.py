@@ -1,4 +1,4 @@
-"""What the promises about ranks share: a little data, and runs that are brief about what they are not about."""
+"""Fixtures for the promises about ranks: a small data set and short runs."""
 
 from __future__ import annotations
 

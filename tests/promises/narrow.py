@@ -1,4 +1,4 @@
-"""A recipe of narrow nets on a little data, which the promises of equal runs change in their own ways."""
+"""A recipe of narrow nets on a small data set, which the tests of equal runs adapt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second file of a user's, with helpers that nets call."""
+"""A second file of a user, with helpers that nets call."""
 
 from __future__ import annotations
 

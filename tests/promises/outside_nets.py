@@ -373,7 +373,7 @@ class ThreadVariable(Net):
 
 
 class AttributeOfALibrary(Net):
-    """A variable that is kept in a module of somebody else."""
+    """A variable in the module of a third party."""
 
     def mid(self, h: Tensor) -> Tensor:
         logging.calls = getattr(logging, "calls", 0) + 1  # type: ignore[attr-defined]

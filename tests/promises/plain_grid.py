@@ -127,7 +127,7 @@ class PlainGrid:
     def _fitness_sample(self, cell: int, iteration: int, generators: int) -> tuple[Tensor, list[Tensor]]:
         key = rng.keys(np.zeros(1, np.int64), self.seed, -rng.FITNESS, cell, iteration)
         n = self.settings.fitness.samples
-        own = self.feed.own_rows(cell * self.p)
+        own = self.feed.member_rows(cell * self.p)
         generator = rng.seed_(torch.Generator(), rng.key(int(key[0]), rng.ORDER))
         order = torch.randperm(len(own), generator=generator).numpy()
         x = self.feed.gather(torch.from_numpy(own[np.resize(order, n)])[None])[0][0]
@@ -237,7 +237,7 @@ class PlainGrid:
     # -- what a run defines ---------------------------------------------------------------------------------------
 
     def _meet(self, opponents: list[Individual], draws: Streams, number: int) -> Individual:
-        """One at random; the first, its own partner, where there is nobody else."""
+        """Pick an opponent at random; the own partner if there is no other."""
         if len(opponents) == 1:
             return opponents[0]
         u = float(draws.draw((rng.OPPONENT, number), (), "uniform", torch.float64)[0])

@@ -1,4 +1,4 @@
-"""A random module in the making, and the register of what it may be made of."""
+"""Build a random module step by step, and register what it may consist of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a random module may do besides its layers: sharing, control flow, buffers, freezing and hooks."""
+"""What a random module may do in addition to its layers: sharing, control flow, buffers, freezing and hooks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def flow_by_grad_mode(d: Draft) -> None:
     d.run("if torch.is_grad_enabled():", "    h = 1.5 * h")
 
 
-# -- what a module does beside its layers -----------------------------------------------------------------------------
+# -- what a module does in addition to layers -----------------------------------------------------------------------------
 
 
 def _buffer(d: Draft) -> str:

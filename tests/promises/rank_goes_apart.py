@@ -20,7 +20,7 @@ from ganherd.comm.ranks import open_job
 from ganherd.recipe import recipe_file
 from ganherd.strategies.cellular.cellular import Cellular
 from ganherd.strategies.strategy import Event
-from ganherd.training import start
+from ganherd.training import session
 
 
 def uneven(patch: pytest.MonkeyPatch, comm: Communicator, folder: Path, slow: int) -> None:
@@ -52,7 +52,7 @@ def main(engine: str, *jobs: str) -> None:
                     marks = Path(f"{each['run']}-marks")
                     marks.mkdir(exist_ok=True)
                     uneven(patch, comm, marks, each["slow"])
-                start.begin(recipe_file.load(each["recipe"]), each["run"], quiet=True, job=comm)
+                session.train(recipe_file.load(each["recipe"]), each["run"], quiet=True, job=comm)
 
 
 if __name__ == "__main__":

@@ -29,16 +29,18 @@ from ganherd.herd.engine import engines
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.training import course, loop, start
-from ganherd.training.health import response
+from ganherd.training import loop, session
+from ganherd.training.health.monitor import Monitor
+from ganherd.training.health.response import Health
 from ganherd.training.ranks import catch_up, rank_sync
 from ganherd.training.ranks.recovery import Recovery
+from ganherd.training.recording.recorder import Recorder
 
 PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a function, or after it
-    "record": (loop.Trainer, "record", False),
-    "recorded": (loop.Trainer, "record", True),
-    "looked": (loop.Trainer, "look", True),
-    "healed": (response, "heal", True),
+    "record": (Recorder, "record", False),
+    "recorded": (Recorder, "record", True),
+    "looked": (Monitor, "look", True),
+    "healed": (Health, "heal", True),
     "checkpoint": (checkpoint, "_write_members", True),
     "checkpoint done": (checkpoint, "save", True),
     "copies": (Buddies, "refresh", False),
@@ -48,7 +50,7 @@ PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a
     "catching up": (catch_up.Follower, "tick", False),
     "caught up": (catch_up.Follower, "follow", True),
     "going on": (Recovery, "stand", False),
-    "mixture": (course, "conclude", False),
+    "mixture": (session, "finish_run", False),
 }
 
 
@@ -78,13 +80,13 @@ def die_at(patch: pytest.MonkeyPatch, marker: Path, place: str, step: int) -> No
 
 
 def count_steps(patch: pytest.MonkeyPatch, path: Path) -> None:
-    one, file = engines.Engine._one, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    one, file = engines.Engine._train_block, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def counting(engine: engines.Engine, breed: Any, state: Any, block: Any, base: Any, sums: Any, step: int) -> None:
         one(engine, breed, state, block, base, sums, step)
         os.write(file, "".join(f"{slot} {step}\n" for slot in state["set.slot"].tolist()).encode())
 
-    patch.setattr(engines.Engine, "_one", counting)
+    patch.setattr(engines.Engine, "_train_block", counting)
 
 
 class Victim:
@@ -145,9 +147,9 @@ def train(comm: Communicator, folder: Path, run: dict[str, Any]) -> None:
             if comm.rank == rank:
                 die_at(patch, marker, place, step)
         if is_begun:
-            start.resume(path, quiet=True, job=comm)
+            session.resume(path, quiet=True, job=comm)
         else:
-            start.begin(recipe_file.load(run["recipe"]), path, quiet=True, job=comm)
+            session.train(recipe_file.load(run["recipe"]), path, quiet=True, job=comm)
         if victim.timer:  # it came to the end before
             victim.timer.join()
 

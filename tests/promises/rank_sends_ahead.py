@@ -23,7 +23,7 @@ from ganherd.comm.ranks import open_job
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures
-from ganherd.training import loop, start
+from ganherd.training import loop, session
 from ganherd.util.errors import Interrupted
 
 MEETING = 8  # a step at which members meet, of both strategies
@@ -64,12 +64,12 @@ def main(folder: Path, *jobs: str) -> None:
             log: list[str] = []
             with pytest.MonkeyPatch.context() as patch:
                 written_down(patch, log)
-                start.begin(recipe, folder / name, quiet=True, job=comm)
+                session.train(recipe, folder / name, quiet=True, job=comm)
             (folder / f"{name}-{comm.rank}.json").write_text(json.dumps(log))
             with pytest.MonkeyPatch.context() as patch, pytest.raises((Interrupted, SystemExit)):
                 stopped(patch)
-                start.begin(recipe, folder / f"{name}-stopped", quiet=True, job=comm)
-            start.resume(folder / f"{name}-stopped", quiet=True, job=comm)
+                session.train(recipe, folder / f"{name}-stopped", quiet=True, job=comm)
+            session.resume(folder / f"{name}-stopped", quiet=True, job=comm)
 
 
 if __name__ == "__main__":

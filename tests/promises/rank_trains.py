@@ -17,7 +17,7 @@ from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import open_job
 from ganherd.recipe import recipe_file
-from ganherd.training import loop, start
+from ganherd.training import loop, session
 from ganherd.training.ranks import balance
 from ganherd.util.errors import Interrupted
 
@@ -44,7 +44,7 @@ def main(engine: str, *jobs: str) -> None:
         for each in jobs:
             how, given, run = json.loads(each)
             if how == "resume":
-                start.resume(run, given, quiet=True, job=comm)
+                session.resume(run, given, quiet=True, job=comm)
                 continue
             with pytest.MonkeyPatch.context() as patch:
                 if how == "stop":
@@ -52,7 +52,7 @@ def main(engine: str, *jobs: str) -> None:
                 if how == "unlike":
                     unlike(comm, patch)
                 try:
-                    start.begin(recipe_file.load(given), run, quiet=True, job=comm)
+                    session.train(recipe_file.load(given), run, quiet=True, job=comm)
                     assert how != "stop"
                 except (Interrupted, SystemExit) as ended:
                     if how != "stop":

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from ganherd.augment import augment, numbers
 from ganherd.herd import rng
 from ganherd.herd.rng import MemberRandomness, Streams
-from ganherd.herd.state import seeded, takes_label
+from ganherd.herd.state import build_seeded, takes_label
 from ganherd.training.setup.assemble import PreparedHerd, makers
 
 
@@ -47,7 +47,7 @@ class SeparateGan:
         herd, blueprint, shape = assembly.herd, getattr(assembly.herd, kind), assembly.dataset.shape
         slot = int(herd.state["set.slot"][member])
         make = makers(assembly.recipe, shape, len(assembly.dataset.labels), True, slot)[kind == "d"]
-        module = seeded(make, 0).to(herd.state[f"{kind}.params"].dtype)
+        module = build_seeded(make, 0).to(herd.state[f"{kind}.params"].dtype)
         weights = blueprint.views(herd.state[f"{kind}.params"])
         with torch.no_grad():
             for name, parameter in module.named_parameters():

@@ -488,7 +488,7 @@ class WeightNorm(Net):
 
 
 class Checkpoint(Net):
-    """`torch.utils.checkpoint` around layers with buffers of their own."""
+    """`torch.utils.checkpoint` around layers with buffers."""
 
     def setup(self) -> None:
         self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh())
@@ -654,7 +654,7 @@ class OptionsOfDraws(Net):
 
 
 class Defaults(Net):
-    """Arguments of forward that nobody gives: by position, by name, and None."""
+    """Arguments of forward that are never passed: positional, keyword and None."""
 
     def forward(
         self, x: Tensor, scale: float = 0.5, mask: Tensor | None = None, *rest: Tensor, psi: float = 2.0
@@ -692,7 +692,7 @@ class Lazy(Net):
 
 
 class Recurrence(Net):
-    """A GRU, which keeps its weights in a list besides."""
+    """A GRU, which also keeps its weights in a list."""
 
     def setup(self) -> None:
         self.inner = nn.GRU(2, WIDTH, batch_first=True)

@@ -1,4 +1,4 @@
-"""Members that never meet go back alone: a lost rank's members are done again, and no step of any other is."""
+"""If members never meet, only the members of a lost rank are recomputed; no step of any other member is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def made_of(data: Path, strategy: str = "independent") -> dict[str, Any]:
 
 
 def check(folder: Path, name: str, alone: Path, most: int = EVERY) -> list[dict[str, Any]]:
-    """The herd, records and events of the undisturbed run; only lost members did steps again, as many as is told. The losses."""
+    """Assert that the run equals the undisturbed one and only lost members repeated the reported steps; return the losses."""
     assert_same_herd(folder / name, alone)
     losses = [event for event in RunFolder(folder / name).events() if event["event"] == "lost"]
     told: Counter[int] = Counter()
@@ -37,7 +37,7 @@ def check(folder: Path, name: str, alone: Path, most: int = EVERY) -> list[dict[
     return losses
 
 
-def test_only_the_lost_members_are_done_again(data: Path, tmp_path: Path) -> None:
+def test_only_members_of_the_lost_rank_are_recomputed(data: Path, tmp_path: Path) -> None:
     """The first rank dies in the middle of a record, another one while a checkpoint is written, and the one that has its
     members then while these catch up: two runs of one job, with four ranks and with three, of which one is left."""
     need_ulfm()
@@ -87,8 +87,8 @@ CASES: list[tuple[int, list[Any]]] = [  # ranks; who dies, where and when
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["independent", "rolled back", "resting"])
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_wherever_ranks_die(case: int, strategy: str, data: Path, tmp_path: Path) -> None:
-    """Also where members are repaired, and where they rest: then all do from step 15 on, where the run ends."""
+def test_recovery_is_exact_wherever_ranks_die(case: int, strategy: str, data: Path, tmp_path: Path) -> None:
+    """Also if members are repaired, and if they rest: then all rest from step 15 on, where the run ends."""
     need_ulfm()
     ranks, dies = CASES[case]
     if strategy == "resting" and max(step for *_, step in dies) >= 15:
@@ -101,8 +101,8 @@ def test_wherever_ranks_die(case: int, strategy: str, data: Path, tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_stop_in_which_members_were_repaired_is_begun_anew(data: Path, tmp_path: Path) -> None:
-    """A repair is made once, though its rank had made it when another one was lost before all knew of it."""
+def test_a_stop_with_repaired_members_is_repeated_after_a_loss(data: Path, tmp_path: Path) -> None:
+    """A repair happens once, even if another rank is lost after it and before all ranks know of it."""
     need_ulfm()
     made = made_of(data, "rolled back")
     little.train(tmp_path / "alone", made)

@@ -1,4 +1,4 @@
-"""Asynchronous exchange: ranks run ahead of a slow one up to the bound, and no further; without a bound nothing changes."""
+"""Asynchronous exchange: ranks run ahead of a slow rank up to the bound and no further; without a bound nothing changes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_ranks_run_ahead_of_a_slow_one_up_to_the_bound(runs: Path) -> None:
     assert "neighbours' nets were up to 2 iterations old" in run_status.text(run_status.describe(runs / "slow"))
 
 
-def test_records_and_checkpoints_wait_until_all_are_together_and_events_lack_nothing(runs: Path) -> None:
+def test_records_and_checkpoints_wait_for_all_ranks_and_no_event_is_lost(runs: Path) -> None:
     run = RunFolder(runs / "slow")
     assert [line["step"] for line in run.metrics()] == little.steps(run.path)[1:] == [12, 24]
     assert [line["step"] for line in happened(run.path, "mixture")] == [12, 24]
@@ -108,14 +108,14 @@ def test_a_rank_gets_its_border_once_an_iteration(runs: Path) -> None:
         assert (beat.exchanges, beat.received) == (12, len(border) * (12 * a_slice + 2 * a_summary))
 
 
-def test_without_staleness_it_is_the_synchronous_run(runs: Path) -> None:
+def test_zero_staleness_equals_the_synchronous_run(runs: Path) -> None:
     """Bit for bit: herd, mixture, records and events, wherever these fall."""
     little.assert_same(runs / "never stale", runs / "sync")
     little.assert_same(runs / "never stale, in between", runs / "sync, in between")
 
 
-def test_ranks_that_are_always_together_make_the_synchronous_run(runs: Path) -> None:
-    """Bit for bit, though members travel as if they were not."""
+def test_ranks_that_never_run_ahead_equal_the_synchronous_run(runs: Path) -> None:
+    """Bit for bit, although members travel asynchronously."""
     run = runs / "never apart"
     assert {number for line in happened(run, "exchange") for number in line["most"]} == {0}
     lines = (run / "events.jsonl").read_text().splitlines(True)
@@ -123,13 +123,13 @@ def test_ranks_that_are_always_together_make_the_synchronous_run(runs: Path) -> 
     little.assert_same(run, runs / "sync")
 
 
-def test_in_one_process_nobody_is_stale(data: Path, tmp_path: Path) -> None:
+def test_one_process_has_no_stale_neighbours(data: Path, tmp_path: Path) -> None:
     little.train(tmp_path / "sync", recipe(data, "9steps"))
     little.train(tmp_path / "async", apart(data, "9steps"))
     little.assert_same(tmp_path / "async", tmp_path / "sync")
 
 
-def test_a_stop_waits_until_all_are_together_and_the_run_goes_on_elsewhere(data: Path, tmp_path: Path) -> None:
+def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(data: Path, tmp_path: Path) -> None:
     """On more ranks, on one, and further than was planned: from the middle of an iteration."""
     made = apart(data, "15steps", rejoin=4)
     code, said = test_ranks.launch("forked", 2, [["stop", made, str(tmp_path / name)] for name in ("three", "one")])
@@ -148,7 +148,7 @@ def test_a_stop_waits_until_all_are_together_and_the_run_goes_on_elsewhere(data:
 
 
 @pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
-def test_a_killed_rank_is_outlived(launcher: str, data: Path, tmp_path: Path) -> None:
+def test_a_run_survives_a_killed_rank(launcher: str, data: Path, tmp_path: Path) -> None:
     """All go back to a step at which they were together; no line is there twice, and none is missing."""
     if launcher == "ulfm":
         need_ulfm()

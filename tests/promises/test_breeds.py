@@ -1,4 +1,4 @@
-"""Promise 1 for breeds: members with different generators in one herd are the same GANs trained one by one; and resumed."""
+"""Promise 1 for breeds: members with different generators in one herd equal the same GANs trained one by one, also resumed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ import ganherd
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Engine, Herd, Plan
 from ganherd.herd.rng import Streams
-from ganherd.herd.state import bases
+from ganherd.herd.state import base_keys
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
-from ganherd.training.health.repair import repair
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import make_strategy, plan_meetings
 from ganherd.util.errors import UserError
@@ -86,11 +85,11 @@ def gaps(herd: Herd, alone: list[Alone]) -> dict[str, float]:
 @pytest.mark.parametrize(
     "plan", [FUSED, Plan("loop", 1, 1, "cpu"), Plan("fused", 2, 1, "cpu")], ids=["fused", "loop", "chunks"]
 )
-def test_a_hybrid_herd_is_its_members_trained_apart(tmp_path: Path, plan: Plan) -> None:
+def test_a_hybrid_herd_equals_its_members_trained_separately(tmp_path: Path, plan: Plan) -> None:
     assembly = assemble(recipe_of(tmp_path, train={"ema": 0.9, "n_critic": 2}, herd={"seeds": 2}))
-    assert assembly.herd.size == 10 and assembly.members == 5
+    assert assembly.herd.num_members == 10 and assembly.members == 5
     alone = [Alone(assembly, member) for member in range(10)]
-    Engine(assembly.herd, plan).advance(0, 6, assembly.herd.no_sums())
+    Engine(assembly.herd, plan).advance(0, 6, assembly.herd.zero_sums())
     for gan in alone:
         gan.go(0, 6)
     found = gaps(assembly.herd, alone)
@@ -109,17 +108,17 @@ def test_a_hybrid_herd_is_its_members_trained_apart(tmp_path: Path, plan: Plan) 
     ],
     ids=lambda sections: "-".join(key for values in sections.values() for key in values),
 )
-def test_with_every_kind_of_setting(tmp_path: Path, sections: dict[str, Any]) -> None:
+def test_a_hybrid_herd_equals_separate_members_with_every_setting(tmp_path: Path, sections: dict[str, Any]) -> None:
     assembly = assemble(recipe_of(tmp_path, **sections))
     alone = [Alone(assembly, member) for member in range(5)]
-    Engine(assembly.herd, FUSED).advance(0, 10, assembly.herd.no_sums())
+    Engine(assembly.herd, FUSED).advance(0, 10, assembly.herd.zero_sums())
     for gan in alone:
         gan.go(0, 10)
     found = gaps(assembly.herd, alone)
     assert max(found.values()) < 1e-9, found
 
 
-def test_discriminators_swap_across_breeds_and_the_members_stay_what_they_are_apart(tmp_path: Path) -> None:
+def test_swaps_across_breeds_equal_swaps_of_separate_gans(tmp_path: Path) -> None:
     strategy = {"name": "gap", "gap": {"every": "3steps"}}
     assembly = assemble(recipe_of(tmp_path, strategy=strategy))
     herd, recipe = assembly.herd, assembly.recipe
@@ -137,7 +136,7 @@ def test_discriminators_swap_across_breeds_and_the_members_stay_what_they_are_ap
                     for p, q, mine in zip(one.parameters(), other.parameters(), kept, strict=True):
                         p.copy_(q)
                         q.copy_(mine)
-        engine.advance(start, start + 3, herd.no_sums())
+        engine.advance(start, start + 3, herd.zero_sums())
         for gan in alone:
             gan.go(start, start + 3)
     assert any(len(pair) == 2 for pair in met)  # two of unlike breeds did meet
@@ -145,15 +144,15 @@ def test_discriminators_swap_across_breeds_and_the_members_stay_what_they_are_ap
     assert max(found.values()) < 1e-9, found
 
 
-def test_what_a_graph_would_capture_is_the_same_step(tmp_path: Path) -> None:
+def test_a_captured_step_equals_the_fused_step(tmp_path: Path) -> None:
     """Breed after breed, with every number that changes as a tensor; here it is executed instead of captured."""
     from ganherd.herd.engine.cuda_graph import GraphEngine
 
     whole, captured = (assemble(recipe_of(tmp_path, herd={"seeds": 2}, train={"n_critic": 2})).herd for _ in range(2))
-    sums = whole.no_sums()
+    sums = whole.zero_sums()
     Engine(whole, FUSED).advance(0, 4, sums)
     engine = GraphEngine(captured, Plan("graph", 100, 1, "cpu"))
-    base = bases(captured.state)
+    base = base_keys(captured.state)
     engine._base.copy_(torch.from_numpy(base))
     engine._send(base, 0, 4)
     engine._steps(4)
@@ -162,10 +161,10 @@ def test_what_a_graph_would_capture_is_the_same_step(tmp_path: Path) -> None:
         assert torch.allclose(captured.state[name].double(), value.double(), rtol=1e-9, atol=1e-12), name
 
 
-def test_what_fills_the_rows_up_is_never_touched(tmp_path: Path) -> None:
+def test_padding_of_rows_is_never_written(tmp_path: Path) -> None:
     herd = assemble(recipe_of(tmp_path, train={"ema": 0.9}, loss={"name": "wasserstein"})).herd
-    Engine(herd, FUSED).advance(0, 5, herd.no_sums())
-    widths = [herd.breed_of(member).g.size for member in range(herd.size)]
+    Engine(herd, FUSED).advance(0, 5, herd.zero_sums())
+    widths = [herd.breed_of(member).g.num_params for member in range(herd.num_members)]
     assert max(widths) == herd.state["g.params"].shape[1] and len(set(widths)) == 3
     for name in ("g.params", "g.adam.m", "g.adam.v", "g.ema"):
         for member, width in enumerate(widths):
@@ -227,12 +226,12 @@ def trainer_of(tmp_path: Path) -> loop.Trainer:
     return loop.Trainer(assembly, Plan("fused", 3, 1, "cpu"), folder, loop.Budget(5), Progress([], quiet=True))
 
 
-def test_a_member_that_starts_anew_keeps_its_breed(tmp_path: Path) -> None:
+def test_a_reinitialised_member_keeps_its_breed(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     state = trainer.herd.state
     before = {name: value.clone() for name, value in state.items()}
-    repair(trainer, 2, "collapse", "reseed")
-    width = trainer.herd.breed_of(2).g.size
+    trainer.health.repairer.repair(trainer, 2, "collapse", "reseed")
+    width = trainer.herd.breed_of(2).g.num_params
     assert not torch.equal(state["g.params"][2, :width], before["g.params"][2, :width])
     assert not state["g.params"][2, width:].any()
     for name, value in before.items():
@@ -244,10 +243,10 @@ def test_a_neighbour_is_one_of_the_same_breed_and_prior(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     before = trainer.herd.state["g.params"].clone()
     for member in range(3):  # the second is of the first's breed, with another prior
-        repair(trainer, member, "collapse", "neighbour")
-    assert torch.equal(trainer.herd.state["g.params"], before) and trainer.repairs == [0, 0, 0]
+        trainer.health.repairer.repair(trainer, member, "collapse", "neighbour")
+    assert torch.equal(trainer.herd.state["g.params"], before) and trainer.state.repairs == [0, 0, 0]
     trainer.herd.state["set.prior"][:] = 0
-    repair(trainer, 0, "collapse", "neighbour")
+    trainer.health.repairer.repair(trainer, 0, "collapse", "neighbour")
     assert torch.equal(trainer.herd.state["g.params"][0], before[1])
     trainer.close()
 
@@ -276,18 +275,18 @@ def test_a_neighbour_is_one_of_the_same_breed_and_prior(tmp_path: Path) -> None:
         ({"train": {"input_noise_decay": "steps"}}, "needs train.input_noise_steps"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(tmp_path: Path, sections: dict[str, Any], sentence: str) -> None:
+def test_impossible_breeds_are_refused_in_one_sentence(tmp_path: Path, sections: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as error:
         recipe_of(tmp_path, **sections)
     assert sentence in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_prior_for_each_member_is_one_for_each(tmp_path: Path) -> None:
+def test_each_member_can_have_its_own_prior(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nets.prior lists 2 values, but the herd has 5 members"):
         assemble(recipe_of(tmp_path, nets={"prior": ["normal", "normal"]}))
 
 
-def test_breeds_are_written_down_and_read_back(tmp_path: Path) -> None:
+def test_breeds_are_recorded_and_read_back(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path)
     assert recipe.nets.generator == recipe.nets.breeds[0].generator and recipe.members == 5
     (tmp_path / "again.yaml").write_text(recipe_file.dump(recipe))

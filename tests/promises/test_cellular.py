@@ -1,4 +1,4 @@
-"""Promises 1 and 3 for grids: the fused cells are cells trained one by one; a stop within an iteration is exact."""
+"""Promises 1 and 3 for grids: fused cells equal cells trained one by one; a stop within an iteration is exact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ganherd
-from ganherd.herd.engine.engines import Plan, make_engine, place
+from ganherd.herd.engine.engines import Plan, make_engine, place_state
 from ganherd.recipe import recipe_file
 from ganherd.strategies.cellular.cellular import Cellular
 from ganherd.training.setup.assemble import PreparedHerd, assemble
@@ -70,8 +70,8 @@ def settings(
 
 def made(recipe: dict[str, Any], engine: str = "fused", chunk: int = 100) -> tuple[PreparedHerd, Cellular, Any]:
     assembly = assemble(recipe_file.load(recipe))
-    plan = Plan(engine, min(chunk, assembly.herd.size), 1, "cpu")
-    place(assembly.herd, plan)
+    plan = Plan(engine, min(chunk, assembly.herd.num_members), 1, "cpu")
+    place_state(assembly.herd, plan)
     strategy = make_strategy(assembly, {"iteration": SPAN})
     assert isinstance(strategy, Cellular)
     return assembly, strategy, make_engine(assembly.herd, plan)
@@ -80,7 +80,7 @@ def made(recipe: dict[str, Any], engine: str = "fused", chunk: int = 100) -> tup
 def train(recipe: dict[str, Any], **how: Any) -> tuple[PreparedHerd, Cellular, list[Any]]:
     """As the loop does it, without anything that is written."""
     assembly, strategy, engine = made(recipe, **how)
-    sums, events = assembly.herd.no_sums(), []
+    sums, events = assembly.herd.zero_sums(), []
     for step in range(0, SPAN * ITERATIONS, SPAN):
         events += list(strategy.open(step))
         engine.advance(step, step + SPAN, sums)
@@ -116,7 +116,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_fused_cells_are_cells_one_by_one(tmp_path: Path, case: str) -> None:
+def test_fused_cells_equal_cells_trained_one_by_one(tmp_path: Path, case: str) -> None:
     recipe = settings(tmp_path, **CASES[case])
     plain = PlainGrid(made(recipe)[0], *CASES[case]["grid"])
     plain.run(ITERATIONS, SPAN)
@@ -139,8 +139,8 @@ def test_engines_give_the_same_grid(tmp_path: Path, how: dict[str, Any], case: s
         torch.testing.assert_close(other[name], value, rtol=1e-9, atol=1e-9)
 
 
-def test_what_is_compared_has_met_every_turn(tmp_path: Path) -> None:
-    """In the grids above some genes came from neighbours, some trained ones were kept and some were turned away."""
+def test_compared_grids_include_all_outcomes_of_tournaments_and_replacements(tmp_path: Path) -> None:
+    """In the grids above some genes come from neighbours, some trained ones are kept and some are rejected."""
     _, _, events = train(settings(tmp_path, **CASES["3x3"]))
     won = np.array([facts["g"] for name, facts in events if name == "tournament"])
     new = np.array([facts["g_new"] for name, facts in events if name == "replacement"])
@@ -152,7 +152,7 @@ def test_what_is_compared_has_met_every_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["2x2", "2x2, no selection", "population of 2"])
-def test_a_replica_is_the_grid_of_its_seed(tmp_path: Path, case: str) -> None:
+def test_a_replica_equals_the_grid_with_its_seed(tmp_path: Path, case: str) -> None:
     both = train(settings(tmp_path, seeds=2, **CASES[case]))[0].herd.state
     for number, seed in enumerate((3, 4)):
         alone = train(settings(tmp_path, seed=seed, **CASES[case]))[0].herd.state
@@ -200,8 +200,8 @@ def test_a_stop_within_an_iteration_or_between_two_is_exact(
         little.assert_same(tmp_path / f"stopped-{step}", tmp_path / "whole")
 
 
-def test_a_longer_budget_goes_on_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also from the middle of an iteration, where the shorter run ended."""
+def test_a_longer_budget_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the shorter run ended in the middle of an iteration."""
     little.be_brief(monkeypatch)
     change = [{"at": 2, "topology": "ring"}]
     recipe = running(tmp_path, grid=[2, 2], rewire=change)

@@ -1,4 +1,4 @@
-"""Promise 5: whatever a run folder names as code, modules and TorchScript, is loaded with `--trust-code` and never without."""
+"""Promise 5: code that a run folder names, modules and TorchScript, is loaded only with `--trust-code`."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_nets_of_a_run_are_not_imported(cli: Cli, hostile: Path, victim: Path, n
 
 
 def test_the_mixture_of_a_run_in_python_names_what_its_recipe_names(hostile: Path, victim: Path) -> None:
-    from ganherd.training.conclude import Run
+    from ganherd.training.finish import Run
 
     change_json(hostile / "mixture" / "mixture.json", generator={"name": "evil:Net", "settings": {}})
     with pytest.raises(UserError, match="evil:Net is code that is not ganherd's"):

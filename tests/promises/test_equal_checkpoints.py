@@ -42,7 +42,7 @@ AUTO: dict[str, Any] = {
 
 
 def recipe(data: Path, herd: str, **changes: Any) -> dict[str, Any]:
-    """Records, meetings, checkpoints and the kill all fall on steps of their own."""
+    """Records, meetings, checkpoints and the kill all fall on different steps."""
     own = {"optim": {"lr_g": [0.0002, 0.5, 0.5, 0.0002]}, "train": {"budget": "17steps"}}
     return narrow.recipe(data, own, HERDS[herd], changes)
 
@@ -78,7 +78,7 @@ def test_every_event_is_the_same_on_one_process_and_on_three_ranks(data: Path, t
         assert_same_herd(tmp_path / "three" / herd, tmp_path / "one" / herd)
 
 
-def test_looks_that_no_recipe_fixes_are_the_same_after_sigkill(data: Path, killed: Path, tmp_path: Path) -> None:
+def test_automatic_health_checks_are_the_same_after_sigkill(data: Path, killed: Path, tmp_path: Path) -> None:
     every = RunFolder(killed / "auto").info["watch"]["every"]
     assert little.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again
     little.resume(killed / "auto")

@@ -1,4 +1,4 @@
-"""A rank that is killed is survived: the herd, its records and its mixture are those of the undisturbed run."""
+"""A run survives a killed rank: the herd, its records and its mixture equal those of the undisturbed run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUDGET = "24steps"
 
 
 def launch(launcher: str, ranks: int, folder: Path, runs: list[dict[str, Any]]) -> tuple[int, str]:
-    """(exit code, all that was said) of ranks that train these runs, and of which one is killed in each."""
+    """Launch ranks that train these runs, one of which is killed in each run; return (exit code, output)."""
     words = {
         "forked": lambda: ranks_of("forked", ranks),
         "ulfm": lambda: (*mpiexec(), "--with-ft", "ulfm", "-n", str(ranks), sys.executable),
@@ -46,7 +46,7 @@ def launch(launcher: str, ranks: int, folder: Path, runs: list[dict[str, Any]]) 
 
 
 def repeated(folder: Path, name: str, launcher: str) -> tuple[int, int]:
-    """(the step at which the rank was killed, how many steps were done again), of a run that went on after that."""
+    """Return the step at which a rank was killed, and the number of steps that were repeated after it."""
     killed = json.loads((folder / f"{name}.killed").read_text())["step"]
     events = RunFolder(folder / name).events()
     told = {kind: [event for event in events if event["event"] == kind] for kind in ("lost", "restart")}
@@ -95,7 +95,7 @@ KILLS: list[
 
 
 @pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
-def test_the_herd_is_the_same_though_a_rank_was_killed(launcher: str, data: Path, tmp_path: Path) -> None:
+def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, data: Path, tmp_path: Path) -> None:
     """The first one, which keeps lock and records, and another; the events tell who was lost and what became of its members,
     which a spare takes over where there is one."""
     if launcher == "ulfm":
@@ -122,7 +122,7 @@ def test_the_herd_is_the_same_though_a_rank_was_killed(launcher: str, data: Path
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
 @pytest.mark.parametrize("strategy", ["independent", "gap", "cellular"])
-def test_twenty_random_kills(launcher: str, strategy: str, data: Path, tmp_path: Path) -> None:
+def test_twenty_random_kills_do_not_change_the_herd(launcher: str, strategy: str, data: Path, tmp_path: Path) -> None:
     """A random rank at a random moment. A job under ULFM starts with four ranks and loses one in each of three runs."""
     if launcher == "ulfm":
         need_ulfm()
@@ -177,8 +177,8 @@ def test_twenty_random_kills(launcher: str, strategy: str, data: Path, tmp_path:
 
 @pytest.mark.long
 @pytest.mark.mpi
-def test_a_rank_is_lost_with_the_one_that_kept_its_copies(data: Path, tmp_path: Path) -> None:
-    """Two of four: what is in nobody's memory any more comes from the checkpoint."""
+def test_losing_a_rank_and_its_buddy_resumes_from_the_checkpoint(data: Path, tmp_path: Path) -> None:
+    """Lose two of four ranks: members without a copy in memory are restored from the checkpoint."""
     need_ulfm()
     made = recipe(data, "gap", BUDGET, buddy_every=4)
     kill = {"name": "run", "recipe": made, "victim": 1, "also": [2], "step": 9, "seconds": 0.0}
@@ -192,8 +192,8 @@ def test_a_rank_is_lost_with_the_one_that_kept_its_copies(data: Path, tmp_path: 
 
 
 @pytest.mark.long
-def test_torchrun_finds_the_run_that_it_began_without_being_told_where(data: Path, tmp_path: Path) -> None:
-    """Without --run the folder has a number: the ranks that are started again go on with it, and make no other."""
+def test_torchrun_resumes_its_run_without_a_given_path(data: Path, tmp_path: Path) -> None:
+    """Without --run the folder has a number: restarted ranks resume in it and create no other folder."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "runs" / "00001-recipe"
     written.write_text(json.dumps(recipe(data, "gap", "400steps")))
     command = [
@@ -220,7 +220,7 @@ def test_torchrun_finds_the_run_that_it_began_without_being_told_where(data: Pat
 # -- disks --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_a_rank_could_not_write_or_lost_is_nobodys(data: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_one_rank_lacks_is_used_by_none(data: Path, tmp_path: Path) -> None:
     """One rank's disk may only be read: all end at that checkpoint, and go on from the one before. Then its part of the newest
     one is gone, and a later one was never finished: again all go on from the one before."""
     run, made = tmp_path / "run", recipe(data, "gap", "14steps")

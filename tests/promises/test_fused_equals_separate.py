@@ -138,8 +138,8 @@ def herd_of(tmp_path, net: str, **sections) -> PreparedHerd:
 
 def differences(assembly: PreparedHerd, steps: int, plan: Plan) -> dict[str, float]:
     """The largest difference of every part of the state after some steps, relative to its size where that is above 1."""
-    alone = [SeparateGan(assembly, member) for member in range(assembly.herd.size)]
-    Engine(assembly.herd, plan).advance(0, steps, assembly.herd.no_sums())
+    alone = [SeparateGan(assembly, member) for member in range(assembly.herd.num_members)]
+    Engine(assembly.herd, plan).advance(0, steps, assembly.herd.zero_sums())
     found: dict[str, float] = {}
     for member, gan in enumerate(alone):
         gan.train(steps)
@@ -155,7 +155,7 @@ FUSED = Plan("fused", 3, 1, "cpu")
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("net", NETS)
-def test_every_net_with_every_loss(tmp_path, net, loss):
+def test_fused_equals_separate_for_every_net_and_loss(tmp_path, net, loss):
     found = differences(herd_of(tmp_path, net, loss={"name": loss}), 10, FUSED)
     assert {"g.params", "d.params", "g.adam.m", "d.adam.v"} <= set(found)
     assert max(found.values()) < 1e-9, found
@@ -163,12 +163,12 @@ def test_every_net_with_every_loss(tmp_path, net, loss):
 
 @pytest.mark.parametrize("loss", ["non-saturating", "wasserstein-gp"])
 @pytest.mark.parametrize("net", NETS)
-def test_no_net_keeps_a_herd_in_bf16_from_being_fused(tmp_path, net, loss):
+def test_every_net_can_be_fused_in_bf16(tmp_path, net, loss):
     herd = herd_of(tmp_path, net, loss={"name": loss}, train={"batch": 4, "precision": "bf16"}).herd
     said: list[str] = []
     settings = recipe_file.load({"engine": {"name": "fused", "threads": 1, "device": "cpu"}}).engine
     assert autotune.choose(herd, settings, said.append).name == "fused"
-    Engine(herd, FUSED).advance(0, 2, herd.no_sums())
+    Engine(herd, FUSED).advance(0, 2, herd.zero_sums())
     assert not said
     assert all(torch.isfinite(value).all() for value in herd.state.values())
 
@@ -197,7 +197,7 @@ def test_no_net_keeps_a_herd_in_bf16_from_being_fused(tmp_path, net, loss):
     ],
     ids=lambda sections: "-".join(key for values in sections.values() for key in values),
 )
-def test_every_setting_of_the_step(tmp_path, sections):
+def test_fused_equals_separate_for_every_setting_of_the_step(tmp_path, sections):
     found = differences(herd_of(tmp_path, "wcgan", **sections), 10, FUSED)
     assert max(found.values()) < 1e-9, found
 
@@ -217,7 +217,7 @@ def test_every_setting_of_the_step(tmp_path, sections):
     ids=lambda sections: "-".join(key for values in sections.values() for key in values),
 )
 @pytest.mark.parametrize("plan", [FUSED, Plan("loop", 1, 1, "cpu")], ids=["fused", "loop"])
-def test_a_discriminator_that_tells_classes(tmp_path, sections, plan):
+def test_fused_equals_separate_for_a_discriminator_that_predicts_classes(tmp_path, sections, plan):
     """AC-GAN: every member on all classes."""
     shared = {"data": {"partition": "all"}, "herd": {"members": 3}}
     found = differences(herd_of(tmp_path, "acgan", **shared, **sections), 10, plan)
@@ -225,7 +225,7 @@ def test_a_discriminator_that_tells_classes(tmp_path, sections, plan):
 
 
 @pytest.mark.parametrize("plan", [Plan("loop", 1, 1, "cpu"), Plan("fused", 2, 1, "cpu")], ids=["loop", "chunks"])
-def test_every_engine(tmp_path, plan):
+def test_every_engine_equals_separate(tmp_path, plan):
     found = differences(herd_of(tmp_path, "wcgan"), 10, plan)
     assert max(found.values()) < 1e-9, found
 
@@ -234,7 +234,7 @@ def test_float32_agrees_to_rounding(tmp_path):
     """Ten steps of float32: outputs of fused and separate generators agree to 1e-4."""
     assembly = herd_of(tmp_path, "small", train={"batch": 4, "precision": "float32"})
     alone = [SeparateGan(assembly, member) for member in range(3)]
-    Engine(assembly.herd, FUSED).advance(0, 10, assembly.herd.no_sums())
+    Engine(assembly.herd, FUSED).advance(0, 10, assembly.herd.zero_sums())
     z = torch.randn(16, 3, generator=torch.Generator().manual_seed(1))
     for member, gan in enumerate(alone):
         gan.train(10)
@@ -244,13 +244,13 @@ def test_float32_agrees_to_rounding(tmp_path):
         assert (ours - gan.g.eval()(z)).abs().max() < 1e-4
 
 
-def test_a_replica_is_the_run_with_its_seed(tmp_path):
+def test_a_replica_equals_the_run_with_its_seed(tmp_path):
     """--seeds 3 stacks what three runs with seeds 5, 6 and 7 would give."""
     stacked = herd_of(tmp_path, "mlp", herd={"seeds": 3}, run={"seed": 5})
-    Engine(stacked.herd, Plan("fused", 9, 1, "cpu")).advance(0, 10, stacked.herd.no_sums())
+    Engine(stacked.herd, Plan("fused", 9, 1, "cpu")).advance(0, 10, stacked.herd.zero_sums())
     for replica in range(3):
         single = herd_of(tmp_path, "mlp", run={"seed": 5 + replica})
-        Engine(single.herd, FUSED).advance(0, 10, single.herd.no_sums())
+        Engine(single.herd, FUSED).advance(0, 10, single.herd.zero_sums())
         rows = stacked.herd.state["g.params"][3 * replica : 3 * replica + 3]
         assert (rows - single.herd.state["g.params"]).abs().max() < 1e-9
     assert (stacked.herd.state["g.params"][0] - stacked.herd.state["g.params"][3]).abs().max() > 1e-3

@@ -1,4 +1,4 @@
-"""GAP and the promises: a swap is an exchange of objects among separate GANs; it resumes exactly; a sick member never swaps."""
+"""Promises for GAP: swaps equal swaps of separate GANs' discriminators, resume exactly, and leave out non-finite members."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def herd(folder: Path, members: int = 4, net: str = "toy", seeds: int = 1, seed:
 def train(assembly: PreparedHerd, steps: int, plan: Plan = FUSED) -> list[dict[str, Any]]:
     """The loop without its records; the events of the swaps."""
     strategy = make_strategy(assembly, plan_meetings(assembly.recipe, assembly.steps_per_epoch, steps))
-    engine, sums = make_engine(assembly.herd, plan), assembly.herd.no_sums()
+    engine, sums = make_engine(assembly.herd, plan), assembly.herd.zero_sums()
     step, events = 0, []
     while step < steps:
         events += [{"step": step, **facts} for _, facts in strategy.open(step)]
@@ -166,7 +166,7 @@ def test_replicas_swap_as_the_runs_with_their_seeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("travels", ["weights", "all"])
-def test_a_member_that_is_not_finite_never_swaps(tmp_path: Path, travels: str) -> None:
+def test_a_non_finite_member_never_swaps(tmp_path: Path, travels: str) -> None:
     assembly = herd(tmp_path, 4, travels=travels)
     assembly.herd.state["d.adam.v"][2, 0] = torch.nan
     events = train(assembly, 31)
@@ -207,13 +207,13 @@ def test_members_at_their_own_pace_are_separate_gans_that_swap_when_two_are_read
     assert difference(assembly, alone) < 1e-9
 
 
-def test_at_one_pace_it_is_the_synchronous_gap(tmp_path: Path) -> None:
+def test_equal_paces_equal_the_synchronous_gap(tmp_path: Path) -> None:
     one, other = herd(tmp_path, 4), herd(tmp_path, 4, pace=[1.0] * 4)
     assert train(one, 14) == train(other, 14)
     assert all(torch.equal(one.herd.state[k], v) for k, v in other.herd.state.items())
 
 
-def test_one_that_is_not_finite_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_non_finite_member_does_not_block_others(tmp_path: Path) -> None:
     assembly = herd(tmp_path, 4, pace=[1.0, 1.0, 1.0, 0.5])
     assembly.herd.state["g.params"][0] = torch.nan
     events = train(assembly, 40)
@@ -249,7 +249,7 @@ PACED = {"pace": [1.0, 0.9, 0.5, 0.45, 1.0]}
 def test_a_run_that_is_stopped_anywhere_resumes_exactly(
     tmp_path: Path, gap: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of an interval, on a swap, before one; and killed, so that it goes on from an older checkpoint."""
+    """In the middle of an interval, at a swap and before one; and killed, so that it resumes from an older checkpoint."""
     little.train(tmp_path / "whole", settings(tmp_path, "24steps", **gap))
     tick = loop.Trainer.tick
 
@@ -280,7 +280,7 @@ def test_a_run_that_is_stopped_anywhere_resumes_exactly(
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_longer_budget_goes_on_with_the_swap_that_was_due(tmp_path: Path) -> None:
+def test_a_longer_budget_continues_with_the_swap_that_was_due(tmp_path: Path) -> None:
     little.train(tmp_path / "whole", settings(tmp_path, "17steps"))
     little.train(tmp_path / "halves", settings(tmp_path, "8steps"))  # ends where a swap is due
     little.resume(tmp_path / "halves", "17steps")

@@ -41,7 +41,7 @@ def herd_after(
     """A trainer after its last step, in which `poison` was let into the state once, or after every advance from then on."""
     recipe = recipe_file.load("digits-wcgan", [*EVERY, *overrides])
     assembly = assemble(recipe)
-    plan = Plan(engine, assembly.herd.size, 1, "cpu")
+    plan = Plan(engine, assembly.herd.num_members, 1, "cpu")
     trainer = Trainer(assembly, plan, RunFolder.create(path), Budget(STEPS), Progress([], quiet=True))
     if poison:
         trainer.engine = _Poisoned(trainer.engine, poison, from_step)  # type: ignore[assignment]
@@ -123,7 +123,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trainer]:
         (huge_weights, "diverged"),
     ],
 )
-def test_a_sick_member_is_named_and_repaired_and_no_other_changes(
+def test_a_non_finite_member_is_named_and_repaired_and_no_other_changes(
     tmp_path: Path, healthy: Callable[..., Trainer], poison: Poison, called: str, engine: str
 ) -> None:
     poisoned = herd_after(tmp_path / "run", SMALL, engine, poison)
@@ -164,7 +164,7 @@ def test_nan_does_not_leak_through_fused_convolutions_or_batch_norm(
         assert not torch.isfinite(poisoned.herd.state["g.params"][SICK]).any()
 
 
-def test_two_sick_members_are_repaired_apart(tmp_path: Path, healthy: Callable[..., Trainer]) -> None:
+def test_two_non_finite_members_are_repaired_independently(tmp_path: Path, healthy: Callable[..., Trainer]) -> None:
     def both(state: State) -> None:
         nan_weights(state)
         state["d.params"][8] = float("nan")
@@ -181,7 +181,7 @@ def test_a_second_repair_halves_again_and_the_limit_stops_the_run(tmp_path: Path
     def start(path: Path, limit: int) -> Trainer:
         recipe = recipe_file.load("digits-wcgan", [*EVERY, *SMALL, f"run.repair.limit={limit}"])
         assembly = assemble(recipe)
-        plan = Plan("fused", assembly.herd.size, 1, "cpu")
+        plan = Plan("fused", assembly.herd.num_members, 1, "cpu")
         trainer = Trainer(assembly, plan, RunFolder.create(path), Budget(STEPS), Progress([], quiet=True))
         trainer.engine = _Always(trainer.engine)  # type: ignore[assignment]
         return trainer
@@ -213,7 +213,7 @@ def test_policy_stop_stops_at_once(tmp_path: Path) -> None:
     assert not [e for e in events if e["event"] == "repair"]
 
 
-def test_policy_tell_only_tells(tmp_path: Path, healthy: Callable[..., Trainer]) -> None:
+def test_policy_tell_only_reports(tmp_path: Path, healthy: Callable[..., Trainer]) -> None:
     poisoned = herd_after(tmp_path / "run", [*SMALL, "run.repair.policy=tell"], poison=nan_weights)
     assert_others_identical(healthy(SMALL), poisoned)
     assert {e["event"] for e in poisoned.folder.events()} == {"checkpoint", "nan"}
@@ -242,8 +242,8 @@ def test_a_repaired_member_survives_a_resume(tmp_path: Path) -> None:
     assert float(kept.state["set.lr_d"][SICK]) == 5e-4 / 2 and int(kept.state["set.life"][SICK]) == 1
 
 
-def test_a_run_ends_also_with_a_member_that_nobody_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mixture keeps all the others; who is missing is said where it is asked for."""
+def test_a_run_finishes_with_a_member_that_was_not_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mixture has all other members; asking for the missing one is an error that names it."""
     import ganherd
     from ganherd.util.errors import UserError
 

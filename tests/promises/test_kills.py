@@ -1,4 +1,4 @@
-"""Promise 3 where nobody asks: a process that dies at any moment, SIGKILL included, leaves a run that is resumed exactly."""
+"""Promise 3 for kills: a process that dies at any moment, SIGKILL included, leaves a run that is resumed exactly."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[little.Stable]:
 
 
 def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed: int, **settings: Any) -> None:
-    """Trains once in peace and once with so many SIGKILLs that hit while the run was in its folder; both end the same.
+    """Train once undisturbed and once with `hits` SIGKILLs while the run is in its folder; assert that both end the same.
 
-    When a kill hits depends on the machine's mood, so it goes on until enough have: a run that ends before is begun anew, and
-    the next kills come sooner; where they come before there is a run, the next ones come later.
+    The moment of a kill depends on the speed of the machine, so this repeats until enough kills have hit. If a run ends too
+    early, it is started again and the next kills come sooner; if a kill comes before there is a run, the next ones come later.
     """
     chance = random.Random(seed)
     file = little.write_recipe(folder, **settings)
@@ -108,20 +108,22 @@ def kill_at_random_moments(stable: little.Stable, folder: Path, hits: int, seed:
 
 
 @pytest.mark.parametrize(("net", "engine"), [("small", "fused"), ("wcgan", "loop")])
-def test_sigkill_at_random_moments(stable: little.Stable, tmp_path: Path, net: str, engine: str) -> None:
+def test_resume_is_exact_after_sigkill_at_random_moments(
+    stable: little.Stable, tmp_path: Path, net: str, engine: str
+) -> None:
     kill_at_random_moments(stable, tmp_path, 4, seed=1, budget="40steps", net=net, engine=engine)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 5))
 @pytest.mark.parametrize(("net", "engine"), EACH)
-def test_sigkill_at_many_random_moments(
+def test_resume_is_exact_after_sigkill_at_many_random_moments(
     stable: little.Stable, tmp_path: Path, net: str, engine: str, seed: int
 ) -> None:
     kill_at_random_moments(stable, tmp_path, 15, seed=seed, budget="150steps", net=net, engine=engine)
 
 
-def test_the_command_is_interrupted_killed_and_resumed(tmp_path: Path) -> None:
+def test_resume_is_exact_after_the_command_is_interrupted_and_killed(tmp_path: Path) -> None:
     """`python -m ganherd` as a person or a scheduler runs it: SIGTERM, SIGKILL, SIGINT, other threads in the environment."""
     file, run = little.write_recipe(tmp_path, budget="200steps", record_every=5), tmp_path / "a run"
     module = [sys.executable, "-m", "ganherd", "train"]

@@ -1,4 +1,4 @@
-"""Nets that are told the label, and discriminators that tell it: from the recipe to the mixture."""
+"""Conditional nets, and discriminators that predict classes: from the recipe to the mixture."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def told(folder: Path, **sections: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "shape"), [("wcgan", (3, 32, 32)), ("dcgan", (1, 28, 28))])
-def test_the_label_is_off_until_it_is_asked_for(name: str, shape: tuple[int, ...]) -> None:
+def test_labels_are_off_by_default(name: str, shape: tuple[int, ...]) -> None:
     plain = build_generator(NetConfig(name=name), shape, 100, 10), build_discriminator(NetConfig(name=name), shape, 10)
     assert not any(takes_label(net) for net in plain)
     if name == "wcgan":
@@ -48,7 +48,7 @@ def test_the_label_is_off_until_it_is_asked_for(name: str, shape: tuple[int, ...
         build_generator(asked, shape, 100)
 
 
-def test_a_member_that_stands_for_a_class_is_told_that_class(tmp_path: Path) -> None:
+def test_a_per_class_member_gets_its_class_as_label(tmp_path: Path) -> None:
     """In the preview, in batch norm's statistics and in samples alike."""
     assembly = assemble(recipe_file.load(told(tmp_path)))
     herd = assembly.herd
@@ -84,7 +84,7 @@ def test_a_member_that_stands_for_a_class_is_told_that_class(tmp_path: Path) -> 
         assert int(nearest.argmin()) == member
 
 
-def test_one_net_for_all_classes_makes_the_one_that_it_is_told(tmp_path: Path) -> None:
+def test_a_conditional_net_generates_the_requested_class(tmp_path: Path) -> None:
     recipe = told(tmp_path, data={"partition": "all"}, herd={"members": 1}, train={"budget": "2steps"})
     run = ganherd.train(recipe, run=tmp_path / "run", quiet=True)
     made = mixture.load(run.path)
@@ -95,7 +95,7 @@ def test_one_net_for_all_classes_makes_the_one_that_it_is_told(tmp_path: Path) -
 
 
 def test_an_auxiliary_classifier_teaches_the_generator_its_classes(tmp_path: Path) -> None:
-    """From recipe to scores; what it is told and what its discriminator says agree more often than by chance."""
+    """From recipe to scores: labels and the discriminator's predictions agree more often than by chance."""
     nets = {
         "generator": {"name": "conditional", "width": 4},
         "discriminator": {"name": "acgan", "width": 8, "spectral": False},
@@ -128,5 +128,5 @@ def test_classes_need_labels(tmp_path: Path) -> None:
     path = tmp_path / "plain.npz"
     np.savez(path, x=np.zeros((20, 1, 8, 8), np.uint8))
     recipe = small_recipe(path, data={"partition": "all", "holdout": 0.0}, nets={"discriminator": "acgan"})
-    with pytest.raises(UserError, match="the discriminator acgan knows of labels, and this data has none"):
+    with pytest.raises(UserError, match="the discriminator acgan uses labels, and this data has none"):
         assemble(recipe_file.load(recipe))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ganherd.herd.checks.hidden_state.outside_state import Outside
+from ganherd.herd.checks.hidden_state.outside_state import OutsideState
 from ganherd.util.errors import UserError
 from promises import outside_nets as nets
 from promises.test_fused_equals_separate import differences
@@ -91,7 +91,7 @@ def test_large_variables_of_a_notebook_are_neither_copied_nor_read_as_a_whole() 
     net = nets.Notebook((1, 3, 3), 3)
     tracemalloc.start()
     try:
-        outside = Outside(net)
+        outside = OutsideState(net)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Own nets are never silently wrong: each idiom trains as in plain PyTorch, or is refused in one sentence."""
+"""Users' nets are never trained wrongly in silence: each idiom trains as in plain PyTorch or is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def plan_of(engine: str) -> Plan:
 
 @pytest.mark.parametrize("net", SUPPORTED, ids=lambda net: net.__name__)
 @pytest.mark.parametrize("engine", ["loop", "fused"])
-def test_trains_as_in_plain_pytorch(tmp_path: Path, net: type, engine: str) -> None:
+def test_a_users_net_trains_as_in_plain_pytorch(tmp_path: Path, net: type, engine: str) -> None:
     assembly = herd_of(tmp_path, net)
     if engine == "fused" and SUPPORTED[net] == "loop":
         assert autotune.cannot_be_fused(assembly.herd)
@@ -168,7 +168,7 @@ def test_trains_as_in_plain_pytorch(tmp_path: Path, net: type, engine: str) -> N
 
 
 @pytest.mark.parametrize("net", SUPPORTED, ids=lambda net: net.__name__)
-def test_explain_tells_how_it_runs(tmp_path: Path, net: type) -> None:
+def test_explain_reports_how_each_layer_runs(tmp_path: Path, net: type) -> None:
     facts = explain(herd_of(tmp_path, net).herd)
     whole = [
         layer["here"]["why"] for each in facts["nets"] for layer in each["layers"] if layer["layer"] == "all of it"
@@ -185,7 +185,7 @@ def test_explain_prints_no_warnings_of_vmap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("net", REFUSED, ids=lambda net: net.__name__)
-def test_is_refused_in_one_sentence(tmp_path: Path, net: type) -> None:
+def test_an_unsupported_net_is_refused_in_one_sentence(tmp_path: Path, net: type) -> None:
     with pytest.raises(UserError, match=REFUSED[net]) as refusal:
         herd_of(tmp_path, net)
     told = str(refusal.value)
@@ -215,21 +215,21 @@ def test_a_refusal_names_the_line_that_must_change(tmp_path: Path, net: type, co
     assert line and code in Path(refused.__file__).read_text().splitlines()[int(line[1]) - 1]
 
 
-def test_a_layer_that_some_steps_leave_out_is_refused_when_it_happens(tmp_path: Path) -> None:
+def test_a_parameter_that_only_some_steps_use_is_refused(tmp_path: Path) -> None:
     herd = herd_of(tmp_path, supported.UnusedAtTimes).herd
     with pytest.raises(UserError, match=r"UnusedAtTimes uses its parameter inner\.bias in some steps"):
-        Engine(herd, plan_of("loop")).advance(0, STEPS, herd.no_sums())
+        Engine(herd, plan_of("loop")).advance(0, STEPS, herd.zero_sums())
 
 
-def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Path) -> None:
+def test_unused_layers_are_tracked_per_member_not_per_memory_address(tmp_path: Path) -> None:
     herd = herd_of(tmp_path, supported.UnusedBySome).herd
     for kind in ("g", "d"):
         herd.state[f"{kind}.buffers.uses"][1] = 0
     engine = Engine(herd, plan_of("loop"))
-    engine.advance(0, 1, herd.no_sums())
+    engine.advance(0, 1, herd.zero_sums())
     for value in herd.state.values():
         value.copy_(value.flip(0))
-    assert engine.advance(1, 2, herd.no_sums()) == 2
+    assert engine.advance(1, 2, herd.zero_sums()) == 2
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_member_may_lie_where_another_lay_that_uses_other_layers(tmp_path: Pat
 def test_a_mixture_samples_as_each_member_alone_in_evaluation_mode(tmp_path: Path, net: type) -> None:
     """In plain PyTorch: the weights are loaded, then `eval()` is called, then the net."""
     assembly = herd_of(tmp_path, net)
-    Engine(assembly.herd, plan_of("loop")).advance(0, 2, assembly.herd.no_sums())
+    Engine(assembly.herd, plan_of("loop")).advance(0, 2, assembly.herd.zero_sums())
     preview = Preview(assembly)
     preview.look(2)
     made = make_mixture(assembly, 2)
@@ -271,7 +271,7 @@ def alone(net: type, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 @pytest.mark.parametrize("engine", ["loop", "fused"])
-def test_resume_and_mixture_know_frozen_parameters_and_changed_buffers(tmp_path: Path, engine: str) -> None:
+def test_resume_and_mixture_keep_frozen_parameters_and_changed_buffers(tmp_path: Path, engine: str) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).integers(0, 256, (20, 1, 3, 3), dtype=np.uint8))
     name = "promises.supported_nets:Everything"
     recipe = {

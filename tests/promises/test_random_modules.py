@@ -1,4 +1,4 @@
-"""Promise 1 for modules nobody wrote: random ones train the same in plain PyTorch, one by one and all at once."""
+"""Promise 1 for random modules: they train the same in plain PyTorch, one by one and all at once."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def refusal(module: RandomModule, seed: int) -> str:
     about = f"seed {seed}: {module.role}, penalty={module.penalty}, made of {', '.join(module.used)}\n\n{module.source}"
     net, shape = module.make(), SHAPE if module.role == "discriminator" else (LATENT,)
     try:
-        habits = try_out(module.make, partial(inputs, shape, takes_label(net)), torch.float64)
-        task = ComparisonTask(module.role, "random", module.make, SHAPE, LATENT, CLASSES, module.penalty, habits=habits)
+        traits = try_out(module.make, partial(inputs, shape, takes_label(net)), torch.float64)
+        task = ComparisonTask(module.role, "random", module.make, SHAPE, LATENT, CLASSES, module.penalty, traits=traits)
         report = guard.check(task, EXTENT)
     except UserError as error:
         pytest.fail(f"it is refused: {error}\n{about}")

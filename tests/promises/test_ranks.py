@@ -1,4 +1,4 @@
-"""Promise 2: ranks do not matter. The same herd, records and mixture on 1 process and on R ranks, of MPI and of torchrun."""
+"""Promise 2: ranks do not matter. One process and R ranks, of MPI or torchrun, give the same herd, records and mixture."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def words(engine: str, ranks: int) -> tuple[str, ...]:
 
 
 def launch(engine: str, ranks: int, jobs: list[list[Any]]) -> tuple[int, str]:
-    """So many ranks that do these jobs one after another; (exit code, all that was said)."""
+    """Launch this many ranks that do these jobs one after another; return (exit code, output)."""
     program = [str(HERE / "rank_trains.py"), "mpi" if engine == "mpi" else "torch", *map(json.dumps, jobs)]
     environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
     done = subprocess.run(
@@ -190,7 +190,7 @@ def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(data: Path, tmp_path: Path)
         assert beat.exchanges == 5 and beat.received * 15 == beat.gathered * 4
 
 
-def test_a_run_stopped_on_two_ranks_goes_on_on_three_and_on_one(
+def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
     data: Path, alone: dict[str, Path], tmp_path: Path
 ) -> None:
     """One rank is asked to stop, all do at the same step; what they left is whole."""
@@ -231,7 +231,7 @@ def test_faster_ranks_get_more_members_and_the_herd_is_the_same(
 # -- commands -------------------------------------------------------------------------------------------------------------
 
 
-def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_path: Path) -> None:
+def test_started_ranks_stop_with_a_checkpoint_and_resume(data: Path, tmp_path: Path) -> None:
     """As under a batch system: SIGTERM, exit 75, the same command again with --resume."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
@@ -265,7 +265,7 @@ def test_ranks_that_a_command_starts_stop_politely_and_go_on(data: Path, tmp_pat
     }
 
 
-def test_a_stop_that_a_spare_is_asked_for_stops_all(data: Path, tmp_path: Path) -> None:
+def test_a_stop_signal_to_a_spare_rank_stops_all(data: Path, tmp_path: Path) -> None:
     """It has no members, and waits in one message for the end of the others."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps({**recipe(data, "gap", "100000steps"), "herd": {"members": 2}}))
@@ -281,9 +281,7 @@ def test_a_stop_that_a_spare_is_asked_for_stops_all(data: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_where_a_rank_that_a_command_started_is_killed_one_sentence_says_how_to_go_on(
-    victim: int, data: Path, tmp_path: Path
-) -> None:
+def test_a_killed_rank_is_reported_with_the_command_that_resumes(victim: int, data: Path, tmp_path: Path) -> None:
     """Whoever is left says it, with the name of the run that the user gave."""
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe(data, "independent", "100000steps")))
     command = [sys.executable, "-m", "ganherd", "train", "--ranks", "3", "recipe.yaml", "--run", "run"]
@@ -298,8 +296,8 @@ def test_where_a_rank_that_a_command_started_is_killed_one_sentence_says_how_to_
 
 
 @pytest.mark.mpi
-def test_where_the_launcher_ends_all_at_once_the_way_to_go_on_was_said_at_the_start(data: Path, tmp_path: Path) -> None:
-    """MPICH, and Open MPI without ULFM, let nobody speak after a loss."""
+def test_the_resume_command_is_printed_at_the_start_under_a_launcher(data: Path, tmp_path: Path) -> None:
+    """MPICH, and Open MPI without ULFM, end all ranks at once, so none can print a message afterwards."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
     command = [*mpiexec(), "-n", "2", sys.executable, "-m", "ganherd", "train", str(written), "--run", str(run)]
@@ -328,7 +326,7 @@ def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(data: Pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_torchrun_passes_a_stop_on_and_the_run_can_be_gone_on_with(
+def test_torchrun_forwards_a_stop_and_the_run_can_be_resumed(
     number: signal.Signals, data: Path, tmp_path: Path
 ) -> None:
     """torchrun itself ends with 1, whatever its workers end with."""
@@ -346,7 +344,7 @@ def test_torchrun_passes_a_stop_on_and_the_run_can_be_gone_on_with(
 
 
 @pytest.mark.long
-def test_torchrun_starts_ranks_again_when_one_is_killed_and_they_go_on(data: Path, tmp_path: Path) -> None:
+def test_torchrun_restarts_killed_ranks_and_they_resume(data: Path, tmp_path: Path) -> None:
     """The last checkpoint is where the second attempt begins; no record is there twice."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "400steps")))
@@ -394,7 +392,7 @@ def test_two_jobs_on_one_run_are_refused_in_a_sentence(alone: dict[str, Path]) -
     assert RunFolder(alone["gap"]).info["state"] == "finished"
 
 
-def test_a_communicator_that_is_not_there_is_named(
+def test_a_missing_communicator_is_named(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PMI_SIZE", "2")

@@ -1,4 +1,4 @@
-"""Promise 3: train 2k steps = train k, stop anywhere, resume, train k. Bit for bit, line for line. Kills are in `test_kills`."""
+"""Promise 3: 2k steps equal k steps, a stop anywhere, a resume and k steps: bit for bit. See `test_kills` for kills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import torch
 
 import ganherd
 from ganherd.runs.folder import RunFolder
-from ganherd.training import loop, run_length, start
+from ganherd.training import budget, loop
+from ganherd.training.setup import run_source
 
 EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loop")]
 
@@ -67,7 +68,7 @@ def ask_to_stop(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal
 @pytest.mark.parametrize(
     ("net", "engine", "half"), [*((*each, "10steps") for each in EACH), ("small", "fused", "14steps")]
 )
-def test_k_steps_and_k_more_are_2k_steps(tmp_path: Path, net: str, engine: str, half: str) -> None:
+def test_k_steps_and_k_resumed_steps_equal_2k_steps(tmp_path: Path, net: str, engine: str, half: str) -> None:
     little.train(tmp_path / "whole", little.recipe(tmp_path, "28steps", net, engine))
     little.train(tmp_path / "halves", little.recipe(tmp_path, half, net, engine))
     little.resume(tmp_path / "halves", "28steps")
@@ -272,13 +273,13 @@ def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loop.Trainer, "tick", slower)
     monkeypatch.setattr(loop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
-    for module in (start, run_length):
+    for module in (run_source, budget):
         monkeypatch.setattr(module, "measure", lambda *_: (100.0, 1.0))
 
 
 @pytest.mark.usefixtures("slow_clock")
 @pytest.mark.parametrize("checkpoint_every", [7, 10])  # the end between two checkpoints, and on one
-def test_where_a_time_budget_ended_is_where_it_ends_after_a_kill(
+def test_a_time_budget_ends_at_the_same_step_after_a_kill(
     tmp_path: Path, checkpoint_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = little.recipe(tmp_path, "3s", checkpoint_every=checkpoint_every)
@@ -302,7 +303,7 @@ def test_where_a_time_budget_ended_is_where_it_ends_after_a_kill(
 
 @pytest.mark.usefixtures("slow_clock")
 def test_a_time_budget_counts_the_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not anew from a resume: 8 steps before it and 12 after."""
+    """The budget does not restart at a resume: 8 steps before it and 12 after."""
     settings = little.recipe(tmp_path, "3s")
     with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
         ask_to_stop(patch, 8)

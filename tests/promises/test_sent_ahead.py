@@ -1,4 +1,4 @@
-"""Members travel while a meeting goes on: what follows what on real ranks, that a stop loses nothing, and what it costs."""
+"""Members travel while a meeting continues: the order of events on real ranks, stops without loss, and the traffic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ganherd.comm.placement import border
 from ganherd.runs import checkpoint, run_status
 from ganherd.runs.folder import RunFolder
 from ganherd.training.setup.assemble import assemble
-from ganherd.util.progress import size
+from ganherd.util.text import size
 
 HERE = Path(__file__).parent
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -85,7 +85,7 @@ def order(folder: Path, name: str) -> str:
 
 
 def test_members_travel_while_mixtures_evolve_and_checkpoints_are_written(two_ranks: Path) -> None:
-    """At the first step nothing is sent ahead, and nothing at the last, after which nobody meets."""
+    """Nothing is sent ahead at the first step, nor at the last, after which there is no meeting."""
     mixture = "mixture begin wait"  # what is known of the neighbours' samples
     iteration = f"begin begin {mixture} save wait wait"  # generators, then discriminators
     assert order(two_ranks, "cellular") == f"save begin wait {iteration} {iteration} {mixture} save"
@@ -96,7 +96,7 @@ def test_swapped_nets_travel_while_a_checkpoint_is_written(two_ranks: Path) -> N
 
 
 @pytest.mark.parametrize("strategy", ["gap", "cellular"])
-def test_a_stop_while_members_are_on_their_way_changes_nothing(strategy: str, two_ranks: Path) -> None:
+def test_a_stop_during_an_exchange_changes_nothing(strategy: str, two_ranks: Path) -> None:
     stopped, undisturbed = two_ranks / f"{strategy}-stopped", two_ranks / strategy
     saved = [line["step"] for line in RunFolder(stopped).events() if line["event"] == "resume"]
     assert saved == [8]

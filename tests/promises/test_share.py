@@ -1,4 +1,4 @@
-"""Shared layers and the promises: a meeting is the averaging of separate GANs' modules by hand; it resumes exactly."""
+"""Promises for shared layers: a meeting equals averaging the modules of separate GANs by hand, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mean_of(values: Sequence[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("net", LAYERS)
-def test_a_meeting_is_the_averaging_of_separate_modules(tmp_path: Path, net: str) -> None:
+def test_sharing_equals_averaging_separate_modules(tmp_path: Path, net: str) -> None:
     assembly = herd(tmp_path, net)
     alone = [SeparateGan(assembly, member) for member in range(3)]
     events = train(assembly, 11)
@@ -77,7 +77,7 @@ def test_a_meeting_is_the_averaging_of_separate_modules(tmp_path: Path, net: str
     assert difference(assembly, alone) < 1e-9
 
 
-def test_only_the_named_layers_and_what_belongs_to_them_meet_and_all_stays_where_it_was(tmp_path: Path) -> None:
+def test_only_the_named_layers_are_shared_and_storage_stays_the_same(tmp_path: Path) -> None:
     assembly = herd(tmp_path)
     train(assembly, 2)
     state = assembly.herd.state
@@ -170,7 +170,7 @@ def test_ranks_do_not_matter(tmp_path: Path) -> None:
         assert all(torch.equal(value, one.herd.state[name][list(own)]) for name, value in part.state.items())
 
 
-def test_a_member_that_is_not_finite_neither_gives_nor_takes(tmp_path: Path) -> None:
+def test_a_non_finite_member_is_left_out_of_sharing(tmp_path: Path) -> None:
     assembly, others = herd(tmp_path), herd(tmp_path)
     assembly.herd.state["d.adam.v"][1, 0] = torch.nan
     alone = [SeparateGan(others, member) for member in (0, 2)]
@@ -204,7 +204,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_is_stopped_anywhere_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a meeting, before and after one; and killed, so that it goes on from an older checkpoint."""
+    """At a meeting, before and after one; and killed, so that it resumes from an older checkpoint."""
     little.train(tmp_path / "whole", settings(tmp_path, "18steps"))
     tick = loop.Trainer.tick
 
@@ -235,7 +235,7 @@ def test_a_run_that_is_stopped_anywhere_resumes_exactly(tmp_path: Path, monkeypa
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_longer_budget_goes_on_with_the_meeting_that_was_due(tmp_path: Path) -> None:
+def test_a_longer_budget_continues_with_the_meeting_that_was_due(tmp_path: Path) -> None:
     little.train(tmp_path / "whole", settings(tmp_path, "11steps"))
     little.train(tmp_path / "halves", settings(tmp_path, "8steps"))  # ends where one is due
     little.resume(tmp_path / "halves", "11steps")
@@ -253,7 +253,7 @@ def test_a_longer_budget_goes_on_with_the_meeting_that_was_due(tmp_path: Path) -
         ({"generator": ["layers.0.wieght"]}, "did you mean 'layers.0.weight'"),
     ],
 )
-def test_a_layer_that_is_not_there_is_said_before_anything_is_written(
+def test_an_unknown_layer_is_refused_before_anything_is_written(
     tmp_path: Path, share: dict[str, Any], sentence: str
 ) -> None:
     recipe = {**little.recipe(tmp_path), "strategy": {"share": share}}
@@ -262,7 +262,7 @@ def test_a_layer_that_is_not_there_is_said_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_herd_of_one_has_nobody_to_share_with(tmp_path: Path) -> None:
+def test_sharing_needs_more_than_one_member(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="this herd has one"):
         herd(tmp_path, data={"partition": "all"}, herd={"members": 1}, optim={"lr_g": 1e-3})
 
@@ -270,13 +270,13 @@ def test_a_herd_of_one_has_nobody_to_share_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "sentence"),
     [
-        ({"share": {"every": "5steps"}}, "strategy.share.every has no effect where no layers are shared"),
-        ({"share": {"generator": ["layers"], "every": "0"}}, "strategy.share.every 0 is never"),
+        ({"share": {"every": "5steps"}}, "strategy.share.every has no effect if no layers are shared"),
+        ({"share": {"generator": ["layers"], "every": "0"}}, "strategy.share.every 0 means never"),
         ({"share": {"generator": "layers"}}, "must be a list of layers by their names"),
-        ({"name": "gap", "share": {"generator": ["layers"]}}, "strategy.name is gap: leave one of them out"),
+        ({"name": "gap", "share": {"generator": ["layers"]}}, "strategy.share has no effect with strategy.name gap"),
         ({"share": {"layers": ["layers"]}}, "unknown key 'strategy.share.layers'"),
     ],
 )
-def test_what_makes_no_sense_together_is_refused(strategy: dict[str, Any], sentence: str) -> None:
+def test_contradictory_settings_are_refused(strategy: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         recipe_file.load({"data": {"partition": "all"}, "strategy": strategy})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.herd.engine.engines import Plan, make_engine, place
+from ganherd.herd.engine.engines import Plan, make_engine, place_state
 from ganherd.recipe.recipe_file import load, names
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.training.setup.assemble import PreparedHerd, assemble
@@ -69,11 +69,11 @@ def trained(recipe: Recipe, steps: int) -> tuple[PreparedHerd, set[str], dict[st
     """One iteration of so many steps: the herd, who moved in it, its events, and the mixtures of its neighbourhoods."""
     assembly = assemble(recipe)
     before = {kind: assembly.herd.state[f"{kind}.params"].clone() for kind in ("g", "d")}
-    plan = Plan("fused", assembly.herd.size, 1, "cpu")
-    place(assembly.herd, plan)
+    plan = Plan("fused", assembly.herd.num_members, 1, "cpu")
+    place_state(assembly.herd, plan)
     strategy = make_strategy(assembly, {"iteration": steps})
     events = dict(strategy.open(0))
-    make_engine(assembly.herd, plan).advance(0, steps, assembly.herd.no_sums())
+    make_engine(assembly.herd, plan).advance(0, steps, assembly.herd.zero_sums())
     events |= dict(strategy.close(steps))
     moved = {kind for kind, first in before.items() if not torch.equal(assembly.herd.state[f"{kind}.params"], first)}
     return assembly, moved, events, strategy.neighbourhoods(steps)
@@ -133,7 +133,7 @@ def test_every_diet_has_equally_many_batches(tmp_path: Path, share: int, iterati
     assert abs(epochs * 600 * share / 100 - 120_000) < 200
     assembly = assemble(narrow(tmp_path, name, "train.batch=1"))
     assert assembly.steps_per_epoch == IMAGES * share / 100  # an epoch is a cell's own share
-    rows = [frozenset(assembly.herd.feed.own_rows(member).tolist()) for member in range(16)]
+    rows = [frozenset(assembly.herd.feed.member_rows(member).tolist()) for member in range(16)]
     assert len(set(rows)) > 8  # and the cells' shares differ
 
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from ganherd.nets import catalog
 from ganherd.recipe.recipe_file import DEFAULT, difference, dump, load, names, text
-from ganherd.recipe.schema import LOSSES, Recipe, parse_budget, parse_bytes
+from ganherd.recipe.schema import Recipe, parse_budget, parse_bytes
 from ganherd.util.errors import UserError
+from ganherd.util.registry import LOSSES
 
 
 def write(folder: Path, content: str) -> Path:
@@ -123,7 +124,7 @@ recipes = section(
     ),
     herd=section(members=st.none() | st.integers(1, 1000), seeds=st.integers(1, 9)),
     nets=section(generator=foreign | st.sampled_from(list(catalog.GENERATORS)), latent=st.integers(1, 512)),
-    loss=section(name=st.sampled_from(LOSSES) | st.lists(st.sampled_from(LOSSES), min_size=1, max_size=3)),
+    loss=section(name=st.sampled_from(list(LOSSES)) | st.lists(st.sampled_from(list(LOSSES)), min_size=1, max_size=3)),
     optim=section(lr_g=per_member, beta1=decays, eps=st.floats(0, 1, exclude_min=True)),
     train=section(
         budget=st.integers(1, 10**6).map("{}steps".format) | st.integers(1, 10**6),
@@ -199,7 +200,7 @@ def test_an_override_reaches_into_a_list() -> None:
     assert (made[0].members, made[0].generator) == (3, before[0].generator)
     assert load("mnist-gap-c4", ["optim.lr_g.3=5e-5"]).optim.lr_g == [*load("mnist-gap-c4").optim.lr_g[:3], 5e-5]
     for wrong in ("nets.breeds.2.members=1", "nets.breeds.first.members=1"):
-        with pytest.raises(UserError, match="the list has 2 entries, counted from 0, and '.*' is none of them"):
+        with pytest.raises(UserError, match="the list has the entries 0 to 1, and '.*' is not one of them"):
             load("mnist-gap-c4", [wrong])
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ganherd.nets import catalog
 from ganherd.recipe.recipe_file import load, text
-from ganherd.recipe.schema import LOSSES, Recipe, Section
+from ganherd.recipe.schema import Recipe, Section
 from ganherd.util.errors import UserError
+from ganherd.util.registry import LOSSES
 
 
 def mistake(content: str | bytes, folder: Path, *overrides: str) -> str:
@@ -29,9 +30,9 @@ def mistake(content: str | bytes, folder: Path, *overrides: str) -> str:
 
 
 def keys(model: type[Section], prefix: str = "") -> Iterator[str]:
-    for name, field in model.model_fields.items():
+    for name, field in model.known_fields().items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            if field.annotation.__name__ != "Net":
+            if field.annotation.__name__ != "NetConfig":
                 yield from keys(field.annotation, f"{prefix}{name}.")
         else:
             yield prefix + name
@@ -135,12 +136,12 @@ def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, ca
             "engine: fused",
             "engine must be a mapping (name, device, chunk, memory, threads, balance, without_gpu), not 'fused'; did you",
         ),
-        ("engine: {device: gpu}", "engine.device must be auto, cpu, cuda or one GPU as cuda:1, not 'gpu'"),
-        ("engine: {memory: lots}", "engine.memory must be a size of memory, as 4GiB or 500MB, not 'lots'"),
+        ("engine: {device: gpu}", "engine.device must be auto, cpu, cuda or one GPU, such as cuda:1, not 'gpu'"),
+        ("engine: {memory: lots}", "engine.memory must be a size of memory, such as 4GiB or 500MB, not 'lots'"),
         ("train: {budget: soon}", "train.budget must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s"),
         ("train: {budget: 1:30}", "train.budget must be steps, epochs or time above zero"),
         ("strategy: {name: gapp}", "strategy.name must be "),
-        ("nets: {generator: 3}", "nets.generator must name a net, as mlp or {name: mlp, activation: tanh}"),
+        ("nets: {generator: 3}", "nets.generator must name a net, such as mlp or {name: mlp, activation: tanh}"),
         ("nets: {generator: {width: 3}}", "nets.generator must name a net"),
         ("nets: {generator: {name: mlp, settings: 3}}", "nets.generator must have a mapping as its settings"),
         (
@@ -202,7 +203,7 @@ def test_a_diet_needs_its_partition(tmp_path: Path) -> None:
 
 
 def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
-    said = "engine.name graph captures work of a GPU and engine.device is cpu"
+    said = "engine.name graph needs a GPU, and engine.device is cpu"
     assert mistake("engine:\n  device: cpu\n  name: graph", tmp_path).startswith(f"recipe.yaml line 3: {said}")
     assert mistake("engine:\n  name: graph", tmp_path, "engine.device=cpu").startswith(
         f"--set engine.device=cpu: {said}"
@@ -243,14 +244,14 @@ def test_an_override_mends_a_mistake_in_the_file(tmp_path: Path) -> None:
         ("a: 1\n---\na: 1", "recipe.yaml line 2: this is not YAML"),
         (
             "train:\n  batch: 3\n\n  batch: 3",
-            "recipe.yaml line 4: the key 'train.batch' is there twice, first in line 2",
+            "recipe.yaml line 4: the key 'train.batch' occurs twice, first in line 2",
         ),
-        ("train: {}\ndata: {}\ntrain: {}", "recipe.yaml line 3: the key 'train' is there twice, first in line 1"),
+        ("train: {}\ndata: {}\ntrain: {}", "recipe.yaml line 3: the key 'train' occurs twice, first in line 1"),
         (
             "about: a\nx: !!python/object/apply:os.system [ls]",
             "recipe.yaml line 2: the tag !!python/object/apply:os.system",
         ),
-        ("about: !!binary aGk=", "recipe.yaml line 1: the tag !!binary has no place in a recipe"),
+        ("about: !!binary aGk=", "recipe.yaml line 1: the tag !!binary is not allowed in a recipe"),
         ("? [a]\n: b", "recipe.yaml line 1: a key must be a word"),
         ("run: {seed: !!int x}", "recipe.yaml line 1: 'x' is not a number"),
         (f"run: {{seed: {'9' * 5000}}}", "recipe.yaml line 1: '9999999999"),
@@ -319,7 +320,7 @@ def test_special_and_unreadable_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("override", ["train.batch", "=3", "", ".=3", "train.=3", "train..batch=3"])
 def test_an_override_without_key_or_value_is_explained(override: str, tmp_path: Path) -> None:
     said = mistake("{}", tmp_path, override)
-    assert said == f"--set {override}: write key=value, as in --set train.batch=32"
+    assert said == f"--set {override}: write key=value, for example --set train.batch=32"
 
 
 def test_a_broken_value_of_an_override(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def narrow(folder: Path, name: str, *more: str) -> Recipe:
 
 def trained(recipe: Recipe, steps: int = 2) -> PreparedHerd:
     assembly = assemble(recipe)
-    make_engine(assembly.herd, FUSED).advance(0, steps, assembly.herd.no_sums())
+    make_engine(assembly.herd, FUSED).advance(0, steps, assembly.herd.zero_sums())
     return assembly
 
 
@@ -137,7 +137,7 @@ def test_it_trains_two_steps(tmp_path: Path, name: str) -> None:
     recipe = narrow(tmp_path, name)
     before = assemble(recipe).herd
     after = trained(recipe).herd
-    assert after.size == (1 if name in ALL_CLASSES else 2)
+    assert after.num_members == (1 if name in ALL_CLASSES else 2)
     for key in ("g.params", "d.params"):
         assert torch.isfinite(after.state[key]).all()
         assert (after.state[key] != before.state[key]).any(1).all()  # every member has learnt
@@ -150,7 +150,7 @@ def test_a_switch_feeds_the_label(tmp_path: Path, name: str, partition: str) -> 
     recipe = narrow(tmp_path, name, *switch)
     assert not load(name).nets.generator.settings["label"] and recipe.nets.discriminator.settings["label"]
     herd = trained(recipe).herd
-    assert herd.size == (2 if partition == "by-class" else 1)
+    assert herd.num_members == (2 if partition == "by-class" else 1)
     assert herd.g.takes_label and herd.d.takes_label and torch.isfinite(herd.state["g.params"]).all()
 
 
@@ -229,7 +229,7 @@ tick = Trainer.tick
 def stop_after_two(self, step):
     tick(self, step)
     herd, train = self.herd, self.assembly.recipe.train
-    assert (herd.size, herd.g.size, herd.d.size, train.batch) == (100, 1_051_139, 98_401, 100)
+    assert (herd.num_members, herd.g.num_params, herd.d.num_params, train.batch) == (100, 1_051_139, 98_401, 100)
     if step == 2:
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -13,10 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ganherd
+from ganherd.api import PictureFinisher
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder, next_path, write_aside
+from ganherd.runs.folder import RunFolder, next_path
 from ganherd.runs.records import JsonLinesWriter, plain
 from ganherd.training.budget import Budget, plan_budget
 from ganherd.training.recording.preview import Preview
@@ -124,11 +126,11 @@ def test_a_run_that_does_not_say_its_engine_and_budget_is_refused(
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    write_aside(path, "old")
+    files.atomic_write(path, "old")
     with little.dying_after(1, tmp_path), pytest.raises(little.Killed):
-        write_aside(path, "new")
+        files.atomic_write(path, "new")
     assert path.read_text() == "old"
-    write_aside(path, "new")
+    files.atomic_write(path, "new")
     assert path.read_text() == "new"
     files.sweep(tmp_path, seconds=-1)  # what the killed process left
     assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
@@ -275,10 +277,8 @@ def test_a_look_tells_a_collapsed_member(tmp_path: Path) -> None:
 
 
 def test_pictures_are_drawn_where_the_recipe_says(tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ganherd.report.write", lambda *_, **__: None)
-        patch.setattr("ganherd.training.finish.write_scores", lambda *_: {})
-        little.train(tmp_path / "run", little.recipe(tmp_path, "10steps", sample_every=4))
+    recipe = little.recipe(tmp_path, "10steps", sample_every=4)
+    ganherd.train(recipe, run=tmp_path / "run", quiet=True, finishers=[PictureFinisher()])
     names = sorted(path.name for path in (tmp_path / "run" / "samples").iterdir())
     assert names == ["final.png", "step-00000004.png", "step-00000008.png", "step-00000010.png"]
     from PIL import Image

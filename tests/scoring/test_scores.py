@@ -169,7 +169,7 @@ def test_a_weak_classifier_is_said_to_be_weak(ring: Any, replay: Replay) -> None
 
 
 @pytest.mark.parametrize(
-    ("metrics", "samples", "says"), [(["diversty"], 10, "did you mean diversity"), (None, 0, "at least one sample")]
+    ("metrics", "samples", "says"), [(["diversty"], 10, "did you mean 'diversity"), (None, 0, "at least one sample")]
 )
 def test_wrong_requests_are_one_sentence(
     ring: Any, replay: Replay, metrics: list[str] | None, samples: int, says: str
@@ -229,7 +229,7 @@ def test_the_table_leaves_no_number_alone(digits: Any, replay: Replay) -> None:
 
 
 def test_a_misspelt_metric_is_told_before_a_run_is_opened() -> None:
-    with pytest.raises(UserError, match="did you mean diversity"):
+    with pytest.raises(UserError, match="did you mean 'diversity"):
         score_run("no/such/run", ["diversety"])
     with pytest.raises(UserError, match="no/such/run"):
         score_run("no/such/run")

@@ -130,7 +130,7 @@ def test_labels_go_by_name_and_are_left_aside_where_they_do_not_fit(digits_data:
         ("digits", "nowhere", {}, "neither a known name nor a file"),
         ("digits", "digits:test", {}, "no held-out split of its own"),
         ("digits", "digits", {"per": "member"}, "needs a run"),
-        ("digits", "digits", {"network": "incption"}, "did you mean inception"),
+        ("digits", "digits", {"network": "incption"}, "did you mean 'inception"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(real: str, fake: str, settings: dict[str, Any], says: str) -> None:

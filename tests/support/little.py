@@ -81,9 +81,7 @@ def write_recipe(folder: Path, **settings: Any) -> Path:
 
 def be_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out what comes after the mixture and takes most of a little run's time."""
-    monkeypatch.setattr("ganherd.report.write", lambda *_, **__: None)
-    monkeypatch.setattr("ganherd.training.finish.write_scores", lambda *_: {})
-    monkeypatch.setattr("ganherd.training.finish.write_picture", lambda *_: None)
+    monkeypatch.setattr("ganherd.api.FINISHERS", ())
     monkeypatch.setattr("ganherd.viz.pictures.png", lambda picture: b"")
 
 
@@ -215,7 +213,7 @@ def dying_after(operations: int, folder: Path) -> Iterator[None]:
 _STABLE = """
 import json, os, signal, sys, time
 import sklearn.datasets, matplotlib.figure, torch, torch._functorch.vmap
-import ganherd.cli.main, ganherd.training.start, ganherd.data.partition
+import ganherd.cli.main, ganherd.training.session, ganherd.data.partition
 for line in sys.stdin:
     words, log, seconds = json.loads(line)
     child = os.fork()

@@ -184,8 +184,8 @@ def test_a_member_of_a_net_that_cannot_be_fused_is_refused_before_anything_is_wr
     chunk: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class OneByOne:
-        def __init__(self, g: Any, d: Any, rules: Any, mapped: bool, *_: Any) -> None:
-            self._error = RuntimeError("data-dependent control flow") if mapped else OUT["a GPU"]
+        def __init__(self, g: Any, d: Any, rules: Any, fused: bool, *_: Any) -> None:
+            self._error = RuntimeError("data-dependent control flow") if fused else OUT["a GPU"]
 
         def __call__(self, *_: Any, **__: Any) -> None:
             raise self._error
@@ -251,7 +251,7 @@ def test_a_resumed_run_that_does_not_fit_says_what_can_still_be_changed(
         patch.setattr(memory, "available_memory", lambda with_swap: 1000)
         assert little.command(*words) == 2
     with monkeypatch.context() as patch:
-        patch.setattr("ganherd.training.start.set_precision", little_memory)
+        patch.setattr("ganherd.training.setup.preflight.set_precision", little_memory)
         assert little.command(*words) == 2
     for said in capsys.readouterr().err.splitlines():
         assert "free memory, or resume it with more ranks" in said and "Train fewer members" not in said

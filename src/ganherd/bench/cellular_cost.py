@@ -10,8 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ganherd.bench.checkout import WHERE, has_rivals, rival_module
 from ganherd.util.errors import UserError
 from ganherd.util.host import torch_threads
+from ganherd.util.text import text_table
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -60,12 +62,13 @@ class Cost:
 
 def measure(asked: CellularCostRequest, say: Say) -> list[Row]:
     """A row for each routine, in CPU seconds per cell and iteration, then the total and the look at the data."""
-    from ganherd.bench import products
-
     with _recipe(asked, asked.grid, say) as recipe:
         say(f"{asked.grid} × {asked.grid} cells, {asked.iterations} iterations of {asked.batches} batches…")
         cost = run(recipe, asked.iterations, asked.batches, time.process_time, say)
-        floor = products.floor(recipe, asked.batches, time.process_time)
+        floor: dict[str, float] = {}
+        if has_rivals():
+            products = rival_module("products", "the floor")
+            floor = products.floor(recipe, asked.batches, time.process_time)
     facts = {
         "grid": [asked.grid] * 2,
         "batches": asked.batches,
@@ -81,7 +84,7 @@ def measure(asked: CellularCostRequest, say: Say) -> list[Row]:
     total = {
         "ganherd": cost.per_cell(cost.total),
         "reference": REFERENCE_TOTAL if comparable else None,
-        "floor": sum(floor.values()),
+        "floor": sum(floor.values()) if floor else None,
     }
     rows.append({"routine": "total", **total, **facts})
     rows.append(
@@ -123,7 +126,7 @@ def run(
     from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
-    from ganherd.herd.engine.engines import make_engine, place
+    from ganherd.herd.engine.engines import make_engine, place_state
     from ganherd.runs.profile import Profile
     from ganherd.strategies.cellular.cellular import Cellular
     from ganherd.training.setup.assemble import assemble
@@ -135,13 +138,13 @@ def run(
     reset_peaks(herd.device)
     plan = autotune.choose(herd, recipe.engine, say)
     with torch_threads(plan.threads):
-        place(herd, plan)
+        place_state(herd, plan)
         strategy = make_strategy(assembly, {"iteration": batches})
         assert isinstance(strategy, Cellular)
         began = clock()
         strategy.mixtures.mixer.look_at_data()
         data = clock() - began
-        engine, sums = make_engine(herd, plan), herd.no_sums()
+        engine, sums = make_engine(herd, plan), herd.zero_sums()
         for number in range(iterations + warm_up):
             if number == warm_up:  # the first that is measured
                 strategy.profile = Profile(clock)
@@ -155,7 +158,9 @@ def run(
         synchronize(herd.device)
         total = clock() - began
         held = peaks(herd.device)[1]
-        return Cost(herd.size, iterations, strategy.profile.take(), total, data, plan.describe(herd.size), held)
+        return Cost(
+            herd.num_members, iterations, strategy.profile.take(), total, data, plan.describe(herd.num_members), held
+        )
 
 
 @contextmanager
@@ -223,7 +228,7 @@ def table(rows: Sequence[Row]) -> str:
     """Ours beside the reference's, and the products alone.
 
     >>> print(table([{"routine": "update", "ganherd": 2.5, "reference": 7.77, "floor": 1.25}]).splitlines()[1])
-    update                          2.50       7.77   1.25
+    update                       2.50       7.77   1.25
     """
 
     def cell(row: Row, name: str) -> str:
@@ -232,17 +237,20 @@ def table(rows: Sequence[Row]) -> str:
             return "in update" if (row["routine"], name) == ("data loading", "ganherd") else "–"
         return f"{value:.2f}"
 
-    lines = [f"{'CPU s per cell-iteration':<25}  {'ganherd':>9}  {'reference':>9}  {'floor':>5}"]
-    for row in rows:
-        ours, theirs, floor = (cell(row, name) for name in ("ganherd", "reference", "floor"))
-        lines.append(f"{row['routine']:<25}  {ours:>9}  {theirs:>9}  {floor:>5}")
+    columns = ("ganherd", "reference", "floor")
+    cells = [[row["routine"], *(cell(row, name) for name in columns)] for row in rows]
+    lines = text_table([["CPU s per cell-iteration", *columns], *cells], right=range(1, 4))
     known = any(row.get("reference") is not None for row in rows)
     lines.append(
         "reference: Lipizzaner's code on the same settings, as measured elsewhere (Xeon, 2.8 GHz)"
         if known
         else "reference: left out, as it was measured with a 2 × 2 grid and 600 batches, and this was not"
     )
-    lines.append("floor: the matrix products alone of the same steps and fitness, measured in this run")
+    lines.append(
+        "floor: the matrix products alone of the same steps and fitness, measured in this run"
+        if any(row.get("floor") is not None for row in rows)
+        else f"floor: not measured; {WHERE}"
+    )
     return "\n".join(lines)
 
 
@@ -250,19 +258,18 @@ def sizes_table(rows: Sequence[Row]) -> str:
     """
     >>> row = {"grid": 2, "cells": 4, "seconds": 0.5, "seconds_per_cell": 0.125, "memory": 2**30, "engine": "graph"}
     >>> print(sizes_table([row]))
-    grid    cells  s an iteration  ms a cell     GiB  engine
-    2×2         4           0.500      125.0    1.00  graph
+    grid  cells  s an iteration  ms a cell   GiB  engine
+    2×2       4           0.500      125.0  1.00  graph
     """
-    lines = [f"{'grid':<6}  {'cells':>5}  {'s an iteration':>14}  {'ms a cell':>9}  {'GiB':>6}  engine"]
+    lines = [["grid", "cells", "s an iteration", "ms a cell", "GiB", "engine"]]
     for row in rows:
-        name = f"{row['grid']}×{row['grid']}"
+        cells = [f"{row['grid']}×{row['grid']}", str(row["cells"])]
         if row["seconds"] is None:
-            lines.append(f"{name:<6}  {row['cells']:>5}  {row['why']}")
+            lines.append([*cells, row["why"]])
             continue
-        one, each = f"{row['seconds']:.3f}", f"{1000 * row['seconds_per_cell']:.1f}"
-        held = f"{row['memory'] / 2**30:.2f}"
-        lines.append(f"{name:<6}  {row['cells']:>5}  {one:>14}  {each:>9}  {held:>6}  {row['engine']}")
-    return "\n".join(lines)
+        times = (f"{row['seconds']:.3f}", f"{1000 * row['seconds_per_cell']:.1f}")
+        lines.append([*cells, *times, f"{row['memory'] / 2**30:.2f}", row["engine"]])
+    return "\n".join(text_table(lines, right=range(1, 5)))
 
 
 def save(rows: Sequence[Row], path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from ganherd.bench import cases
 from ganherd.util.errors import UserError
 from ganherd.util.host import torch_threads
+from ganherd.util.text import size, text_table
 
 Row = dict[str, Any]
 SELDOM = 0.5  # swaps an epoch: one every two epochs, for which the claim stands that they cost little
@@ -65,10 +66,10 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
     from ganherd.bench.random_images import as_file
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
-    from ganherd.herd.engine.engines import place, rate
-    from ganherd.herd.state import finite
+    from ganherd.herd.engine.engines import measure_rate, place_state
+    from ganherd.herd.state import finite_members
     from ganherd.recipe import recipe_file
-    from ganherd.recipe.strategy_config import GapConfig
+    from ganherd.recipe.strategy.gap_config import GapConfig
     from ganherd.strategies.gap.gap import swapped_tensors
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.setup.build_strategy import make_strategy
@@ -81,8 +82,8 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
     herd = assembly.herd
     plan = autotune.choose(herd, recipe.engine, say)
     with torch_threads(plan.threads):
-        step = herd.size / rate(herd, plan, asked.seconds)  # seconds
-        place(herd, plan)
+        step = herd.num_members / measure_rate(herd, plan, asked.seconds)  # seconds
+        place_state(herd, plan)
         # a step takes the same time however many images there are, so the few random ones of the file do for it
         steps, rows = -(-asked.images // recipe.train.batch), []
         for travels in TRAVELS:
@@ -94,7 +95,7 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
                 synchronize(herd.device)
                 began = time.perf_counter()
                 # as the loop does: it looks for members that turned NaN before they meet, and tells what it saw
-                strategy.on_health_check(len(took) + 1, finite(herd.state).cpu().numpy())
+                strategy.on_health_check(len(took) + 1, finite_members(herd.state).cpu().numpy())
                 ((_, swap),) = strategy.open(len(took) + 1)  # who meets whom, and the exchange
                 synchronize(herd.device)
                 took.append(time.perf_counter() - began)
@@ -148,28 +149,27 @@ def table(rows: Sequence[Row]) -> str:
     """The rows for people, and what their columns mean.
 
     >>> print(table([]).splitlines()[0])
-    case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  at 0.5 swaps an epoch  at 2 swaps  below 1 %
+    case  members  travels  bytes  a swap, µs  a step, µs  steps an epoch  at 0.5 swaps an epoch  at 2 swaps  below 1 %
     """
-    from ganherd.util.progress import size
-
     lines = [
-        "case      members  travels     bytes  a swap, µs  a step, µs  steps an epoch  "
-        f"at {SELDOM:g} swaps an epoch  at {OFTEN:g} swaps  below 1 %"
-    ]
+        [
+            "case", "members", "travels", "bytes", "a swap, µs", "a step, µs", "steps an epoch",
+            f"at {SELDOM:g} swaps an epoch", f"at {OFTEN:g} swaps", "below 1 %",
+        ]
+    ]  # fmt: skip
     for row in rows:
-        seldom, often = (f"{100 * share:.3f} %" for share in row["share_of_epoch"])
-        lines.append(
-            f"{row['case']:<8}  {row['members']:>7}  {row['travels']:<7}  {size(row['bytes']):>8}  "
-            f"{row['microseconds']:>10,.0f}  {row['step_microseconds']:>10,.0f}  {row['steps_per_epoch']:>14,.0f}  "
-            f"{seldom:>21}  {often:>10}  {_below(row):>9}"
-        )
+        shares = (f"{100 * share:.3f} %" for share in row["share_of_epoch"])
+        numbers = (f"{row[name]:,.0f}" for name in ("microseconds", "step_microseconds", "steps_per_epoch"))
+        own = (row["case"], str(row["members"]), row["travels"], size(row["bytes"]))
+        lines.append([*own, *numbers, *shares, _below(row)])
+    text = text_table(lines, right={1, *range(3, 10)})
     images = rows[0]["images"] if rows else IMAGES
-    lines.append(
+    text.append(
         f"Medians; a swap is the look for members that are not finite and the exchange of discriminators; a step is one of all "
         f"members. In an epoch each member sees all {images:,} images (--images). At {SELDOM:g} swaps an epoch, one every "
         f"{1 / SELDOM:g} epochs, and at {OFTEN:g}, one every {1 / OFTEN:g}: the share of its time."
     )
-    return "\n".join(lines)
+    return "\n".join(text)
 
 
 def _below(row: Row) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.bench import cases
+from ganherd.bench.checkout import WHERE, has_rivals, rival_module
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 
@@ -53,6 +54,8 @@ class ThroughputRequest:
         for way in self.ways or ():
             if way not in WAYS:
                 raise UserError(f"there is no way {way!r}; there are {', '.join(WAYS)}.")
+            if way not in OURS and not has_rivals():
+                raise UserError(f"the way {way} needs code that is not installed with ganherd: {WHERE}.")
         self.recipe(self.precision or "float32")
 
     def recipe(self, precision: str) -> Recipe:
@@ -81,37 +84,30 @@ def measure(
 ) -> ThroughputResult:
     """Case by case and way by way, each in a process of its own; `keep` gets what there is after each."""
     asked.check()
-    import torch
-
-    from ganherd.bench import ceiling
-    from ganherd.herd.engine.device import device_of, set_precision
+    from ganherd.herd.engine.device import device_of
 
     device = device_of(asked.recipe("float32"))
     gpu = device.type == "cuda"
     precision = asked.precision or ("bf16" if gpu else "float32")
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    set_precision(asked.recipe(precision))
-    machine = ceiling.machine(device, precision)
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-    if gpu:
-        torch.cuda.empty_cache()
-    rates = {"matmul_flops_per_second": machine.flops, "copy_bytes_per_second": machine.bytes}
-    found = ThroughputResult(machine.name, str(device), precision, rates)
+    ways = asked.ways or (ON_GPU if gpu else ON_CPU)
+    found = ThroughputResult(str(device), str(device), precision, {})
+    limits: Any = None
+    if has_rivals():
+        limits = rival_module("ceiling", "the floor").Limits(device, asked.recipe(precision))
+        found.machine, found.rates = limits.machine.name, limits.rates
+    else:
+        left_out = [way for way in ways if way not in OURS]
+        ways = tuple(way for way in ways if way in OURS)
+        found.notes.append(f"the floor and {', '.join(left_out)} were left out: {WHERE}")
     for name in asked.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
         case = cases.CASES[name]
         if why := cases.missing(case):
             found.notes.append(f"{name} was left out: {why}")
             say(found.notes[-1])
             continue
-        step = ceiling.count(case, precision)
-        found.cases[name] = {
-            "about": case.about,
-            "flops_per_member_step": step.flops,
-            "least_bytes_per_member_step": step.bytes,
-            "floor_member_steps_per_second": list(step.floor(machine)),
-        }
+        found.cases[name] = {"about": case.about, **(limits.of_case(case) if limits else {})}
         sizes = asked.members or (case.sizes if gpu else case.cpu_sizes)
-        for way in asked.ways or (ON_GPU if gpu else ON_CPU):
+        for way in ways:
             for row in _rows(name, way, sizes, asked.seconds, str(device), precision, gpu, say):
                 found.rows.append(row)
                 _tell(row, say)
@@ -154,7 +150,7 @@ class _Process:
     """One that measures, a line for each row; it is stopped if it takes too long, and never outlives its user."""
 
     def __init__(self, words: Sequence[str], patience: float) -> None:
-        self._command = [sys.executable, "-m", "ganherd.bench.rivals.rows", *words]
+        self._command = [sys.executable, "-m", "ganherd.bench.rows", *words]
         self._patience, self.complaint = patience, ""
 
     def __enter__(self) -> _Process:
@@ -204,9 +200,10 @@ def _compare(found: ThroughputResult) -> None:
     rows = [row for row in found.rows if "error" not in row]
     for row in rows:
         case, rate = found.cases[row["case"]], row["member_steps_per_second"]
-        row["tflops"] = rate * case["flops_per_member_step"] / 1e12
-        row["gigabytes_per_second"] = rate * case["least_bytes_per_member_step"] / 1e9
-        row["share_of_floor"] = [rate / limit for limit in reversed(case["floor_member_steps_per_second"])]
+        if "flops_per_member_step" in case:
+            row["tflops"] = rate * case["flops_per_member_step"] / 1e12
+            row["gigabytes_per_second"] = rate * case["least_bytes_per_member_step"] / 1e9
+            row["share_of_floor"] = [rate / limit for limit in reversed(case["floor_member_steps_per_second"])]
         beside = [other for other in rows if (other["case"], other["members"]) == (row["case"], row["members"])]
         for way in ("eager", "loop"):
             row[f"against_{way}"] = _ratio(rate, [other for other in beside if other["way"] == way])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.bench.throughput import two_digits
-from ganherd.util.progress import size
+from ganherd.util.text import size, text_table
 from ganherd.viz.pictures import INK
 
 if TYPE_CHECKING:
@@ -27,37 +27,40 @@ _HEAD = (
 def table(found: ThroughputResult) -> str:
     """Every row of every case, then what the columns mean."""
     lines = [f"{found.machine}, {found.precision}"]
-    lines.append(
-        f"a large matrix product: {_three(found.rates['matmul_flops_per_second'] / 1e12)} TFLOP/s; "
-        f"a large copy: {found.rates['copy_bytes_per_second'] / 1e9:,.0f} GB/s"
-    )
-    for name, case in found.cases.items():
-        low, high = case["floor_member_steps_per_second"]
-        lines += ["", f"{name}: {case['about']}"]
+    if found.rates:
         lines.append(
-            f"a member-step: {_three(case['flops_per_member_step'] / 1e9)} GFLOP, at least "
-            f"{case['least_bytes_per_member_step'] / 1e9:.3g} GB; floor {two_digits(low)} to {two_digits(high)} member-steps/s"
+            f"a large matrix product: {_three(found.rates['matmul_flops_per_second'] / 1e12)} TFLOP/s; "
+            f"a large copy: {found.rates['copy_bytes_per_second'] / 1e9:,.0f} GB/s"
         )
+    for name, case in found.cases.items():
+        lines += ["", f"{name}: {case['about']}", *_floor(case)]
         lines += _rows([row for row in found.rows if row["case"] == name], found.device == "cpu")
     lines += ["", *(f"note: {note}" for note in found.notes)]
-    lines.append(
-        "FLOP: products and convolutions of the plain modules, forward and backward. GB: layer outputs and state, perfectly fused. "
-        "Floor: both at the rates above, one after the other to perfectly overlapped."
-    )
+    if found.rates:
+        lines.append(
+            "FLOP: products and convolutions of the plain modules, forward and backward. GB: layer outputs and state, perfectly "
+            "fused. Floor: both at the rates above, one after the other to perfectly overlapped."
+        )
     return "\n".join(lines)
+
+
+def _floor(case: Row) -> list[str]:
+    """Return the line about what a member-step takes; none if the limits of the machine were not measured."""
+    if "floor_member_steps_per_second" not in case:
+        return []
+    low, high = map(two_digits, case["floor_member_steps_per_second"])
+    flops, num_bytes = case["flops_per_member_step"] / 1e9, case["least_bytes_per_member_step"] / 1e9
+    return [f"a member-step: {_three(flops)} GFLOP, at least {num_bytes:.3g} GB; floor {low} to {high} member-steps/s"]
 
 
 def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
     """A line for each row below a head; columns in which nothing stands are left out."""
     cells = [_cells(row) for row in rows]
-    kept = [i for i in range(len(_HEAD)) if i < 2 or any(i < len(line) and line[i] for line in cells)]
-    widths = {i: max(len(line[i]) for line in (_HEAD, *cells) if i < len(line)) for i in kept}
-
-    def text(line: Sequence[str]) -> str:
-        shown = [i for i in kept if i < len(line)]
-        return "  ".join(line[i].ljust(widths[i]) if i == 1 else line[i].rjust(widths[i]) for i in shown)
-
-    return [text(_HEAD), *(text(line) + _remarks(row, with_threads) for line, row in zip(cells, rows, strict=True))]
+    shown = [i for i in range(len(_HEAD)) if i < 2 or any(i < len(line) and line[i] for line in cells)]
+    lines = text_table(
+        [[line[i] for i in shown if i < len(line)] for line in (_HEAD, *cells)], right={0, *range(2, len(_HEAD))}
+    )
+    return [lines[0], *(line + _remarks(row, with_threads) for line, row in zip(lines[1:], rows, strict=True))]
 
 
 def _cells(row: Row) -> list[str]:
@@ -68,13 +71,19 @@ def _cells(row: Row) -> list[str]:
         *start,
         two_digits(row["member_steps_per_second"]),
         two_digits(row["images_per_second"]),
-        _three(row["tflops"]),
-        _three(row["gigabytes_per_second"]),
-        "–".join(f"{100 * part:.2g}" for part in row["share_of_floor"]) + " %",
+        *_limits(row),
         _times(row["against_eager"]),
         _times(row["against_processes"]),
         size(row["peak_bytes"]),
     ]
+
+
+def _limits(row: Row) -> list[str]:
+    """Return the cells that need the limits of the machine."""
+    if "tflops" not in row:
+        return ["", "", ""]
+    share = "–".join(f"{100 * part:.2g}" for part in row["share_of_floor"]) + " %"
+    return [_three(row["tflops"]), _three(row["gigabytes_per_second"]), share]
 
 
 def _remarks(row: Row, with_threads: bool) -> str:
@@ -112,10 +121,12 @@ def draw(found: ThroughputResult, path: Path) -> None:
     for number, name in enumerate(shown):
         axes = figure.add_subplot(-(-len(shown) // columns), columns, number + 1)
         own = [row for row in rows if row["case"] == name]
-        low, high = found.cases[name]["floor_member_steps_per_second"]
-        axes.axhspan(low, high, color="#10b981", alpha=0.18, lw=0, label="what the machine allows")
+        rates = [row["member_steps_per_second"] for row in own]
+        if floor := found.cases[name].get("floor_member_steps_per_second"):
+            axes.axhspan(*floor, color="#10b981", alpha=0.18, lw=0, label="what the machine allows")
+            rates += floor
         _bars(axes, own, ways)
-        axes.set_ylim(min(row["member_steps_per_second"] for row in own) / 3, 3 * high)
+        axes.set_ylim(min(rates) / 3, 3 * max(rates))
         axes.set_title(found.cases[name]["about"], color=INK, fontsize=9.5, loc="left")
         axes.set_ylabel("member-steps/s", color=INK)
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}

@@ -60,12 +60,7 @@ class Ranks:
         from ganherd.comm.communicator import Placement
         from ganherd.comm.placement import place
 
-        cellular = recipe.strategy.cellular
-        grid, together = None, 1
-        if recipe.strategy.name == "cellular":
-            together = cellular.population
-            is_torus = cellular.topology in ("torus", "moore") and not cellular.rewire and cellular.rewire_by is None
-            grid = (cellular.grid[0], cellular.grid[1]) if is_torus else None
+        grid, together = recipe.strategy.settings.torus, recipe.strategy.settings.group_size
         replicas, speeds = recipe.herd.seeds, None if weights is None else list(weights)
         placed = place(members, job.world_size, replicas=replicas, grid=grid, together=together, weights=speeds)
         while speeds and not placed.ranks[0]:  # The first rank writes the run, so it must not be a spare.

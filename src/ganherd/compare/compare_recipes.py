@@ -18,12 +18,13 @@ from typing import Any
 
 from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
-from ganherd.metrics.registry import METRICS, known_metrics
+from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
-from ganherd.runs.folder import RunFolder, write_aside
+from ganherd.runs.folder import RunFolder
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.files import atomic_write
 
 RESULT = "compare.json"
 BUDGET, IMAGES = "budget", "images"  # the two bases, and the folders of their runs
@@ -144,14 +145,15 @@ class _State:
 
     def write(self, **changes: Any) -> None:
         self.facts |= _plain(changes)
-        write_aside(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
+        atomic_write(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
 
     def _refuse_another(self) -> None:
-        old, new = self.facts.get("training", {}), self.asked.training()
+        old, new = dict(self.facts.get("training", {})), self.asked.training()
+        old["recipes"] = {name: recipe_file.up_to_date(recipe) for name, recipe in old.get("recipes", {}).items()}
         if old == new:
             return
         changed = [f"{key}: {old.get(key)} -> {new[key]}" for key in ("budget", "seeds") if old.get(key) != new[key]]
-        before: dict[str, Any] = old.get("recipes", {})
+        before: dict[str, Any] = old["recipes"]
         if list(before) != list(new["recipes"]):
             changed.append(f"recipes: {', '.join(before)} -> {', '.join(new['recipes'])}")
         else:
@@ -180,7 +182,8 @@ def _look(asked: ComparisonRequest) -> dict[str, Entry]:
 
 def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, quiet: bool, say: Say) -> None:
     """The run of one recipe: as it is where it is finished, from its last checkpoint on where it is not."""
-    from ganherd.training import start
+    from ganherd import api
+    from ganherd.training import session
 
     run = state.run(basis, name)
     _refuse_strangers(run, recipe)
@@ -190,11 +193,11 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, qu
     try:
         if run.info_path.is_file():
             say(f"{name}: goes on in {run.path}")
-            start.resume(run.path, quiet=quiet, trust_code=True)
+            session.resume(run.path, quiet=quiet, trust_code=True, finishers=api.FINISHERS)
         else:
             say(f"{name}: {recipe.train.budget}, {recipe.herd.seeds} seeds, in {run.path}")
             shutil.rmtree(run.path, ignore_errors=True)  # a kill before the first word of the run
-            start.begin(recipe, run.path, name, quiet, whole=whole)
+            session.train(recipe, run.path, name, quiet, counts_all=whole, finishers=api.FINISHERS)
     except Interrupted:
         raise Interrupted(
             f"stopped while {name} trained, and nothing is lost: the same command goes on from there."

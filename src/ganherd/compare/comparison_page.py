@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.compare import comparison_text
-from ganherd.metrics.registry import METRICS
-from ganherd.report.document import document
-from ganherd.report.html import SafeHtml, figure, image, join, table, tag
-from ganherd.runs.folder import write_aside
+from ganherd.metrics.metric_registry import METRICS
+from ganherd.report import templating
 from ganherd.scoring.score_table import shared, shown, value
 from ganherd.util import files
+from ganherd.util.files import atomic_write
 from ganherd.viz import pictures
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
 def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     """compare.png and compare.html in the folder; what was written, by its kind."""
     pictures.save(draw(facts, "compare.html"), folder / "compare.png")
-    write_aside(folder / "compare.html", render(facts, folder))
+    atomic_write(folder / "compare.html", render(facts, folder))
     return {
         kind: folder / name
         for kind, name in (("picture", "compare.png"), ("page", "compare.html"), ("data", "compare.json"))
@@ -92,17 +91,16 @@ def _colour(number: int) -> str:
 
 
 def render(facts: Mapping[str, Any], folder: Path) -> str:
-    """The page."""
-    training = facts["training"]
-    head = tag(
-        "header",
-        tag("div", "ganherd compare", cls="kicker"),
-        tag("h1", tag("span", " · ".join(training["recipes"]))),
-        tag("p", comparison_text.title(facts) + ".", cls="lead"),
+    """Return the page as HTML."""
+    return templating.render(
+        "comparison",
+        title=comparison_text.title(facts),
+        recipes=list(facts["training"]["recipes"]),
+        chart=templating.svg(draw(facts), "compare"),
+        legend=_legend(facts),
+        bases=[_basis(facts, basis) for basis in facts["bases"]],
+        samples=_samples(facts, folder),
     )
-    chart = tag("section", tag("h2", "Scores"), figure(draw(facts), "compare"), tag("p", _legend(facts), cls="caption"))
-    sections = [_basis(facts, basis) for basis in facts["bases"]]
-    return document(comparison_text.title(facts), join([head, chart, *sections, _samples(facts, folder)], "\n"))
 
 
 def _legend(facts: Mapping[str, Any]) -> str:
@@ -112,30 +110,24 @@ def _legend(facts: Mapping[str, Any]) -> str:
     return f"Large dots are means, {what}.{rest}"
 
 
-def _basis(facts: Mapping[str, Any], basis: str) -> SafeHtml:
+def _basis(facts: Mapping[str, Any], basis: str) -> dict[str, Any]:
+    """Return the tables of recipes that had an equal budget, or saw equally many images."""
     found = facts["bases"][basis]
     entries: Mapping[str, Any] = found["entries"]
     metrics = list(dict.fromkeys(m for row in entries.values() for m in row["scores"] if m != "skipped"))
-    rows = []
+    scores = [["score", *entries, *BESIDE]]
     for m in metrics:
         each = [row["scores"].get(m) for row in entries.values()]
         known = [one for one in each if one is not None]
-        rows.append([m.replace("_", " "), *(_cell(m, one) for one in each), *(shared(known, key) for key in BESIDE)])
+        scores.append([m.replace("_", " "), *(_cell(m, one) for one in each), *(shared(known, key) for key in BESIDE)])
     left_out = {why for row in entries.values() for why in _left_out(row["scores"])}
-    return tag(
-        "section",
-        tag("h2", comparison_text.heading(facts, basis)),
-        _table(comparison_text.took(facts, basis), right=(1, 2, 3, 4, 5, 6, 8, 9)),
-        tag("h3", "Scores"),
-        table(["score", *entries, *BESIDE], rows, right=range(1, len(entries) + 2)),
-        tag("h3", "Difference to the first"),
-        _table(comparison_text.apart(found["differences"]), right=range(1, len(entries))),
-        join(tag("p", note + ".", cls="small") for note in (*comparison_text.notes(facts, basis), *sorted(left_out))),
-    )
-
-
-def _table(content: tuple[Sequence[str], Sequence[Sequence[str]]], right: Sequence[int]) -> SafeHtml:
-    return table(content[0], content[1], right=right)
+    return {
+        "heading": comparison_text.heading(facts, basis),
+        "took": comparison_text.took(facts, basis),
+        "scores": scores,
+        "differences": comparison_text.apart(found["differences"]),
+        "notes": [f"{note}." for note in (*comparison_text.notes(facts, basis), *sorted(left_out))],
+    }
 
 
 def _cell(metric: str, entry: Mapping[str, Any] | None) -> str:
@@ -150,12 +142,8 @@ def _left_out(scores: Mapping[str, Any]) -> list[str]:
     return [f"{name.replace('_', ' ')} is left out: {why}" for name, why in scores.get("skipped", {}).items()]
 
 
-def _samples(facts: Mapping[str, Any], folder: Path) -> SafeHtml:
-    """What the mixtures at the equal budget make, as the end of their training drew it."""
-    grids = []
-    for name, row in facts["bases"]["budget"]["entries"].items():
-        path = folder / row["run"] / "samples" / "final.png"
-        if path.is_file():
-            picture = image(files.read(path), f"samples of {name}")
-            grids.append(tag("div", tag("h3", name), tag("div", picture, cls="paper"), cls="map"))
-    return tag("section", tag("h2", "Samples"), tag("div", join(grids), cls="maps")) if grids else SafeHtml("")
+def _samples(facts: Mapping[str, Any], folder: Path) -> list[tuple[str, bytes]]:
+    """Return the last picture of each recipe's run at the equal budget."""
+    runs = {name: folder / row["run"] for name, row in facts["bases"]["budget"]["entries"].items()}
+    paths = {name: run / "samples" / "final.png" for name, run in runs.items()}
+    return [(name, files.read(path)) for name, path in paths.items() if path.is_file()]

@@ -7,8 +7,9 @@ from typing import Any
 
 from ganherd.compare.differences import better
 from ganherd.recipe.schema import parse_budget
-from ganherd.report.html import duration
+from ganherd.report.templating import duration
 from ganherd.scoring.score_table import side_by_side, value
+from ganherd.util.text import text_table
 
 UNEQUAL = 0.05  # device-seconds that differ by more than this part are said to
 
@@ -38,28 +39,29 @@ def heading(facts: Mapping[str, Any], basis: str) -> str:
     return f"At equal {unit}: {amount:g} for each"
 
 
-def took(facts: Mapping[str, Any], basis: str) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Head and rows of the table of what each took."""
+def took(facts: Mapping[str, Any], basis: str) -> list[Sequence[str]]:
+    """Return the table of what each recipe took: the head, then a row for each."""
     seen = f"{rows(facts)} seen"
-    head = ("recipe", "members", "parameters", "of G", "of D", "steps", seen, "device", "device s", "wall s")
-    lines = []
+    lines: list[Sequence[str]] = [
+        ("recipe", "members", "parameters", "of G", "of D", "steps", seen, "device", "device s", "wall s")
+    ]
     for name, row in facts["bases"][basis]["entries"].items():
         of_g = ", ".join(f"{n:,}" for n in row["generator_parameters"])
         counts = (f"{row['members']:,}", f"{row['parameters']:,}", of_g, f"{row['discriminator_parameters']:,}")
         wall = row["wall_seconds"]
         spent = (row["device"], f"{row['device_seconds']:.1f}", "–" if wall is None else f"{wall:.1f}")
         lines.append((name, *counts, f"{row['steps']:,}", f"{row['images']:,}", *spent))
-    return head, lines
+    return lines
 
 
-def apart(found: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Head and rows of the table of differences to the first: a line for each metric, a column for each other recipe."""
+def apart(found: Mapping[str, Any]) -> list[Sequence[str]]:
+    """Return the table of differences to the first recipe: a row for each metric, a column for each other recipe."""
     metrics = list(dict.fromkeys(metric for entry in found.values() for metric in entry))
-    lines = [
+    lines: list[Sequence[str]] = [
         (metric.replace("_", " "), *(difference(metric, entry.get(metric)) for entry in found.values()))
         for metric in metrics
     ]
-    return ("difference", *found), lines
+    return [("difference", *found), *lines]
 
 
 def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
@@ -99,19 +101,12 @@ def text(facts: Mapping[str, Any]) -> str:
     parts = [title(facts)]
     for basis, found in facts["bases"].items():
         scores = {name: row["scores"] for name, row in found["entries"].items()}
-        parts += ["", heading(facts, basis), "", *aligned(*took(facts, basis)), ""]
+        parts += ["", heading(facts, basis), "", *text_table(took(facts, basis)), ""]
         parts += [side_by_side(scores, better=better(scores)), ""]
-        parts += [*aligned(*apart(found["differences"])), *notes(facts, basis)]
+        parts += [*text_table(apart(found["differences"])), *notes(facts, basis)]
         if facts["training"]["seeds"] > 1:
             parts.append(
                 "a star marks a recipe that its paired differences show to be better than all others; without one, "
                 "it is undecided which is the best"
             )
     return "\n".join(parts)
-
-
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table of text: the first column left, the others too, as wide as they need to be."""
-    lines = [head, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ganherd.metrics.registry import METRICS
+from ganherd.metrics.metric_registry import METRICS
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, verdict
 

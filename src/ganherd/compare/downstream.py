@@ -13,9 +13,10 @@ import numpy as np
 from ganherd.data.keyed import shuffle
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
-from ganherd.runs.folder import RunFolder, mixture_of, write_aside
+from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import TimeLeft
+from ganherd.util.files import atomic_write
+from ganherd.util.meter import TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.compare.downstream_classifier import Images
@@ -153,7 +154,7 @@ def _write(facts: Mapping[str, Any], where: Path) -> None:
 
     try:
         where.mkdir(parents=True, exist_ok=True)
-        write_aside(where / "downstream.json", json.dumps(plain(facts), indent=1, allow_nan=False) + "\n")
+        atomic_write(where / "downstream.json", json.dumps(plain(facts), indent=1, allow_nan=False) + "\n")
         pictures.save(draw(facts), where / "downstream.png")
     except OSError as error:
         raise UserError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ganherd.compare.comparison_text import aligned
+from ganherd.util.text import text_table
 from ganherd.viz import pictures
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def _of_run(facts: Mapping[str, Any]) -> str:
         cells = (_percent(row["alone"]), _percent(row["with"]), _percent(apart, True))
         rows.append((_name(row, facts), *cells, verdict))
     lines = [f"{facts['run']}: accuracy on {facts['held_out']:,} held-out images of {facts['data']}", ""]
-    return "\n".join([*lines, *aligned(head, rows), "", *sentences(facts), f"picture  {facts['files']['picture']}"])
+    return "\n".join(
+        [*lines, *text_table([head, *rows]), "", *sentences(facts), f"picture  {facts['files']['picture']}"]
+    )
 
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:

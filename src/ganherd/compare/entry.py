@@ -71,9 +71,9 @@ def look_at(recipe: Recipe) -> Entry:
     return Entry(
         recipe=recipe,
         members=members,
-        parameters=sum(breed.g.size * len(breed.slots) for breed in breeds) + herd.d.size * members,
-        generators=tuple(breed.g.size for breed in breeds),
-        discriminator=herd.d.size,
+        parameters=sum(breed.g.num_params * len(breed.slots) for breed in breeds) + herd.d.num_params * members,
+        generators=tuple(breed.g.num_params for breed in breeds),
+        discriminator=herd.d.num_params,
         pace=assembly.pace[:members],
         digest=assembly.dataset.digest,
         data=assembly.dataset.name,

@@ -1,4 +1,4 @@
-"""Arrays as people save them become arrays as ganherd keeps them: layout, range and labels are found and checked."""
+"""Convert the arrays of a source to ganherd's layout, range and labels, and check them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ganherd.util.errors import UserError
 
 Array = npt.NDArray[Any]
 
-SLACK = 1e-3  # how far a float may lie outside its range: rounding, as of half precision
+SLACK = 1e-3  # tolerance of a float's range, for rounding such as that of half precision
 ROWS = 4096  # rows converted at once, so that a large float array is not copied whole
 
 
 @dataclass(frozen=True)
 class RawData:
-    """What a reader found, before it is checked; None where the source has no such thing."""
+    """The arrays of a source before they are checked; None if the source does not have them."""
 
     x: Array
     y: Array | None = None
@@ -26,7 +26,7 @@ class RawData:
     y_test: Array | None = None
     labels: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())
-    skipped: int = 0  # files that are no images
+    skipped: int = 0  # files that are not images
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class TidyData:
     labels: tuple[str, ...]
     notes: tuple[str, ...]
     skipped: int = 0
-    source_range: tuple[float, float] | None = None  # of the values in the source, if they were converted to bytes
+    source_range: tuple[float, float] | None = None  # range of the source's values, if they were converted to bytes
 
 
 def tidy(raw: RawData, name: str) -> TidyData:
-    """Check and convert what a reader found; whatever cannot be meant is a UserError that names the source."""
+    """Check and convert the arrays of a source; a UserError names the source if they make no sense."""
     if raw.x_test is not None and len(raw.x_test) == 0:
         raw = replace(raw, x_test=None, y_test=None)
     x, x_test, notes = _values(raw.x, raw.x_test, name)
@@ -85,7 +85,7 @@ def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | N
 
 
 def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
-    """How to reach [n, C, H, W], and a note where that was a guess."""
+    """Return how to convert to [n, C, H, W], and a note if that is a guess."""
     if 0 in x.shape:
         raise UserError(f"{name} holds images without pixels: its array has shape {x.shape}.")
     if x.ndim == 3:
@@ -105,7 +105,7 @@ def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
 
 
 def _range(parts: list[Array], name: str) -> tuple[tuple[float, float], list[str]]:
-    """(add, times) that bring the values to 0 … 255; the rule is one for both sets."""
+    """Return the offset and the factor that bring the values to 0 … 255, the same for both sets."""
     kind = parts[0].dtype
     if any(part.dtype.kind != kind.kind for part in parts):
         raise UserError(
@@ -141,7 +141,7 @@ def _to_uint8(x: Array, add: float, times: float) -> Array:
 
 
 def _labels(raw: RawData, name: str) -> tuple[Array, Array | None, tuple[str, ...], list[str]]:
-    """Labels as indices into their names."""
+    """Return labels as indices into their names."""
     none = None if raw.x_test is None else np.full(len(raw.x_test), -1, np.int64)
     if raw.y is None:
         return np.full(len(raw.x), -1, np.int64), none, (), []
@@ -178,7 +178,7 @@ def _labels(raw: RawData, name: str) -> tuple[Array, Array | None, tuple[str, ..
 
 
 def _column(y: Array, n: int, key: str, name: str) -> Array:
-    """One label per row: int64 (-1: none) or names."""
+    """Return one label per row: int64 (-1: no label) or names."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:

@@ -1,9 +1,8 @@
-"""A contact sheet: a picture of what is in a data set, one row per class with its name, or the points of a toy."""
+"""Draw a contact sheet of a data set: one row of images per class, or the points of a toy."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from ganherd.data.arrays import Array
 from ganherd.data.dataset import Dataset
 from ganherd.data.keyed import shuffle
 from ganherd.util.errors import UserError, counted
+from ganherd.util.files import replacing
 
 INK, SOFT, LINE, PAPER = "#1c2530", "#75808c", "#dde3e8", "#ffffff"
 MOST = 100  # classes shown
@@ -24,19 +24,12 @@ def contact_sheet(dataset: Dataset, path: str | os.PathLike[str]) -> Path:
     """Write the sheet as a PNG and return its path."""
     target = Path(path)
     picture = _images(dataset) if dataset.is_image else _points(dataset)
-    aside = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(prefix=".sheet-", suffix=".png", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            picture.save(file, format="PNG")
-        os.chmod(aside, 0o644)  # a file made aside is private; this one is for looking
-        os.replace(aside, target)
+        with replacing(target) as temporary:
+            picture.save(temporary, format="PNG")
     except OSError as error:
         raise UserError(f"the contact sheet cannot be written to {target}: {error.strerror}.") from None
-    finally:
-        if aside and os.path.exists(aside):
-            os.unlink(aside)
     return target
 
 
@@ -57,7 +50,7 @@ def _summary(dataset: Dataset) -> str:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the classes stand on the page: columns (`blocks`) of rows, each a name and `across` images."""
+    """The layout of the page: columns (`blocks`) of rows, each with a name and `across` images."""
 
     blocks: int
     rows: int
@@ -92,7 +85,7 @@ def _images(dataset: Dataset) -> Any:
             if plan.thumb >= 48:  # the count below the name
                 pen.text((left, middle - 1), _fit(dataset.labels[k], bold, plan.text - 16), INK, font=bold, anchor="ls")
                 pen.text((left, middle + 4), count, SOFT, font=small, anchor="lt")
-            else:  # beside it
+            else:  # next to the name
                 end, room = left + plan.text - 12, plan.text - 24 - small.getlength(count)
                 pen.text((left, middle + 6), _fit(dataset.labels[k], bold, room), INK, font=bold, anchor="ls")
                 pen.text((end, middle + 6), count, SOFT, font=small, anchor="rs")
@@ -121,7 +114,7 @@ def _plan(dataset: Dataset, classes: list[int], font: Any) -> _Plan:
 
 
 def _thumb_side(side: int, target: int) -> int:
-    """A whole multiple of a small image, so that its pixels stay even."""
+    """Return a small image enlarged by a whole factor, so that its pixels stay even."""
     return side * max(1, round(target / side)) if side <= target else max(target, min(side, 64))
 
 
@@ -139,7 +132,7 @@ def _thumb(image: Array, side: int) -> Any:
 
 
 def _fit(text: str, font: Any, width: float) -> str:
-    """The text, cut with an ellipsis where it is too long."""
+    """Return the text, shortened with an ellipsis if it is too long."""
     if font.getlength(text) <= width:
         return text
     while text and font.getlength(text + "…") > width:
@@ -173,7 +166,7 @@ def _points(dataset: Dataset) -> Any:
     axes = figure.add_axes((0.07, 0.05, 0.9, 0.86))
     classes = len(dataset.labels)
     if classes and (dataset.y >= 0).any():
-        hues = colormaps["hsv"](np.linspace(0, 0.94, classes))[:, :3] * 0.82  # darker, to stand on white
+        hues = colormaps["hsv"](np.linspace(0, 0.94, classes))[:, :3] * 0.82  # darker, for a white background
         order = np.arange(classes) * 7 % classes if classes % 7 else np.arange(classes)  # neighbours differ
         colours: Any = np.where((dataset.y >= 0)[:, None], hues[order[dataset.y]], 0.6)
     else:
@@ -207,7 +200,7 @@ def _points(dataset: Dataset) -> Any:
         spine.set_visible(False)
     dots = [("to train on", 7, SOFT), ("held out", 4, INK)]
     handles = [Line2D([], [], ls="", marker="o", mew=0, ms=size, color=hue, label=text) for text, size, hue in dots]
-    place: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 2}  # beside the title, never on the points
+    place: Any = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 2}  # next to the title, never on the points
     axes.legend(handles=handles, frameon=False, labelcolor=SOFT, handletextpad=0.2, columnspacing=1.2, **place)
     figure.text(0.07, 0.958, dataset.name, fontsize=18, weight="bold", color=INK)
     figure.text(0.07, 0.93, _summary(dataset), fontsize=10.5, color=SOFT)

@@ -1,4 +1,4 @@
-"""What is in a data set, for a person and for a program: classes, counts, sizes, range, and a contact sheet."""
+"""Describe a data set for people and programs: classes, counts, sizes, range, and a contact sheet."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["contact_sheet", "describe", "get", "inspect", "list_sources", "text"
 def inspect(settings: schema.DataConfig) -> dict[str, Any]:
     """Load the data that a recipe names and describe it.
 
-    >>> inspect(recipe.Data(source="ring8", points=80))["classes"][0]
+    >>> inspect(schema.DataConfig(source="ring8", points=80))["classes"][0]
     {'name': '0', 'train': 10, 'held_out': 2}
     """
     return describe(load(settings))
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """A data set as plain values, ready for JSON."""
+    """Return the description of a data set as plain values for JSON."""
     train, held = (np.bincount(y[y >= 0], minlength=len(dataset.labels)) for y in (dataset.y, dataset.y_test))
     low, high, mean, std = _spread(dataset.x)
     copies = duplicates.find(dataset.x, dataset.x_test)
@@ -57,7 +57,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 
 
 def text(facts: dict[str, Any]) -> str:
-    """The same for people."""
+    """Return the description as text."""
     shape = "×".join(str(size) for size in facts["shape"])
     lines = [
         f"{facts['name']}: {counted(facts['total'], facts['kind'])} of {shape}",
@@ -92,7 +92,7 @@ def _number(value: Any) -> int | float:
 
 
 def _spread(x: Any) -> tuple[Any, Any, float, float]:
-    """Least and greatest value, mean and standard deviation; bytes are counted, block by block, once through."""
+    """Return minimum, maximum, mean and standard deviation; bytes are counted block by block, in one pass."""
     if x.dtype != np.uint8:
         return x.min(), x.max(), float(x.mean(dtype=np.float64)), float(x.std(dtype=np.float64))
     rows = max(1, len(x) * 2**22 // max(1, x.size))  # so that a block has about 4 MiB

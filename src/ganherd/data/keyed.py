@@ -1,4 +1,4 @@
-"""Random draws that belong to a key, not to a moment: the same key gives the same numbers on every machine.
+"""Draw random numbers that depend on a key only: the same key gives the same numbers on every machine.
 
 They are made from raw bits: numpy promises those, and not its distributions, to stay the same in later versions.
 """
@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 
 def raw(n: int, purpose: str, *key: int) -> npt.NDArray[np.uint64]:
-    """`n` raw 64-bit numbers of the stream that belongs to a purpose and a key of non-negative integers."""
+    """Return `n` raw 64-bit numbers of the stream of a purpose and a key of non-negative integers."""
     start = int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little")
     bits = np.random.PCG64(np.random.SeedSequence([start, *key])).random_raw(n)
     return np.asarray(bits, dtype=np.uint64)
 
 
 def shuffle(n: int, purpose: str, *key: int) -> npt.NDArray[np.int64]:
-    """A permutation of 0 … n-1.
+    """Return a permutation of 0 … n-1.
 
     >>> shuffle(5, "example", 1).tolist() == shuffle(5, "example", 1).tolist()
     True
@@ -30,7 +30,7 @@ def shuffle(n: int, purpose: str, *key: int) -> npt.NDArray[np.int64]:
 
 
 def normal(n: int, purpose: str, *key: int) -> npt.NDArray[np.float64]:
-    """`n` standard normal numbers, by the method of Box and Muller."""
+    """Return `n` standard normal numbers, by the method of Box and Muller."""
     half = (n + 1) // 2
     bits = raw(2 * half, purpose, *key)
     uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53  # in (0, 1), so the logarithm is finite

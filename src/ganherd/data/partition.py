@@ -1,4 +1,4 @@
-"""Which training rows each member sees: those of its class, all of them, or a diet of its own."""
+"""Choose the training rows of each member: those of its class, all of them, or a random fraction."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Rows of `Dataset.x` by member. Where all members see all rows, `index` is a read-only view of one row."""
+    """Rows of `Dataset.x` by member. If all members see all rows, `index` is a read-only view of one row."""
 
     index: Ints  # [N, n_max], padded by repeating from the start of the row
-    count: Ints  # [N] how many of a row count
-    label: Ints  # [N] the class each member stands for; -1: none
+    count: Ints  # [N] number of valid entries of each row
+    label: Ints  # [N] the class of each member; -1: no class
     notes: tuple[str, ...] = ()
 
 
 def partition(
     dataset: Dataset, settings: schema.DataConfig, members: int | None, batch: int, seed: int, together: int = 1
 ) -> Partition:
-    """The rows of one replica's members; `seed` matters to diets only, which so many neighbours share."""
+    """Return the rows of the members of one replica.
+
+    Args:
+        seed: Seed of diets.
+        together: Number of consecutive members that share a diet.
+    """
     notes: list[str] = []
     if settings.partition == "by-class":
         rows, label = _by_class(dataset, members, notes), np.arange(len(dataset.labels), dtype=np.int64)

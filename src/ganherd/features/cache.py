@@ -32,7 +32,7 @@ def read(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | Non
     """
     try:
         facts = json.loads(path.with_suffix(".json").read_text())
-        if facts["key"] != key or facts["sha256"] != digest_of(path):
+        if facts["key"] != key or facts["sha256"] != files.sha256_of(path):
             return None
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - no mapping
@@ -46,13 +46,7 @@ def write(path: Path, key: str, tensors: dict[str, Tensor], facts: dict[str, Any
     facts = {**facts, "key": key, "sha256": hashlib.sha256(raw).hexdigest()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, raw, sync=False)
-        files.write(path.with_suffix(".json"), json.dumps(facts, indent=1).encode(), sync=False)
+        files.atomic_write(path, raw, sync=False)
+        files.atomic_write(path.with_suffix(".json"), json.dumps(facts, indent=1).encode(), sync=False)
     except OSError:
         return  # no cache on a read-only or full disk: it is computed again next time
-
-
-def digest_of(path: Path) -> str:
-    """sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

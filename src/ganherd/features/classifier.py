@@ -18,7 +18,7 @@ from ganherd.data.keyed import shuffle
 from ganherd.features import cache
 from ganherd.util.errors import UserError
 from ganherd.util.host import torch_threads
-from ganherd.util.time_left import timed
+from ganherd.util.meter import timed
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset

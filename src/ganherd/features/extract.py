@@ -14,7 +14,7 @@ from torch import Tensor
 from ganherd.features.moments import Moments, moments
 from ganherd.features.networks import Network
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress, TimeLeft
+from ganherd.util.meter import Progress, TimeLeft
 
 
 @dataclass(frozen=True)

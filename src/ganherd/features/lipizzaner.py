@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import zipfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 
 from ganherd.features.material import MetricSkipped
 from ganherd.util.errors import UserError
+from ganherd.util.files import sha256_of
 
 FILE = "lipizzaner_mnist_cnn.npz"
 RESIZING = "none, pixels in [−1, 1]"
@@ -63,4 +63,4 @@ def load(path: Path | None) -> tuple[LipizzanerNet, str]:
         if arrays[name].shape != shape or not math.isfinite(float(np.abs(arrays[name]).sum())):
             raise UserError(f"{place} does not hold the weights of lipizzaner-mnist: {name} is {arrays[name].shape}.")
     net.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
-    return net.eval(), hashlib.sha256(place.read_bytes()).hexdigest()
+    return net.eval(), sha256_of(place)

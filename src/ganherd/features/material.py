@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress, TimeLeft
+from ganherd.util.meter import Progress, TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset

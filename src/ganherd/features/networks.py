@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from torch.nn import functional as F
 from ganherd.features.material import MetricSkipped
 from ganherd.recipe.trust import script_of
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress
+from ganherd.util.meter import Progress
+from ganherd.util.text import did_you_mean
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -138,8 +138,7 @@ def find(
         return _pixels(dataset)
     if ":" in wanted:
         return _own(wanted, dataset, trust_code)
-    close = difflib.get_close_matches(wanted, NAMES, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(wanted, NAMES, " ({})")
     raise UserError(
         f"there is no network named {wanted!r}{hint}: use {', '.join(NAMES)}, the path of a .pt or .npz file, "
         "or your own package.module:Class."

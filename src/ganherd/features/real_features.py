@@ -17,7 +17,8 @@ from ganherd.features.extract import ExtractedFeatures, best_device, extract, pr
 from ganherd.features.material import DrawnSamples
 from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
-from ganherd.util.time_left import Progress
+from ganherd.util.files import sha256_of
+from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -93,7 +94,7 @@ class RealFeatures:
             len(self.rows),
             self.network.digest,
             self.network.resizing,
-            self.head and cache.digest_of(self.head),
+            self.head and sha256_of(self.head),
             precision(best_device()),
             VERSION,
         )

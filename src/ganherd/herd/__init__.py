@@ -1,1 +1,1 @@
-"""The hot path: the stacked state of all members, their random numbers, their batches, and the fused step."""
+"""The hot path: the stacked state of all members, their random streams, their batches and the fused training step."""

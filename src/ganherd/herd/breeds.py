@@ -1,8 +1,8 @@
-"""Breeds: members that share a generator architecture, and how the rows of several breeds lie in one stacked state.
+"""Stack members with different generator architectures (breeds) in one state.
 
-All members' rows are as wide as the widest breed's, filled up with zeros that nothing ever touches; buffers have the number
-of their breed in their name. So a state stays one dictionary of tensors [N, …], and a member one row of each. What a step
-gets is a `Breed.view`: the same storage, under the names and with the widths of a herd of that breed alone.
+Every member's row is as wide as the widest breed's; the rest is padded with zeros that nothing reads or writes. Buffers carry
+the number of their breed in their name. A state therefore stays one dictionary of tensors [N, …], and a member is one row of
+each tensor. A training step works on a `Breed.view`: the same storage, with the names and widths of a herd of one breed.
 """
 
 from __future__ import annotations
@@ -21,88 +21,89 @@ _BUFFERS = "g.buffers."
 
 @dataclass(frozen=True, eq=False)
 class Breed:
-    """One generator architecture, and the slots of every replica that have it."""
+    """One generator architecture, and the slots of each replica that use it."""
 
     name: str  # of the net
     g: Blueprint
     slots: range
-    mark: str = ""  # leads the names of its buffers; empty where the herd has no other breed
+    buffer_prefix: str = ""  # starts the names of its buffers; empty if the herd has only one breed
 
     def view(self, state: State) -> State:
-        """The state of these members as a herd of this breed alone would have it; the same storage."""
-        if not self.mark:
+        """Return the state of members of this breed as a herd of one breed would have it; storage is shared."""
+        if not self.buffer_prefix:
             return state
         out: State = {}
         for name, value in state.items():
             if name.startswith(_BUFFERS):
-                if name.startswith(_BUFFERS + self.mark):
-                    out[_BUFFERS + name.removeprefix(_BUFFERS + self.mark)] = value
+                if name.startswith(_BUFFERS + self.buffer_prefix):
+                    out[_BUFFERS + name.removeprefix(_BUFFERS + self.buffer_prefix)] = value
             else:
-                out[name] = value[:, : self.g.size] if _is_row(name) else value
+                out[name] = value[:, : self.g.num_params] if _is_row(name) else value
         return out
 
 
 class Breeds:
-    """All breeds of a herd, in the order of their slots. Which breed a member is of is told by its slot alone."""
+    """All breeds of a herd, in the order of their slots. A member's slot alone determines its breed."""
 
     def __init__(self, each: Sequence[tuple[str, Blueprint, int]]) -> None:
-        """(name of the net, blueprint, members of a replica) of each breed."""
+        """Take (name of the net, blueprint, number of members in a replica) for each breed."""
         ends = [sum(members for *_, members in each[: i + 1]) for i in range(len(each))]
         self.all = tuple(
             Breed(name, g, range(end - members, end), f"{i}." if len(each) > 1 else "")
             for i, ((name, g, members), end) in enumerate(zip(each, ends, strict=True))
         )
-        self.width = max(breed.g.size for breed in self.all)
+        self.row_width = max(breed.g.num_params for breed in self.all)
 
     def of(self, slot: int) -> Breed:
-        """The breed of the members in that slot."""
+        """Return the breed of the members in a slot."""
         return next((breed for breed in self.all[:-1] if slot in breed.slots), self.all[-1])
 
-    def runs(self, slots: Sequence[int]) -> list[tuple[slice, Breed]]:
-        """Members in these slots as neighbours of one breed each."""
+    def blocks(self, slots: Sequence[int]) -> list[tuple[slice, Breed]]:
+        """Cut members with these slots into slices of consecutive members of one breed."""
         out: list[tuple[slice, Breed]] = []
-        first = 0
-        for breed, own in groupby(self.of(slot) for slot in slots):
-            out.append((slice(first, first + len(list(own))), breed))
-            first = out[-1][0].stop
+        start = 0
+        for breed, members in groupby(self.of(slot) for slot in slots):
+            stop = start + len(list(members))
+            out.append((slice(start, stop), breed))
+            start = stop
         return out
 
-    def rows(self, breed: Breed, slots: Sequence[int]) -> list[int]:
-        """Which of the members in these slots are of that breed."""
+    def rows_of(self, breed: Breed, slots: Sequence[int]) -> list[int]:
+        """Return the rows of the members with these slots that are of a breed."""
         return [row for row, slot in enumerate(slots) if self.of(slot) is breed]
 
     # -- rows under the names of their parameters -------------------------------------------------------------------
 
-    def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
-        """Rows [n, width] as named parameters; where there are several breeds, `number/name` of that breed's members."""
+    def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
+        """Split rows [n, row_width] into named parameters; with several breeds the names are `breed_number/name`."""
         if len(self.all) == 1:
             return self.all[0].g.views(rows)
         out: dict[str, Tensor] = {}
         for number, breed in enumerate(self.all):
-            if own := self.rows(breed, slots):
-                views = breed.g.views(rows[own][:, : breed.g.size])
+            if members := self.rows_of(breed, slots):
+                views = breed.g.views(rows[members][:, : breed.g.num_params])
                 out.update({f"{number}/{name}": view for name, view in views.items()})
         return out
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of a parameter, by its name in files; None if there is none of that name."""
+        """Return the shape of a parameter by its name in checkpoints, or None if no parameter has that name."""
         if len(self.all) == 1:
             return self.all[0].g.shape_of(name)
-        number, _, own = name.partition("/")
-        known = number.isdecimal() and int(number) < len(self.all)
-        return self.all[int(number)].g.shape_of(own) if known else None
+        number, _, parameter = name.partition("/")
+        is_breed = number.isdecimal() and int(number) < len(self.all)
+        return self.all[int(number)].g.shape_of(parameter) if is_breed else None
 
-    def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
-        """The reverse of `parts`."""
+    def join_rows(self, params: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
+        """Join named parameters to rows [n, row_width]; the inverse of `split_rows`."""
         if len(self.all) == 1:
-            return self.all[0].g.joined(parts, slots)
-        if not parts:
+            return self.all[0].g.join_rows(params, slots)
+        if not params:
             raise KeyError("no parameters")
-        out = torch.zeros(len(slots), self.width, dtype=next(iter(parts.values())).dtype)
+        out = torch.zeros(len(slots), self.row_width, dtype=next(iter(params.values())).dtype)
         for number, breed in enumerate(self.all):
-            if own := self.rows(breed, slots):
-                mine = {name: parts[f"{number}/{name}"] for name in breed.g.shapes}
-                out[own, : breed.g.size] = breed.g.joined(mine, own)
+            if members := self.rows_of(breed, slots):
+                of_breed = {name: params[f"{number}/{name}"] for name in breed.g.shapes}
+                out[members, : breed.g.num_params] = breed.g.join_rows(of_breed, members)
         return out
 
 
@@ -114,32 +115,42 @@ def new_breeds(
     dtype: torch.dtype,
     ema: bool,
 ) -> tuple[Breeds, Blueprint, State]:
-    """`new_state` for breeds, each (name of the net, what makes a generator, members of a replica)."""
+    """Draw the initial state of a herd with one or more breeds; see `new_state`.
+
+    Args:
+        each: (name of the net, function that builds a generator, number of members in a replica) of each breed.
+
+    Returns:
+        The breeds, the discriminator's blueprint and the stacked state.
+    """
     if len(each) == 1:
         name, make_g, members = each[0]
         g, d, whole = new_state(make_g, make_d, seats, settings, dtype, ema)
         return Breeds([(name, g, members)]), d, whole
     edges = [sum(members for *_, members in each[:i]) for i in range(len(each) + 1)]
-    found = []
+    blueprints: list[tuple[str, Blueprint, int]] = []
+    of_breeds: list[tuple[list[int], Blueprint, State]] = []  # rows of the breed's members, discriminator, state
     for number, (name, make_g, members) in enumerate(each):
         slots = range(edges[number], edges[number + 1])
         rows = [row for row, seat in enumerate(seats) if seat.slot in slots]
-        own = {key: [values[row] for row in rows] for key, values in settings.items()}
-        g, d, part = new_state(make_g, make_d, [seats[row] for row in rows], own, dtype, ema)
-        found.append((name, g, members, d, rows, part))
-    breeds = Breeds([(name, g, members) for name, g, members, *_ in found])
+        own_settings = {key: [values[row] for row in rows] for key, values in settings.items()}
+        g, d, breed_state = new_state(make_g, make_d, [seats[row] for row in rows], own_settings, dtype, ema)
+        blueprints.append((name, g, members))
+        of_breeds.append((rows, d, breed_state))
+    breeds = Breeds(blueprints)
     state: State = {}
-    for breed, (*_, part) in zip(breeds.all, found, strict=True):
-        for name, value in part.items():
+    for breed, (_, _, breed_state) in zip(breeds.all, of_breeds, strict=True):
+        for name, value in breed_state.items():
             if name.startswith(_BUFFERS):
-                name = _BUFFERS + breed.mark + name.removeprefix(_BUFFERS)
-            shape = (breeds.width,) if _is_row(name) else value.shape[1:]
+                name = _BUFFERS + breed.buffer_prefix + name.removeprefix(_BUFFERS)
+            shape = (breeds.row_width,) if _is_row(name) else value.shape[1:]
             state.setdefault(name, torch.zeros(len(seats), *shape, dtype=value.dtype))
-    for breed, (*_, rows, part) in zip(breeds.all, found, strict=True):
-        take_(breed.view(state), part, rows, range(len(rows)))
-    return breeds, found[0][3], state
+    for breed, (rows, _, breed_state) in zip(breeds.all, of_breeds, strict=True):
+        take_(breed.view(state), breed_state, rows, range(len(rows)))
+    return breeds, of_breeds[0][1], state
 
 
 def _is_row(name: str) -> bool:
-    kind, _, what = name.partition(".")
-    return kind == "g" and what in ROWS
+    """Return whether a tensor of the state holds one number per parameter of the generator."""
+    kind, _, tensor = name.partition(".")
+    return kind == "g" and tensor in ROWS

@@ -1,4 +1,4 @@
-"""The random generators that every module can draw from without naming one: those of Python, NumPy and PyTorch."""
+"""Seed and inspect the global random generators of Python, NumPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def outside_torch() -> dict[str, Any]:
 
 @contextmanager
 def seeded_generators(seed: int) -> Iterator[None]:
-    """Seed all of them, and restore the caller's states at the end.
+    """Seed the global generators of Python, NumPy and PyTorch inside this context, and restore their states afterwards.
 
     Args:
-        seed: Up to 64 bits, all of which count.
+        seed: Up to 64 bits, all of which are used.
     """
     before, before_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
             random.seed(seed)
             np.random.seed([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])
-            torch.manual_seed(seed)  # other devices use all bits of it
+            torch.manual_seed(seed)  # for other devices, whose generators use all bits of it
             rng.seed_(torch.default_generator, seed)
             yield
     finally:

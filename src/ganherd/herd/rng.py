@@ -1,11 +1,11 @@
-"""Random numbers that belong to a member and a step, never to a process, a device's history or the other members.
+"""Draw random numbers that depend only on a member and a step, never on the process, the device or the other members.
 
-Every draw is made from a key: (seed, purpose, slot, life, step, call). Nothing is remembered between draws, so nothing has to be
-saved, and a member draws the same numbers in whatever company it is trained. On a CPU a key seeds a `torch.Generator`; on a GPU the
-key and a counter are hashed in place. The two need not agree.
+Every draw is made from a key that is hashed from (seed, slot, life, step, purpose, call). There is no generator state to save, and
+a member draws the same numbers no matter which members train with it. On a CPU the key seeds a `torch.Generator`; on a GPU the key
+and a counter are hashed. CPU and GPU draws differ.
 
-Streams have a version, which runs and mixtures record, so that old ones keep their numbers. Version 1 seeds the Mersenne Twister
-of a CPU with `manual_seed`, which uses the low 32 bits of a key. Version 2 fills its state from all 64 bits.
+Streams have a version, which runs and mixtures record, so that old ones reproduce their numbers. Version 1 seeds the CPU's
+Mersenne Twister with `manual_seed`, which uses only the low 32 bits of a key. Version 2 fills its state from all 64 bits.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from torch.overrides import TorchFunctionMode
 from ganherd.herd.checks.module_copies import calling_line, calling_net
 from ganherd.util.errors import UserError
 
-# What a draw is for. The numbers are part of every run's identity: never reuse or renumber one.
+# Purposes of draws. The numbers are part of every run's identity: never reuse or renumber one.
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
 OPPONENT, MUTATE, MUTATE_LOSS, PAIRING, FITNESS, TOURNAMENT, MIXING, AUGMENT = range(12, 20)
 
-VERSIONS = (1, 2)  # the last one is that of new runs and mixtures
+VERSIONS = (1, 2)  # new runs and mixtures use the last one
 _version = ContextVar("ganherd.streams", default=VERSIONS[-1])
 
-PRIORS = ("normal", "uniform")  # by their numbers in `set.prior`
+PRIORS = ("normal", "uniform")  # `set.prior` holds indices into this tuple
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
-# as numpy wants them: made at each call they would cost as much as the arithmetic
+# Converted once: converting them at each call would cost as much as the arithmetic.
 _UINT64 = [np.uint64(value) for value in (_GOLDEN, *_MULTIPLIERS)]
 _SHIFTS = [np.uint64(bits) for bits in (30, 27, 31)]
 _WORDS = 624  # 32-bit words in the state of a Mersenne Twister
@@ -46,13 +46,13 @@ _COUNTERS = np.arange(1, _WORDS // 2 + 1, dtype=np.uint64) * _UINT64[0]
 
 
 def version() -> int:
-    """Return the version of the streams that draws are made from now."""
+    """Return the version of the streams that draws come from in this context."""
     return _version.get()
 
 
 @contextmanager
 def using(number: int) -> Iterator[None]:
-    """Draw from the streams of that version. Threads started meanwhile begin with the newest version.
+    """Draw from streams of another version inside this context. Threads do not inherit it: they use the newest version.
 
     >>> with using(1):
     ...     version()
@@ -68,13 +68,13 @@ def using(number: int) -> Iterator[None]:
 
 
 def _signed(value: int) -> int:
-    """The same 64 bits as a Python int that fits torch's int64."""
+    """Reinterpret 64 bits as a Python int that fits torch's int64."""
     value &= _MASK
     return value - (1 << 64) if value >> 63 else value
 
 
 def key(*parts: int) -> int:
-    """64 well-mixed bits from any number of integers.
+    """Hash any number of integers to one 64-bit key.
 
     >>> key(0, NOISE, 3) == key(0, NOISE, 3), key(0, NOISE, 3) == key(0, NOISE, 4)
     (True, False)
@@ -83,7 +83,7 @@ def key(*parts: int) -> int:
 
 
 def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
-    """`base` [N] refined by further parts, each one number or one per member; int64 [N]."""
+    """Hash each key of `base` [N] with further integers, each one number or one per member; return int64 [N]."""
     golden = _UINT64[0]
     x = np.atleast_1d(base).astype(np.int64).view(np.uint64)
     for part in parts:
@@ -94,7 +94,7 @@ def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
 
 
 def _mix_(x: np.ndarray) -> None:
-    """Mix the bits of 64-bit numbers, in place, as splitmix64 does."""
+    """Mix the bits of 64-bit numbers in place, as splitmix64 does."""
     _, first, second = _UINT64
     x ^= x >> _SHIFTS[0]
     x *= first
@@ -104,12 +104,12 @@ def _mix_(x: np.ndarray) -> None:
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """A logical right shift: int64 has only the arithmetic one."""
+    """Shift right logically; int64 tensors only have the arithmetic shift."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def device_keys(base: Tensor, *parts: int | Tensor) -> Tensor:
-    """The same as `keys`, on the device that `base` [N] int64 is on, with no trip to the host."""
+    """Compute `keys` on the device of `base` [N] int64, without synchronising with the host."""
     if base.is_cuda and HAS_TRITON and base.dim() == 1 and len(base) <= 4096:
         from ganherd.herd.lowering.kernels.random_bits import mix
 
@@ -130,21 +130,21 @@ def device_keys(base: Tensor, *parts: int | Tensor) -> Tensor:
 def draw(
     member_keys: np.ndarray | Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """[N, *shape] numbers, `normal` (0, 1) or `uniform` [0, 1), row i from key i alone."""
+    """Draw numbers [N, *shape], `normal` (mean 0, deviation 1) or `uniform` in [0, 1); row i depends only on key i."""
     if isinstance(member_keys, Tensor) and member_keys.is_cuda:
         return _hashed(member_keys, shape, kind, dtype)
     out = torch.empty((len(member_keys), *shape), dtype=dtype)
-    each = _seeded(torch.Generator(), np.asarray(member_keys), version())
-    for row, generator in zip(out, each, strict=True):
+    generators = _seeded(torch.Generator(), np.asarray(member_keys), version())
+    for row, generator in zip(out, generators, strict=True):
         row.normal_(generator=generator) if kind == "normal" else row.uniform_(generator=generator)
     return out
 
 
 def seed_(generator: torch.Generator, key: int, number: int | None = None) -> torch.Generator:
-    """Put a CPU generator at the start of a key's stream and return it.
+    """Put a CPU generator at the start of a key's stream, and return it.
 
     Args:
-        number: The version of the stream; None: the present one.
+        number: The version of the streams; None: the version of this context.
 
     >>> one, other = (seed_(torch.Generator(), 7 + high * 2**32) for high in (0, 1))
     >>> bool((torch.rand(9, generator=one) == torch.rand(9, generator=other)).any())
@@ -160,24 +160,24 @@ def _seeded(generator: torch.Generator, member_keys: np.ndarray, number: int) ->
             yield generator.manual_seed(each)
         return
     state = torch.zeros(5056, dtype=torch.uint8)  # PyTorch's layout; it refuses other sizes
-    numbers = state.numpy()
-    numbers[8:16].view(np.int32)[:] = 1  # nothing is drawn yet, and it is seeded
-    words = numbers[24 : 24 + 8 * _WORDS].view(np.uint64)
-    for own in _words(member_keys):
-        words[:] = own
+    fields = state.numpy()
+    fields[8:16].view(np.int32)[:] = 1  # the fields `left` and `seeded`: seeded, nothing drawn yet
+    words = fields[24 : 24 + 8 * _WORDS].view(np.uint64)
+    for key_words in _words(member_keys):
+        words[:] = key_words
         generator.set_state(state)
         yield generator
 
 
 def _words(member_keys: np.ndarray) -> np.ndarray:
-    """Return a state of the Mersenne Twister for each key, uint32 [N, 624], hashed from all of its bits."""
+    """Hash each key to a state of the Mersenne Twister, uint32 [N, 624], that depends on all bits of the key."""
     x = np.ascontiguousarray(member_keys, np.int64).view(np.uint64)[:, None] + _COUNTERS
     _mix_(x)
     return x.astype("<u8").view("<u4")
 
 
 def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-    """Counter-based draws on the device, so that a CUDA graph can hold them."""
+    """Draw on the device by hashing key and counter, so that the draws can be captured in a CUDA graph."""
     count = math.prod(shape)
     if member_keys.is_cuda and HAS_TRITON:
         from ganherd.herd.lowering.kernels.random_bits import fill
@@ -193,7 +193,7 @@ def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.d
 
 
 class _Draw(torch.autograd.Function):
-    """A draw inside a module: under `vmap` it sees the keys of all members and answers for all of them at once."""
+    """Draw inside a module. Under `vmap` it receives the keys of all members and draws for all of them at once."""
 
     @staticmethod
     def forward(member_key: Tensor, call: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
@@ -219,25 +219,28 @@ class _Draw(torch.autograd.Function):
 
 
 class DrawCounter:
-    """Numbers the draws of one call of a module, in the order in which it makes them."""
+    """Number the draws of one call of a module, in the order in which they happen."""
 
     def __init__(self) -> None:
-        self._made = 0
+        self._count = 0
 
     def next(self) -> int:
-        self._made += 1
-        return self._made
+        """Return the number of the next draw, starting at 1."""
+        self._count += 1
+        return self._count
 
 
 class MemberRandomness(TorchFunctionMode):
-    """While it is on, dropout and `randn`, `rand`, … inside a plain module draw from the member's own stream."""
+    """Let dropout, `randn`, `rand`, … inside a plain module draw from the member's own stream while this mode is active."""
 
     def __init__(self, member_key: Tensor, calls: DrawCounter | None = None) -> None:
+        """Take the member's key, a scalar tensor; under `vmap` it is batched over the members."""
         super().__init__()
-        self._key = member_key  # a scalar, batched over the members under vmap
+        self._key = member_key
         self._calls = calls or DrawCounter()
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
+        """Draw numbers of this shape with the key of the next draw."""
         return _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)
 
     def __torch_function__(
@@ -247,29 +250,29 @@ class MemberRandomness(TorchFunctionMode):
         name = "" if getattr(func, "__module__", "") == "torch.nn.init" else getattr(func, "__name__", "")
         if name in DRAWS and kwargs.get("generator") is not None:
             raise UserError(
-                f"{calling_net()} draws random numbers from a generator of its own, with {name}{calling_line()}, and each "
-                "member has its own stream: draw fixed numbers in the constructor and register them as a buffer, or leave "
-                "generator out for a member's own numbers."
+                f"{calling_net()} draws random numbers from a generator of its own, with {name}{calling_line()}, but each "
+                "member has its own stream. Draw fixed numbers in the constructor and register them as a buffer, or leave "
+                "generator out to draw from the member's stream."
             )
         if name in DROPOUTS:
             return self._dropout(name, *args, **kwargs)
         if name in _LIKE:
             like = args[0] if args else kwargs["input"]
-            return self._fresh(like.shape, _LIKE[name], {"dtype": like.dtype} | _given(kwargs))
-        if name in _FRESH:
+            return self._new(like.shape, _LIKE[name], {"dtype": like.dtype} | _not_none(kwargs))
+        if name in _NEW:
             sizes = kwargs.get("size") or (args[0] if args and isinstance(args[0], Sequence) else args)
-            return self._fresh(tuple(sizes), _FRESH[name], kwargs)
+            return self._new(tuple(sizes), _NEW[name], kwargs)
         if name in _IN_PLACE:
             return self._in_place(name, *args, **kwargs)
         if name in _REFUSED:
             raise UserError(
-                f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot be given to each member's own "
+                f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot draw from each member's own "
                 "stream; use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
             )
         return func(*args, **kwargs)
 
-    def _fresh(self, shape: Sequence[int], kind: str, options: dict[str, Any]) -> Tensor:
-        """Draw a tensor with the options that PyTorch's functions take."""
+    def _new(self, shape: Sequence[int], kind: str, options: dict[str, Any]) -> Tensor:
+        """Draw a new tensor, with the options that `torch.randn` and the like accept."""
         out, dtype = options.get("out"), options.get("dtype")
         drawn = self._draw(shape, kind, dtype or (torch.get_default_dtype() if out is None else out.dtype))
         if out is not None:
@@ -277,21 +280,25 @@ class MemberRandomness(TorchFunctionMode):
         if not options.get("requires_grad"):
             return drawn
         if torch._C._functorch.is_batchedtensor(drawn):
-            raise RuntimeError("its forward pass makes a leaf that requires gradients, which means nothing under vmap")
+            raise RuntimeError(
+                "its forward pass creates a leaf that requires gradients, which has no meaning under vmap"
+            )
         return drawn.requires_grad_()
 
     def _dropout(
         self, name: str, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **more: bool
     ) -> Tensor:
+        """Apply one of the dropout functions; those with a dimension in their name drop whole channels."""
         x = input
-        if not more.get("train", training) or p == 0.0:  # torch.dropout calls it train
+        if not more.get("train", training) or p == 0.0:  # torch.dropout names the argument `train`
             return x
-        shape = x.shape if name == "dropout" else x.shape[:2] + (1,) * (x.dim() - 2)  # 2d: whole channels
-        kept = (self._draw(shape, "uniform", torch.float32) >= p).to(x.dtype)
-        scale = kept / (1.0 - p) if p < 1.0 else kept
+        shape = x.shape if name == "dropout" else x.shape[:2] + (1,) * (x.dim() - 2)
+        mask = (self._draw(shape, "uniform", torch.float32) >= p).to(x.dtype)
+        scale = mask / (1.0 - p) if p < 1.0 else mask
         return x.mul_(scale) if inplace else x * scale
 
     def _in_place(self, name: str, x: Tensor, *args: float, **kwargs: Any) -> Tensor:
+        """Fill a tensor like `normal_` (mean, std) or `uniform_` (from, to)."""
         first, second = (("mean", "std"), ("from", "to"))[name == "uniform_"]
         a = args[0] if args else kwargs.get(first, 0.0)
         b = args[1] if len(args) > 1 else kwargs.get(second, 1.0)
@@ -299,47 +306,62 @@ class MemberRandomness(TorchFunctionMode):
         return x.copy_(drawn * b + a if name == "normal_" else drawn * (b - a) + a)
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _not_none(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
 _LIKE = {"randn_like": "normal", "rand_like": "uniform"}
-_FRESH = {"randn": "normal", "rand": "uniform"}
+_NEW = {"randn": "normal", "rand": "uniform"}
 _IN_PLACE = {"normal_": "normal", "uniform_": "uniform"}
 _REFUSED = {
     "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",
     "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
 }  # fmt: skip
-# Names of all functions and methods that draw.
-DRAWS = DROPOUTS | _LIKE.keys() | _FRESH.keys() | _IN_PLACE.keys() | _REFUSED
+# Names of functions and methods that draw random numbers.
+DRAWS = DROPOUTS | _LIKE.keys() | _NEW.keys() | _IN_PLACE.keys() | _REFUSED
 
 
 class Streams:
-    """The draws of a block of members at one step; the same calls on a CPU and, with device tensors, inside a CUDA graph."""
+    """The random streams of a block of members at one step.
+
+    Keys and step may be tensors on a GPU; then the same calls can be captured in a CUDA graph.
+    """
 
     def __init__(self, base: np.ndarray | Tensor, step: int | Tensor) -> None:
-        self._at = device_keys(base, step) if isinstance(base, Tensor) else keys(base, int(step))
+        """Take the members' base keys [N] and the step."""
+        self._step_keys = device_keys(base, step) if isinstance(base, Tensor) else keys(base, int(step))
 
-    def keys(self, *parts: int) -> Tensor:
-        """[N] keys of one purpose at this step."""
-        if isinstance(self._at, Tensor):
-            return device_keys(self._at, *parts)
-        return torch.from_numpy(keys(self._at, *parts))
+    def keys(self, *purpose: int) -> Tensor:
+        """Return the keys [N] of one purpose at this step, e.g. `keys(NOISE, update)`."""
+        if isinstance(self._step_keys, Tensor):
+            return device_keys(self._step_keys, *purpose)
+        return torch.from_numpy(keys(self._step_keys, *purpose))
 
-    def draw(self, parts: tuple[int, ...], shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-        return draw(self.keys(*parts), shape, kind, dtype)
+    def draw(self, purpose: tuple[int, ...], shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
+        """Draw numbers [N, *shape] for one purpose; see `draw` of this module for `kind`."""
+        return draw(self.keys(*purpose), shape, kind, dtype)
 
     def prior(
-        self, parts: tuple[int, ...], shape: Sequence[int], prior: str, dtype: torch.dtype, choice: Tensor | None = None
+        self,
+        purpose: tuple[int, ...],
+        shape: Sequence[int],
+        prior: str,
+        dtype: torch.dtype,
+        choice: Tensor | None = None,
     ) -> Tensor:
-        """Noise for generators: N(0, 1), or uniform on [-1, 1); `mixed`: as `choice` [N] says, a number of PRIORS."""
+        """Draw the input noise of generators, [N, *shape].
+
+        Args:
+            prior: `normal` for N(0, 1), `uniform` for [-1, 1), `mixed` for the prior that `choice` gives each member.
+            choice: [N] indices into `PRIORS`; only needed for `mixed`.
+        """
         if prior == "normal":
-            return self.draw(parts, shape, "normal", dtype)
-        uniform = self.draw(parts, shape, "uniform", dtype) * 2.0 - 1.0
+            return self.draw(purpose, shape, "normal", dtype)
+        uniform = self.draw(purpose, shape, "uniform", dtype) * 2.0 - 1.0
         if prior == "uniform":
             return uniform
         assert choice is not None
-        picked = (choice.to(uniform.device) == PRIORS.index("uniform")).view(-1, *(1,) * len(shape))
-        return torch.where(picked, uniform, self.draw(parts, shape, "normal", dtype))
+        takes_uniform = (choice.to(uniform.device) == PRIORS.index("uniform")).view(-1, *(1,) * len(shape))
+        return torch.where(takes_uniform, uniform, self.draw(purpose, shape, "normal", dtype))

@@ -1,4 +1,4 @@
-"""The stacked state of a herd: a handful of tensors whose first axis is the member."""
+"""The stacked state of a herd: a dictionary of tensors [N, …] whose first axis is the member."""
 
 from __future__ import annotations
 
@@ -12,108 +12,118 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd import rng
-from ganherd.herd.checks.module_copies import why_alone
-from ganherd.herd.checks.source_line import where
+from ganherd.herd.checks.module_copies import why_not_fused
+from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.global_generators import seeded_generators
-from ganherd.herd.parameter_names import kept, refuse_other_numbers, refuse_shared_buffers
+from ganherd.herd.parameter_names import canonical_names, refuse_shared_buffers, refuse_unsupported_tensors
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
 
 State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets, `set.` are per-member settings
 
-# State names that hold one number per parameter of a net, in the order of its blueprint.
+# State tensors with one number per parameter of a net, in the order of its blueprint.
 ROWS = ("params", "adam.m", "adam.v", "ema")
 
-_SHORT = 4096  # numbers of a member in one tensor that are sooner copied than summed by themselves
+_SHORT = 4096  # rows of up to this many numbers are faster to concatenate than to sum one by one
 
 
 class NamedRows(Protocol):
-    """How rows of members read under the names of their nets' parameters; the members' slots say which net is whose."""
+    """Convert between members' rows and named parameters. The members' slots tell which net a row belongs to."""
 
-    def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]: ...
+    def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
+        """Split rows [N, P] into named parameters [N, …]."""
 
-    def shape_of(self, name: str) -> tuple[int, ...] | None: ...
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a parameter by its name in checkpoints, or None if no parameter has that name."""
 
-    def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor: ...
+    def join_rows(self, params: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
+        """Join named parameters [N, …] to rows [N, P]."""
 
 
 class ModuleTraits(NamedTuple):
-    """What a module was seen to do, which the engines must know."""
+    """Observed behaviour of a module that engines have to respect."""
 
-    left_behind: tuple[tuple[str, str], ...]  # layers and their attributes that a forward pass changes
-    alone: str  # why only one member at a time can run it; empty: all can at once
+    transient_attributes: tuple[tuple[str, str], ...]  # (layer, attribute) pairs that a forward pass assigns
+    why_not_fused: str  # why only one member at a time can run the module; empty if all members can run at once
 
 
 class Blueprint:
-    """One plain module and how its parameters lie in a member's row [P]."""
+    """A plain module, and the layout of its parameters in a member's row [P]."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         refuse_shared_buffers(module)
         parameters = dict(module.named_parameters())
-        refuse_other_numbers(module)
-        # parameter -> whether it is trained: one with requires_grad_(False) keeps the numbers that it has
-        self.learns = {name: p.requires_grad for name, p in parameters.items()}
-        self.habits = ModuleTraits((), why_alone(module))
+        refuse_unsupported_tensors(module)
+        # Maps each parameter to whether it is trained; requires_grad_(False) freezes it.
+        self.trainable = {name: p.requires_grad for name, p in parameters.items()}
+        self.traits = ModuleTraits((), why_not_fused(module))
         self.shapes = {name: tuple(p.shape) for name, p in parameters.items()}
-        self.sizes = [p.numel() for p in parameters.values()]
-        self.size = sum(self.sizes)
+        self.param_sizes = [p.numel() for p in parameters.values()]
+        self.num_params = sum(self.param_sizes)
         self.buffers = {name: (tuple(b.shape), b.dtype) for name, b in module.named_buffers()}
         self.takes_label = takes_label(module)
-        self.kept = kept(module)
+        self.canonical_names = canonical_names(module)
         norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
-        of_norms = {id(p) for layer in norms for p in layer.parameters(recurse=False)}
-        self.normalising = [id(p) in of_norms for p in parameters.values()]  # gain and shift of batch norm
+        norm_params = {id(p) for layer in norms for p in layer.parameters(recurse=False)}
+        self.is_norm_param = [id(p) in norm_params for p in parameters.values()]  # weight and bias of batch norm
 
-    def adopt(self, habits: ModuleTraits) -> None:
-        """Takes over what was learned of the module by trying it out."""
-        self.habits = ModuleTraits(habits.left_behind, self.habits.alone or habits.alone)
+    def adopt(self, traits: ModuleTraits) -> None:
+        """Add traits that were observed when the module was tried out."""
+        self.traits = ModuleTraits(traits.transient_attributes, self.traits.why_not_fused or traits.why_not_fused)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """Rows [N, P] as named parameters [N, …]; one split, so that its gradient is one concatenation."""
-        n, parts = rows.shape[0], rows.split_with_sizes(self.sizes, dim=1)
-        return {name: part.view(n, *shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        """Return rows [N, P] as named parameters [N, …]; a single split, so that its gradient is one concatenation."""
+        n, columns = rows.shape[0], rows.split_with_sizes(self.param_sizes, dim=1)
+        return {
+            name: column.view(n, *shape) for (name, shape), column in zip(self.shapes.items(), columns, strict=True)
+        }
 
-    def parts(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
-        """The same: all members have this net."""
+    def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
+        """Return `views`: members in all slots have this net."""
         return self.views(rows)
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of a parameter, by its name in files; None if there is none of that name."""
+        """Return the shape of a parameter by its name in checkpoints, or None if no parameter has that name."""
         shape = self.shapes.get(name)
         return None if shape is None else tuple(shape)
 
-    def joined(self, parts: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
-        """The reverse of `views`."""
-        return torch.cat(
-            [parts[name].flatten(1) if shape else parts[name][:, None] for name, shape in self.shapes.items()], dim=1
-        )
+    def join_rows(self, params: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
+        """Join named parameters [N, …] to rows [N, P]; the inverse of `views`."""
+        columns = [params[name].flatten(1) if shape else params[name][:, None] for name, shape in self.shapes.items()]
+        return torch.cat(columns, dim=1)
 
-    def row(self, module: nn.Module) -> Tensor:
-        parts = [p.detach().reshape(-1) for p in module.parameters()]
-        return torch.cat(parts) if parts else torch.zeros(0)
+    def flatten_parameters(self, module: nn.Module) -> Tensor:
+        """Return the parameters of a module with this layout as one row [P]."""
+        flat = [p.detach().reshape(-1) for p in module.parameters()]
+        return torch.cat(flat) if flat else torch.zeros(0)
 
-    def clipped(self, what: str) -> Tensor:
-        """[P] bool: which parameters weight clipping touches: of those that learn, all or those of no norm."""
-        each = zip(self.learns.values(), self.normalising, strict=True)
-        keep = [learns and (what == "all" or not is_norm) for learns, is_norm in each]
-        return torch.repeat_interleave(torch.tensor(keep, dtype=torch.bool), torch.tensor(self.sizes))
+    def clip_mask(self, which: str) -> Tensor:
+        """Return a mask, bool [P], of the numbers that weight clipping changes.
+
+        Args:
+            which: "all" for every trainable parameter; otherwise those of batch norms are left out.
+        """
+        each = zip(self.trainable.values(), self.is_norm_param, strict=True)
+        clips = [trainable and (which == "all" or not is_norm) for trainable, is_norm in each]
+        return torch.repeat_interleave(torch.tensor(clips, dtype=torch.bool), torch.tensor(self.param_sizes))
 
 
 def takes_label(module: nn.Module) -> bool:
-    """A module whose `forward` has a `y` gets the labels."""
+    """Return whether the module's `forward` has an argument `y`, and therefore gets the labels."""
     return "y" in inspect.signature(module.forward).parameters
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a member sits: its stream's seed, its slot within its replica, and how often it was given a new life."""
+    """What a member's random streams depend on: the seed of its replica, its slot in it, and its number of restarts."""
 
     seed: int
     slot: int
-    life: int = 0
+    life: int = 0  # raised by a repair, so that the member draws other numbers than those that broke it
 
-    def base(self) -> int:
+    def base_key(self) -> int:
+        """Return the key from which every draw of the member is derived."""
         return rng.key(self.seed, self.slot, self.life)
 
 
@@ -125,11 +135,21 @@ def new_state(
     dtype: torch.dtype,
     ema: bool,
 ) -> tuple[Blueprint, Blueprint, State]:
-    """Draws every member's initial weights from its own stream and stacks them."""
+    """Draw every member's initial weights from its own stream, and stack them.
+
+    Args:
+        make_g: Builds a generator.
+        make_d: Builds a discriminator.
+        settings: Per-member settings by name, e.g. `lr_g`; they become `set.` tensors of the state.
+        ema: Whether to keep a running average of the generators' weights.
+
+    Returns:
+        The blueprints of generator and discriminator, and the state.
+    """
     state: State = {}
     blueprints = []
     for kind, make, purpose in (("g", make_g, rng.INIT_G), ("d", make_d, rng.INIT_D)):
-        blueprint, params, buffers = founded(make, [rng.key(seat.base(), purpose) for seat in seats], dtype)
+        blueprint, params, buffers = init_members(make, [rng.key(seat.base_key(), purpose) for seat in seats], dtype)
         blueprints.append(blueprint)
         state[f"{kind}.params"] = params  # [N, P]
         state[f"{kind}.adam.m"] = _zeros(params)
@@ -139,115 +159,124 @@ def new_state(
             state[f"{kind}.buffers.{name}"] = stack
     if ema:
         state["g.ema"] = state["g.params"].clone()
-        state["g.ema.t"] = torch.zeros(len(seats), dtype=torch.int64)  # the updates behind it
+        state["g.ema.t"] = torch.zeros(len(seats), dtype=torch.int64)  # the number of its updates
     for name, values in settings.items():
-        whole = all(isinstance(value, int) for value in values)
-        state[f"set.{name}"] = torch.tensor(list(values), dtype=torch.int64 if whole else torch.float64)
+        is_integer = all(isinstance(value, int) for value in values)
+        state[f"set.{name}"] = torch.tensor(list(values), dtype=torch.int64 if is_integer else torch.float64)
     for name in ("seed", "slot", "life"):
         state[f"set.{name}"] = torch.tensor([getattr(seat, name) for seat in seats], dtype=torch.int64)
     return blueprints[0], blueprints[1], state
 
 
-def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Builds a module whose initial weights depend on `seed` alone; the caller's random state is left as it was.
+def build_seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Build a module whose initial weights depend on `seed` alone.
 
-    A constructor may draw from PyTorch, NumPy or Python.
+    The constructor may draw from the generators of PyTorch, NumPy or Python; their states are restored afterwards.
     """
     with seeded_generators(seed):
-        return told_to_train(make())
+        return apply_custom_train(make())
 
 
-def told_to_train(module: nn.Module) -> nn.Module:
-    """Calls `train()` of modules that have their own, as a training script does; others stay as they were built."""
+def apply_custom_train(module: nn.Module) -> nn.Module:
+    """Call `train()` of modules that override it, as a training script would; others stay in the mode they were built in."""
     called: list[str] = []
     for name, layer in module.named_modules():
-        own = type(layer).train is not nn.Module.train or "train" in vars(layer)
-        if own and not any(name.startswith(f"{outer}." if outer else "") for outer in called):
+        overrides = type(layer).train is not nn.Module.train or "train" in vars(layer)
+        if overrides and not any(name.startswith(f"{outer}." if outer else "") for outer in called):
             layer.train(layer.training)
             called.append(name)
     return module
 
 
-def founded(
+def init_members(
     make: Callable[[], nn.Module], seeds: Sequence[int], dtype: torch.dtype
 ) -> tuple[Blueprint, Tensor, dict[str, Tensor]]:
-    """A net's blueprint, and parameters [N, P] and buffers [N, …] of the modules that are built after these seeds.
+    """Build a module for each seed and stack their weights.
 
-    One module lives at a time, and its numbers go straight into its row: thousands of members are founded as fast as drawn.
+    Only one module exists at a time; its numbers are copied to its row at once, so that thousands of members need no more
+    memory than their rows.
+
+    Returns:
+        The net's blueprint, parameters [N, P] and buffers [N, …].
     """
-    first = seeded(make, seeds[0])
-    refuse_other_numbers(first)  # before a cast drops what is not real
+    first = build_seeded(make, seeds[0])
+    refuse_unsupported_tensors(first)  # before the cast to `dtype`, which would drop imaginary parts
     blueprint = Blueprint(first.to(dtype))
-    if not any(blueprint.learns.values()):
+    if not any(blueprint.trainable.values()):
         raise UserError(
-            f"{type(first).__name__}{where(first)} has no parameter that can be trained: give it one, or do not freeze all of them."
+            f"{type(first).__name__}{assignment_line(first)} has no parameter that can be trained: "
+            "give it one, or do not freeze all of them."
         )
     require_memory(
-        3 * len(seeds) * blueprint.size * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"
+        3 * len(seeds) * blueprint.num_params * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"
     )
-    params = torch.empty(len(seeds), blueprint.size, dtype=dtype)
-    buffers = {name: torch.empty(len(seeds), *shape, dtype=of) for name, (shape, of) in blueprint.buffers.items()}
+    params = torch.empty(len(seeds), blueprint.num_params, dtype=dtype)
+    buffers = {name: torch.empty(len(seeds), *shape, dtype=kind) for name, (shape, kind) in blueprint.buffers.items()}
     for row, seed in enumerate(seeds):
-        module = seeded(make, seed).to(dtype) if row else blueprint.module
+        module = build_seeded(make, seed).to(dtype) if row else blueprint.module
         if [tuple(p.shape) for p in module.parameters()] != list(blueprint.shapes.values()):
             raise UserError(
                 f"{type(module).__name__} is built with other parameters for each seed: members must be alike."
             )
-        params[row] = blueprint.row(module)
+        params[row] = blueprint.flatten_parameters(module)
         for name, buffer in module.named_buffers():
             buffers[name][row] = buffer
     return blueprint, params, buffers
 
 
 def _zeros(like: Tensor) -> Tensor:
-    """Zeros that take no memory, nor the time to write them, before somebody changes them: most go to a GPU."""
+    """Return zeros like a tensor, allocated lazily: until they are written they take neither memory nor time."""
     return torch.from_numpy(np.zeros(like.shape, like[:0].numpy().dtype))
 
 
-def bases(state: State) -> np.ndarray:
-    """The key [N] from which every draw of each member is derived."""
+def base_keys(state: State) -> np.ndarray:
+    """Return the key of each member, int64 [N], from which all of its draws are derived."""
     seed, slot, life = (state[f"set.{name}"].cpu().numpy() for name in ("seed", "slot", "life"))
     return rng.keys(np.zeros(len(seed), np.int64), seed, slot, life)
 
 
 def members_of(state: State, which: slice | Sequence[int]) -> State:
-    """Those members alone: views of the same storage for a slice, copies for a list."""
+    """Return the state of some members: views of the same storage for a slice, copies for a list of rows."""
     return {name: value[which] for name, value in state.items()}
 
 
 def take_(state: State, source: State, rows: Sequence[int], source_rows: Sequence[int]) -> None:
-    """Writes members of `source` over members of `state`, in the same storage; settings included."""
+    """Overwrite members of `state` with members of `source` in place, settings included."""
     with torch.no_grad():
         for name, value in state.items():
             value[list(rows)] = source[name][list(source_rows)].to(value.device, value.dtype)
 
 
 def buffers_of(state: State, kind: str) -> dict[str, Tensor]:
+    """Return the buffers [N, …] of the generators (kind `g`) or discriminators (`d`) by their names in the module."""
     prefix = f"{kind}.buffers."
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def bytes_per_member(state: State) -> int:
+    """Return the size in bytes of one member's state."""
     return sum(value[0].numel() * value.element_size() for value in state.values())
 
 
-def finite(state: State) -> Tensor:
-    """[N] bool: whose weights and moments are all finite; few operations, since every meeting asks for it.
+def finite_members(state: State) -> Tensor:
+    """Return which members have only finite numbers in their state, bool [N].
 
-    >>> finite({"w": torch.tensor([[1.0, 2.0], [torch.inf, -torch.inf]]), "set.lr": torch.ones(2, dtype=torch.float64)})
+    This runs before every meeting of members, so it launches few operations.
+
+    >>> finite_members({"w": torch.tensor([[1.0, 2.0], [torch.inf, -torch.inf]]), "set.lr": torch.ones(2, dtype=torch.float64)})
     tensor([ True, False])
     """
     kinds: dict[torch.dtype, list[Tensor]] = {}
     for value in state.values():
         if value.is_floating_point():
             kinds.setdefault(value.dtype, []).append(value)
-    sums = [_sums(values) for values in kinds.values()]  # [n, N] by dtype
-    each = sums[0] if len(sums) == 1 else torch.cat([value.double() for value in sums])
-    return (each * 0).sum(0) == 0  # what is not finite is NaN here
+    sums = [_sums(values) for values in kinds.values()]  # [n, N] for each dtype
+    all_sums = sums[0] if len(sums) == 1 else torch.cat([value.double() for value in sums])
+    return (all_sums * 0).sum(0) == 0  # inf * 0 and nan * 0 are NaN
 
 
 def _sums(values: Sequence[Tensor]) -> Tensor:
-    """[n, N] numbers of one dtype, summed for each member; many short rows are one copy and one sum."""
+    """Sum tensors of one dtype over all axes but the member's: [n, N]. Short rows are concatenated and summed together."""
     plain = [value for value in values if value.dim() == 1]
     rows = [value.flatten(1) for value in values if value.dim() > 1]
     long = [value for value in rows if value.shape[1] > _SHORT]
@@ -256,29 +285,29 @@ def _sums(values: Sequence[Tensor]) -> Tensor:
     return torch.stack([*plain, *(value.sum(1) for value in long)])
 
 
-def named(nets: Mapping[str, NamedRows], state: State) -> dict[str, Tensor]:
-    """The state under the modules' own parameter names, as it is written to files."""
+def to_named_tensors(nets: Mapping[str, NamedRows], state: State) -> dict[str, Tensor]:
+    """Return the state as it is written to checkpoints: rows split into tensors with the modules' parameter names."""
     slots = state["set.slot"].tolist()
     out: dict[str, Tensor] = {}
     for name, value in state.items():
-        kind, _, what = name.partition(".")
-        if what in ROWS:
-            out.update({f"{name}/{part}": view for part, view in nets[kind].parts(value, slots).items()})
+        kind, _, tensor = name.partition(".")
+        if tensor in ROWS:
+            out.update({f"{name}/{param}": view for param, view in nets[kind].split_rows(value, slots).items()})
         else:
             out[name] = value
     return out
 
 
-def unnamed(nets: Mapping[str, NamedRows], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
-    """The reverse of `named`, for the state names asked for."""
+def from_named_tensors(nets: Mapping[str, NamedRows], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
+    """Return state tensors by name from the tensors of a checkpoint; the inverse of `to_named_tensors`."""
     slots = tensors["set.slot"].tolist()
     state: State = {}
     for name in names:
-        kind, _, what = name.partition(".")
-        if what in ROWS:
+        kind, _, tensor = name.partition(".")
+        if tensor in ROWS:
             prefix = f"{name}/"
-            parts = {part.removeprefix(prefix): value for part, value in tensors.items() if part.startswith(prefix)}
-            state[name] = nets[kind].joined(parts, slots)
+            params = {full.removeprefix(prefix): value for full, value in tensors.items() if full.startswith(prefix)}
+            state[name] = nets[kind].join_rows(params, slots)
         else:
             state[name] = tensors[name]
     return state

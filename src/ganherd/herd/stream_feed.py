@@ -1,4 +1,4 @@
-"""The batches of `Feed`, bit for bit, out of data that does not fit the device: read ahead by threads, sent when wanted."""
+"""Serve the same batches as `Feed`, bit for bit, from data that does not fit on the device: threads read ahead on the host."""
 
 from __future__ import annotations
 
@@ -19,49 +19,56 @@ from ganherd.data.shards.shards import ShardRows
 from ganherd.herd.feed import Feed
 from ganherd.util.memory import available_memory
 
-AHEAD = 2  # batches of each block of members that are read before they are asked for
-MOST = 1 << 30  # bytes of them, all together; one batch of a block is always read ahead
+BATCHES_AHEAD = 2  # batches of each block of members to read ahead
+MAX_BYTES_AHEAD = (
+    1 << 30
+)  # most bytes to hold read ahead, all blocks together; one batch of a block is always read ahead
 READERS = min(8, os.cpu_count() or 1)  # threads that copy rows, or wait for a disk
-_WORTH = 1 << 18  # bytes below which a second thread does not pay
+_BYTES_PER_READER = 1 << 18  # with fewer bytes for each, another thread costs more than it saves
 
 
 @dataclass(frozen=True)
 class OffDeviceData:
-    """What may be asked of `feed.x` where its rows are not on the device; rows come through `gather` alone."""
+    """A stand-in for the tensor `feed.x` that has its shape and device but no numbers; `gather` reads the rows."""
 
     shape: tuple[int, ...]
-    device: torch.device  # where batches go
+    device: torch.device  # where batches are sent
     itemsize: int
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def numel(self) -> int:
+        """Return the number of elements, like `Tensor.numel`."""
         return int(np.prod(self.shape))
 
     def element_size(self) -> int:
+        """Return the bytes of one element, like `Tensor.element_size`."""
         return self.itemsize
 
 
 class _Block:
-    """Members that are served together, and what is read ahead of their batches."""
+    """A block of members that get their batches together, and the batches that are read ahead for them."""
 
     def __init__(self, base: np.ndarray, c: int) -> None:
         self.base, self.c, self.stride = base, c, 1
         self.batches: dict[int, Future[tuple[Tensor, Tensor]]] = {}
 
-    def moves_to(self, c: int) -> None:
-        """The next batches will be as far on as this one is from the last: 1, or more where steps are left out."""
+    def move_to(self, c: int) -> None:
+        """Note that batch `c` is served now, and guess the stride to the next ones: 1, or more if batches are skipped."""
         self.stride = c - self.c if c > self.c else self.stride if c == self.c else 1
         self.c = c
 
     def following(self, ahead: int) -> list[int]:
+        """Return the numbers of the next batches."""
         return [self.c + self.stride * further for further in range(1, ahead + 1)]
 
 
 class StreamFeed(Feed):
-    """A feed whose rows lie with the host or in files. Which rows a batch has is what `Feed` says; only when they are read
-    differs: the next batches of the members that were served last. A guess that was wrong costs its time and no more.
+    """A feed whose data stays on the host or in files.
+
+    `Feed` determines the rows of a batch; this class only decides when they are read. It reads the next batches of the members
+    that were served last. A wrong guess only costs time.
     """
 
     resident = False  # a CUDA graph cannot hold a copy from the host
@@ -71,110 +78,121 @@ class StreamFeed(Feed):
         x: ShardRows | Array,  # [n, …]
         y: np.ndarray,  # [n] int64
         index: np.ndarray,  # [N, n_max] rows of x for each member
-        count: np.ndarray,  # [N] how many of them are its own
+        count: np.ndarray,  # [N] the number of rows of each member; the rest of its index row is padding
         batch: int,
         offset: float,
         scale: float,
         dtype: torch.dtype,
         device: torch.device,
-        ahead: int = AHEAD,
-        most: int = MOST,
+        ahead: int = BATCHES_AHEAD,
+        max_bytes: int = MAX_BYTES_AHEAD,
     ) -> None:
-        elsewhere = OffDeviceData(x.shape, device, x.dtype.itemsize)
-        super().__init__(cast(Tensor, elsewhere), torch.from_numpy(y), index, count, batch, offset, scale, dtype)
-        self._rows, self._device, self._ahead, self._most = x, device, ahead, most
+        stand_in = OffDeviceData(x.shape, device, x.dtype.itemsize)
+        super().__init__(cast(Tensor, stand_in), torch.from_numpy(y), index, count, batch, offset, scale, dtype)
+        self._rows, self._device, self._ahead, self._max_bytes = x, device, ahead, max_bytes
         self._row_bytes = x.dtype.itemsize * int(np.prod(x.shape[1:]))
-        self._order = threading.Lock()  # tables of the order are shared with the thread that reads ahead
-        self._first = ThreadPoolExecutor(1, "ganherd-feed")  # one batch after the other, in the order of asking
-        self._readers = ThreadPoolExecutor(READERS, "ganherd-read")  # the rows of that batch, at once
+        self._order_lock = threading.Lock()  # the table of the order is shared with the thread that reads ahead
+        self._batch_reader = ThreadPoolExecutor(
+            1, "ganherd-feed"
+        )  # reads one batch after another, in the order of requests
+        self._readers = ThreadPoolExecutor(READERS, "ganherd-read")  # read the rows of one batch in parallel
         self._blocks: dict[tuple[int, int], _Block] = {}
-        self._held = 0  # bytes of all that is read ahead
-        self.read_ahead = 0  # batches that were there, or under way, when they were asked for
-        self.late = 0  # the others
+        self._held = 0  # bytes of all batches that are read ahead
+        self.read_ahead = 0  # number of batches that were read, or being read, when they were requested
+        self.late = 0  # number of batches that were not
 
-    # -- what the engines ask ---------------------------------------------------------------------------------------
+    # -- the interface of `Feed` ------------------------------------------------------------------------------------
 
     def indices(self, members: slice, base: np.ndarray, c: int) -> np.ndarray:
-        with self._order:
+        """Return the rows of x in batch `c` of some members, int64 [n, B]; safe to call from several threads."""
+        with self._order_lock:
             return super().indices(members, base, c)
 
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
+        """Return x [n, B, …] and y [n, B] of batch `c` of some members, and start to read the following batches."""
         block = self._block(members, base, c)
         following = block.following(self._ahead)
-        size = len(base) * self.batch * self._row_bytes
+        num_bytes = len(base) * self.batch * self._row_bytes
         for other in [other for other in block.batches if other != c and other not in following]:
             block.batches.pop(other).cancel()
-            self._held -= size
+            self._held -= num_bytes
         if c in block.batches:
             self.read_ahead += 1
         else:
             self.late += 1
         for one in (c, *following):
-            if one not in block.batches and (one in (c, *following[:1]) or self._held + size <= self._most):
-                block.batches[one] = self._first.submit(self._read_batch, members, block.base, one)
-                self._held += size
-        return self._send(*block.batches[c].result())  # kept until the next: a step may ask twice for its last batch
+            if one not in block.batches and (one in (c, *following[:1]) or self._held + num_bytes <= self._max_bytes):
+                block.batches[one] = self._batch_reader.submit(self._read_batch, members, block.base, one)
+                self._held += num_bytes
+        # The batch stays cached until the next request: a step may request its last batch twice.
+        return self._send(*block.batches[c].result())
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """x [n, B, …] in model units and y [n, B], for rows [n, B] that nobody could foresee."""
+        """Return x [n, B, …], scaled as the nets expect it, and y [n, B] for any rows [n, B]; nothing is read ahead."""
         return self._send(*self._read(indices.cpu().numpy()))
 
-    def only(self, members: Sequence[int]) -> Feed:
-        index, count = self._own(members)
-        given = (self._rows, self.y.numpy(), index, count, self.batch, self._offset, self._scale, self.dtype)
-        return StreamFeed(*given, self._device, self._ahead, self._most)
+    def select(self, members: Sequence[int]) -> Feed:
+        """Return a feed with the same batches for these members only, numbered from 0 in this order."""
+        index, count = self._index_of(members)
+        data = (self._rows, self.y.numpy(), index, count, self.batch, self._offset, self._scale, self.dtype)
+        return StreamFeed(*data, self._device, self._ahead, self._max_bytes)
 
     def close(self) -> None:
-        """Ends the threads; what they still had to read is not read."""
-        self._first.shutdown(cancel_futures=True)
+        """Stop the threads and drop batches that are not read yet."""
+        self._batch_reader.shutdown(cancel_futures=True)
         self._readers.shutdown(cancel_futures=True)
         self._blocks.clear()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _block(self, members: slice, base: np.ndarray, c: int) -> _Block:
-        """The block as it was left; a new one where members are served in other company, or from other streams."""
+        """Return the block of these members. If they were grouped differently or had other streams before, start a new one."""
         key = (members.start, members.stop)
         block = self._blocks.get(key)
         if block is None or not np.array_equal(block.base, base):
             for start, stop in [one for one in self._blocks if one[0] < key[1] and key[0] < one[1]]:
-                for batch in (left := self._blocks.pop((start, stop)).batches).values():
+                dropped = self._blocks.pop((start, stop)).batches
+                for batch in dropped.values():
                     batch.cancel()
-                self._held -= len(left) * (stop - start) * self.batch * self._row_bytes
+                self._held -= len(dropped) * (stop - start) * self.batch * self._row_bytes
             block = self._blocks[key] = _Block(base.copy(), c)
-        block.moves_to(c)
+        block.move_to(c)
         return block
 
     def _read_batch(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
+        """Read batch `c` of some members to host memory."""
         return self._read(self.indices(members, base, c))
 
     def _read(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """x [n, B, …] as it is stored and y [n, B], on the host; pinned where that lets the copy to a GPU run by itself."""
+        """Read x [n, B, …] as stored and y [n, B] to host memory, pinned if the device is a GPU so that copies can overlap."""
         pin = self._device.type == "cuda"
         flat = np.ascontiguousarray(rows.reshape(-1))
         kind = torch.from_numpy(np.empty(0, self._rows.dtype)).dtype
         x = torch.empty((len(flat), *self._rows.shape[1:]), dtype=kind, pin_memory=pin)
-        parts = max(1, min(READERS, len(flat), len(flat) * self._row_bytes // _WORTH))
-        cuts = np.linspace(0, len(flat), parts + 1).astype(int)
-        work = [(flat[a:b], x.numpy()[a:b]) for a, b in pairwise(cuts.tolist())]
-        if len(work) == 1:
-            self._copy(*work[0])
+        num_readers = max(1, min(READERS, len(flat), len(flat) * self._row_bytes // _BYTES_PER_READER))
+        cuts = np.linspace(0, len(flat), num_readers + 1).astype(int)
+        jobs = [(flat[a:b], x.numpy()[a:b]) for a, b in pairwise(cuts.tolist())]
+        if len(jobs) == 1:
+            self._copy(*jobs[0])
         else:
-            for done in [self._readers.submit(self._copy, *part) for part in work]:
-                done.result()
+            for future in [self._readers.submit(self._copy, *job) for job in jobs]:
+                future.result()
         y = self.y.index_select(0, torch.from_numpy(flat))
         return x.unflatten(0, rows.shape), (y.pin_memory() if pin else y).unflatten(0, rows.shape)
 
     def _copy(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Copy rows of the data to `out`."""
         if isinstance(self._rows, ShardRows):
             self._rows.read(rows, out)
         else:
-            np.take(self._rows, rows, axis=0, out=out, mode="clip")  # `raise` would copy twice; all rows are there
+            np.take(
+                self._rows, rows, axis=0, out=out, mode="clip"
+            )  # mode `raise` would copy twice; all rows are in range
 
     def _send(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The same arithmetic as with resident data, on the same device."""
-        there = x.to(self._device, non_blocking=True).to(self.dtype, copy=True)
-        return there.sub_(self._offset).div_(self._scale), y.to(self._device, non_blocking=True)
+        """Copy a batch to the device and scale it there, with the same arithmetic as `Feed.gather`."""
+        scaled = x.to(self._device, non_blocking=True).to(self.dtype, copy=True)
+        return scaled.sub_(self._offset).div_(self._scale), y.to(self._device, non_blocking=True)
 
 
 def make_feed(
@@ -189,29 +207,34 @@ def make_feed(
     device: torch.device,
     room: int | None = None,
 ) -> Feed:
-    """Batches from the device where the members' data fits `room` bytes (default: half of what is free), else streamed.
+    """Return a feed whose data is on the device if it fits, otherwise one that streams it.
 
-    Of a prepared folder only the rows that these members see are read: no other shard is opened.
+    From a prepared folder, only shards with rows of these members are opened.
+
+    Args:
+        room: Bytes that the data may take on the device; None: half of the free memory.
     """
     room = _half_of_free(device) if room is None else room
-    row = x.dtype.itemsize * int(np.prod(x.shape[1:]))
+    row_bytes = x.dtype.itemsize * int(np.prod(x.shape[1:]))
     if not isinstance(x, ShardRows):
-        if len(x) * row > room and device.type != "cpu":
+        if len(x) * row_bytes > room and device.type != "cpu":
             return StreamFeed(x, y, index, count, batch, offset, scale, dtype, device)
         return Feed(_on(x, device), _on(y, device), index, count, batch, offset, scale, dtype)
     shared = index.strides[0] == 0 or len(index) == 1  # all members see the same rows
-    own, at = np.unique(index[:1] if shared else index, return_inverse=True)
-    if len(own) * row > room:
+    rows, positions = np.unique(index[:1] if shared else index, return_inverse=True)
+    if len(rows) * row_bytes > room:
         return StreamFeed(x, y, index, count, batch, offset, scale, dtype, device)
-    compact = np.broadcast_to(at.reshape(1, -1), index.shape) if shared else at.reshape(index.shape)
-    return Feed(_on(x[own], device), _on(y[own], device), compact, count, batch, offset, scale, dtype)
+    compact = np.broadcast_to(positions.reshape(1, -1), index.shape) if shared else positions.reshape(index.shape)
+    return Feed(_on(x[rows], device), _on(y[rows], device), compact, count, batch, offset, scale, dtype)
 
 
 def _on(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy an array to a device."""
     return torch.from_numpy(array).to(device)
 
 
 def _half_of_free(device: torch.device) -> int:
+    """Return half of the free memory of a device, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0]) // 2
     return available_memory() // 2

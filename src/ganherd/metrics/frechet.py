@@ -17,7 +17,7 @@ from ganherd.features.moments import Moments, moments
 from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
 from ganherd.util.errors import few
-from ganherd.util.time_left import Progress, timed
+from ganherd.util.meter import Progress, timed
 
 SURE = 10_000  # FID of fewer samples than this is known to come out too high
 ENOUGH = 10  # samples for each feature: with fewer a covariance is so rough that it shows in the distance

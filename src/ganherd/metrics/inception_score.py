@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
-from ganherd.features import cache
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import entries, in_groups, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
+from ganherd.util.files import sha256_of
 
 if TYPE_CHECKING:
     from ganherd.features.classifier import Classifier
@@ -73,7 +73,7 @@ def measure_inception(material: ScoringContext) -> dict[str, Any]:
         raise MetricSkipped(HEAD)
     beside = reference.beside(fake)
     if reference.head is not None:
-        beside["head"] = f"{reference.head.name} (sha256 {cache.digest_of(reference.head)[:12]}…)"
+        beside["head"] = f"{reference.head.name} (sha256 {sha256_of(reference.head)[:12]}…)"
     return _measure(material, fake.logits, beside)
 
 

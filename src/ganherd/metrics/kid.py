@@ -13,7 +13,7 @@ from ganherd.data.keyed import shuffle
 from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
-from ganherd.util.time_left import Progress, TimeLeft, timed
+from ganherd.util.meter import Progress, TimeLeft, timed
 
 SUBSETS = 100
 SIZE = 1000  # of a subset, as in the paper; smaller where there are fewer than five such

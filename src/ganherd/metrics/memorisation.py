@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.data import duplicates
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress, TimeLeft
+from ganherd.util.meter import Progress, TimeLeft
 from ganherd.viz.pictures import FRAME, INK, draw_grid
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import numpy as np
 from ganherd.data.readers.toys import TOYS
 from ganherd.metrics.statistics import intervals
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress, timed
+from ganherd.util.meter import Progress, timed
+from ganherd.util.text import text_table
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -181,8 +182,7 @@ def table(rows: Sequence[tuple[str, Coverage]]) -> str:
         share = f"{100 * found.high_quality:.1f} %"
         modes, shared = f"{found.captured} of {found.modes}", str(int(found.represented.sum()))
         lines.append((name, modes, shared, share, kl, f"{found.samples:,}"))
-    widths = [max(len(line[i]) for line in lines) for i in range(6)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(text_table(lines))
 
 
 def entry(found: Coverage, modes: Modes, seed: int = 0) -> dict[str, Any]:

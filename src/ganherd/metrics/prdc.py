@@ -18,7 +18,7 @@ from ganherd.features.extract import ExtractedFeatures
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals, redraws
-from ganherd.util.time_left import Progress, TimeLeft, timed
+from ganherd.util.meter import Progress, TimeLeft, timed
 
 NEIGHBOURS = 5
 MOST = 10_000  # samples and data: the number that these scores are commonly given for

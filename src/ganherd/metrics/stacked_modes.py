@@ -15,12 +15,12 @@ import numpy as np
 from ganherd.metrics.modes import reverse_kl
 from ganherd.metrics.statistics import intervals
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import timed
+from ganherd.util.meter import timed
 
 if TYPE_CHECKING:
     from ganherd.features.classifier import Classifier
     from ganherd.features.material import ScoringContext
-    from ganherd.util.time_left import Progress
+    from ganherd.util.meter import Progress
 
 SAMPLES = 26_000
 Classify = Callable[[np.ndarray], np.ndarray]  # uint8 [n, 1, H, W] to int64 [n] in 0 … 9

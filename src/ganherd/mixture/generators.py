@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd import nets
-from ganherd.herd.checks.module_copies import twin
+from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.evaluation import EvaluationCall
 from ganherd.herd.state import takes_label
 from ganherd.mixture.mixture_files import JSON, TENSORS, MixtureFacts, refuse_misfits
@@ -54,7 +54,7 @@ class Generators:
     def to(self, device: torch.device) -> Generators:
         """Return the same generators on a device."""
         params, buffers = ({k: v.to(device) for k, v in each.items()} for each in (self.params, self.buffers))
-        return Generators(self.net, self.members, twin(self.module).to(device), params, buffers)
+        return Generators(self.net, self.members, copy_module(self.module).to(device), params, buffers)
 
 
 def tensors_of(breeds: tuple[Generators, ...]) -> dict[str, Tensor]:

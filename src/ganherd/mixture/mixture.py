@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd import rng
-from ganherd.herd.evaluation import own_module
-from ganherd.herd.parameter_names import called
+from ganherd.herd.evaluation import member_module
+from ganherd.herd.parameter_names import call_with_tensors
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 from ganherd.mixture import mixture_files
@@ -346,7 +346,7 @@ def recalibrate_batch_norm(
         device: The device to compute on.
     """
     in_training = {name for name, layer in module.named_modules() if layer.training}
-    module = own_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
+    module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
     norms = _reset_norms(module, in_training)
     if not norms:
         return buffers
@@ -363,7 +363,7 @@ def recalibrate_batch_norm(
             state = {name: value.clone() for name, value in others.items()} | statistics
             inputs = (_prior(base, (512, latent), prior, dtype)[0].to(device), *label)
             with MemberRandomness(torch.from_numpy(rng.keys(base, rng.INSIDE)).to(device)[0]):
-                called(module, state, inputs)
+                call_with_tensors(module, state, inputs)
             statistics = {name: state[name] for name in statistics}  # All other buffers stay as training left them.
     # A norm that evaluation mode folds into another layer is never called, and keeps its buffers.
     used = {name for name in norms if statistics[f"{name}.num_batches_tracked".lstrip(".")] > 0}

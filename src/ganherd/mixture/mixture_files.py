@@ -146,14 +146,14 @@ def write(folder: Path, facts: MixtureFacts, tensors: dict[str, Tensor]) -> None
     folder.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
     facts = facts.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
-    files.write(folder / TENSORS, content, sync=False)
-    files.write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
+    files.atomic_write(folder / TENSORS, content, sync=False)
+    files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
 def set_winner(folder: Path, winner: NeighbourhoodWinner | None) -> None:
     """Record the best member in mixture.json, and change nothing else."""
     facts = MixtureFacts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
-    files.write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
+    files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
 def read_facts(folder: Path) -> MixtureFacts:

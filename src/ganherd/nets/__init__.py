@@ -1,16 +1,15 @@
-"""Builds the nets of one GAN from a recipe: ganherd's own by name, a user's by `package.module:Class` if trusted."""
+"""Build the nets of one GAN from a recipe: registered nets by name, others by `package.module:Class` if trusted."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import operator
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ganherd.nets import catalog
 from ganherd.util.errors import UserError
+from ganherd.util.registry import load_target
 from ganherd.util.user_code import import_name
 
 if TYPE_CHECKING:
@@ -24,10 +23,10 @@ _ROWS = (4, 48)  # of the inputs from which lazy layers learn their sizes
 def build_generator(
     net: NetConfig, shape: tuple[int, ...], latent: int, classes: int = 0, *, trust_code: bool = False
 ) -> nn.Module:
-    """One generator, initialised from torch's random state as it stands.
+    """Return a generator, initialised from the current random state of PyTorch.
 
-    >>> from ganherd.recipe.schema import Net
-    >>> type(build_generator(Net(name="small"), (1, 8, 8), latent=32)).__name__
+    >>> from ganherd.recipe.schema import NetConfig
+    >>> type(build_generator(NetConfig(name="small"), (1, 8, 8), latent=32)).__name__
     'SmallGenerator'
     """
     return _build("generator", net, {"shape": tuple(shape), "latent": latent, "classes": classes}, trust_code)
@@ -36,10 +35,10 @@ def build_generator(
 def build_discriminator(
     net: NetConfig, shape: tuple[int, ...], classes: int = 0, *, trust_code: bool = False
 ) -> nn.Module:
-    """One discriminator, initialised from torch's random state as it stands.
+    """Return a discriminator, initialised from the current random state of PyTorch.
 
-    >>> from ganherd.recipe.schema import Net
-    >>> type(build_discriminator(Net(name="small"), (1, 8, 8))).__name__
+    >>> from ganherd.recipe.schema import NetConfig
+    >>> type(build_discriminator(NetConfig(name="small"), (1, 8, 8))).__name__
     'SmallDiscriminator'
     """
     return _build("discriminator", net, {"shape": tuple(shape), "classes": classes}, trust_code)
@@ -51,17 +50,17 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
     settings = catalog.check(role, net.name, net.settings)
     catalog.check_shape(role, net.name, given["shape"])
     spec = catalog.specs(role)[net.name]
-    told = bool(settings.pop("label", False))
-    if (spec.labelled or told) and given["classes"] < 1:
-        other = "set its label to false" if told else "use residual"
-        raise UserError(f"the {role} {net.name} knows of labels, and this data has none: {other}")
-    make = partial(_load_class(spec.path), **settings)
-    if told:
+    conditional = bool(settings.pop("label", False))
+    if (spec.labelled or conditional) and given["classes"] < 1:
+        other = "set its label to false" if conditional else "use residual"
+        raise UserError(f"the {role} {net.name} uses labels, and this data has none: {other}")
+    make = partial(load_target(spec.target), **settings)
+    if conditional:
         from ganherd.nets.common import label_input
 
         wrap = label_input.LabelledGenerator if role == "generator" else label_input.LabelledDiscriminator
         return wrap(make, **given)
-    # of ganherd's own nets only the labelled ones know of classes: a member that stands for a class is unconditional
+    # only labelled nets take the number of classes: a member that stands for a class is unconditional
     module: nn.Module = make(**{key: value for key, value in given.items() if key != "classes" or spec.labelled})
     return module
 
@@ -69,7 +68,7 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
 def _build_foreign(
     role: catalog.Role, name: str, given: Mapping[str, Any], settings: Mapping[str, Any], trust_code: bool
 ) -> nn.Module:
-    """A user's class: it gets shape, latent and classes only if it asks for them by name."""
+    """Build a user's class, which gets shape, latent and classes only if its constructor has arguments of these names."""
     cls = load_own(name, role, trust_code)
     from torch import nn
 
@@ -131,7 +130,11 @@ def _pass_over_zeros(module: nn.Module, shape: tuple[int, ...]) -> None:
 
 
 def load_own(name: str, what: str, trust_code: bool) -> Any:
-    """What a user's `package.module:name` stands for, imported only if it is trusted; `what` it is to be, for a sentence."""
+    """Import a user's `package.module:name` if it is trusted.
+
+    Args:
+        what: What messages call it.
+    """
     if not trust_code:
         raise UserError(
             f"the {what} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."
@@ -146,11 +149,6 @@ def load_own(name: str, what: str, trust_code: bool) -> Any:
                 "define it here too, or move it into a module of its own and train again."
             ) from None
         raise UserError(f"the {what} {name} could not be imported: {_one_line(error)}") from error
-
-
-def _load_class(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return operator.attrgetter(name)(importlib.import_module(module))  # Outer.Inner too
 
 
 def _one_line(error: Exception) -> str:

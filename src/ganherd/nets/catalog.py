@@ -1,24 +1,25 @@
-"""The nets that a recipe can name, with their settings: known without importing torch."""
+"""The nets that a recipe can name, with their settings. Importing this module does not import PyTorch."""
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ganherd.util.errors import UserError
+from ganherd.util.registry import DISCRIMINATORS, GENERATORS, Registry
+from ganherd.util.text import did_you_mean
 
 Role = Literal["generator", "discriminator"]
 
 
-_WIDEST = 1 << 20  # of a width or a depth: no memory holds a wider layer
+_WIDEST = 1 << 20  # largest width or depth: no memory holds a wider layer
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One knob of a net: its type, its default and what it means."""
+    """One setting of a net: its type, its default and its meaning."""
 
     type: Literal["int", "float", "bool", "str", "ints"]
     default: Any
@@ -28,7 +29,10 @@ class Setting:
     below: float = math.inf  # values must stay under this
 
     def check(self, value: Any) -> Any:
-        """The value as its type, or a ValueError that says what is wanted.
+        """Return the value as its type.
+
+        Raises:
+            ValueError: Its message states what the value must be.
 
         >>> Setting("int", 128, "width", minimum=1).check(64)
         64
@@ -66,44 +70,53 @@ class Setting:
 
 @dataclass(frozen=True)
 class NetSpec:
-    """Where a net's class lives (`package.module:Class`), one line about it, and its settings."""
+    """A net that a recipe can name: its class, one line about it, and its settings."""
 
-    path: str
-    about: str
+    target: Any  # a class derived from torch.nn.Module, or `package.module:Class`, which is imported when it is built
+    about: str = ""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     images_only: bool = False
-    sizes: tuple[int, ...] = ()  # the square image sizes it is made for; () means any
-    labelled: bool = False  # it takes or says the label, so it is built for a number of classes
+    sizes: tuple[int, ...] = ()  # the square image sizes that it is made for; () means any
+    labelled: bool = False  # it takes or predicts the label, so it is built for a number of classes
 
 
 _HIDDEN = Setting("ints", [256, 256], "widths of the hidden layers", minimum=1)
-_HIDDEN_ACTIVATION = Setting("str", "leaky", "leaky (slope 0.2, as the code) or tanh (as the table)", ("leaky", "tanh"))
+_HIDDEN_ACTIVATION = Setting(
+    "str", "leaky", "leaky (slope 0.2, as in the code) or tanh (as in the table)", ("leaky", "tanh")
+)
 _WCGAN_EPS = Setting("float", 0.8, "eps of batch norm: 0.8 as printed, or the usual 1e-5", minimum=1e-12)
 _DCGAN_WIDTH = Setting("int", 64, "channels of the layer nearest to the image", minimum=1)
 _DCGAN5_WIDTH = Setting("int", 128, "channels of the layer nearest to the image", minimum=1)
-_DCGAN5_DEPTH = Setting("int", 0, "how often the image is halved; 0: down to 7x7 pixels or less", minimum=0)
-_DCGAN5_FIRST = Setting("int", 0, "channels of the first maps; 0: twice those of the next", minimum=0)
+_DCGAN5_DEPTH = Setting("int", 0, "number of times the image is halved; 0: down to 7x7 pixels or less", minimum=0)
+_DCGAN5_FIRST = Setting("int", 0, "channels of the first maps; 0: twice those of the next layer", minimum=0)
 _TOY_WIDTH = Setting("int", 128, "width of the hidden layers", minimum=1)
 _TOY_INIT = Setting(
-    "str", "torch", "initial weights: as torch's layers, or normal (0.02) as PacGAN", ("torch", "normal")
+    "str",
+    "torch",
+    "initial weights: torch (defaults of its layers) or normal (0.02, as in PacGAN)",
+    ("torch", "normal"),
 )
 _SMALL_WIDTH = Setting("int", 128, "width of the two hidden layers", minimum=1)
 _DCGAN_SIZES = (28, 32, 64)
-_LABEL_G = Setting("bool", False, "the label, one number for each class, follows the noise")
-_LABEL_D = Setting("bool", False, "the label, one channel for each class, follows the image's")
+_LABEL_G = Setting("bool", False, "append the label to the noise, one number for each class")
+_LABEL_D = Setting("bool", False, "append the label to the image, one channel for each class")
 _RESIDUAL: dict[str, Setting] = {
-    "width": Setting("int", 64, "channels at the image's size, doubled by each block up to eight times", minimum=1),
+    "width": Setting(
+        "int", 64, "channels at the size of the image, doubled by each block up to eight times", minimum=1
+    ),
     "attention": Setting("bool", False, "self-attention at half the image's size, at most 32 px"),
 }
 _RESIDUAL_D: dict[str, Setting] = {
     **_RESIDUAL,
-    "spectral": Setting("bool", True, "every weight over its largest singular value; off with R1 or a penalty"),
+    "spectral": Setting(
+        "bool", True, "divide every weight by its largest singular value; turn off with R1 or a penalty"
+    ),
     "body": Setting(
-        "str", "residual", "residual blocks, or plain convolutions at half the cost", ("residual", "plain")
+        "str", "residual", "residual blocks, or plain convolutions for half the cost", ("residual", "plain")
     ),
 }
 
-GENERATORS: dict[str, NetSpec] = {
+_GENERATORS: dict[str, NetSpec] = {
     "small": NetSpec(
         "ganherd.nets.small:SmallGenerator",
         "a small MLP for tiny images: two hidden layers, LeakyReLU",
@@ -141,7 +154,7 @@ GENERATORS: dict[str, NetSpec] = {
         "ganherd.nets.gran:GranGenerator",
         "GRAN's recurrent canvas, painted in steps by 5x5 transposed convolutions; any size",
         {
-            "steps": Setting("int", 3, "how often the canvas is painted (T)", minimum=1),
+            "steps": Setting("int", 3, "number of times the canvas is painted (T)", minimum=1),
             "width": _DCGAN5_WIDTH,
             "first": _DCGAN5_FIRST,
         },
@@ -171,10 +184,10 @@ GENERATORS: dict[str, NetSpec] = {
     ),
 }
 
-DISCRIMINATORS: dict[str, NetSpec] = {
+_DISCRIMINATORS: dict[str, NetSpec] = {
     "small": NetSpec(
         "ganherd.nets.small:SmallDiscriminator",
-        "a small MLP for tiny images, without normalisation: fit for a gradient penalty",
+        "a small MLP for tiny images, without normalisation: suitable for a gradient penalty",
         {"width": _SMALL_WIDTH},
     ),
     "mlp": NetSpec(
@@ -188,8 +201,8 @@ DISCRIMINATORS: dict[str, NetSpec] = {
         {
             "width": Setting("int", 16, "channels of the first layer, doubled by each; the table's 16", minimum=1),
             "eps": _WCGAN_EPS,
-            "dropout": Setting("float", 0.25, "chance that an activation is dropped", minimum=0, below=1),
-            "batch_norm": Setting("bool", True, "batch norm after layers 2 to 4; off for a gradient penalty"),
+            "dropout": Setting("float", 0.25, "probability that an activation is dropped", minimum=0, below=1),
+            "batch_norm": Setting("bool", True, "batch norm after layers 2 to 4; turn off for a gradient penalty"),
             "label": _LABEL_D,
         },
         images_only=True,
@@ -199,7 +212,9 @@ DISCRIMINATORS: dict[str, NetSpec] = {
         "DCGAN at 28, 32 or 64 px: 4x4 convolutions of stride 2, LeakyReLU",
         {
             "width": _DCGAN_WIDTH,
-            "batch_norm": Setting("bool", True, "batch norm after all but the first; off for a gradient penalty"),
+            "batch_norm": Setting(
+                "bool", True, "batch norm after all layers but the first; turn off for a gradient penalty"
+            ),
             "label": _LABEL_D,
         },
         images_only=True,
@@ -211,9 +226,9 @@ DISCRIMINATORS: dict[str, NetSpec] = {
         {
             "width": _DCGAN5_WIDTH,
             "depth": _DCGAN5_DEPTH,
-            "batch_norm": Setting("bool", True, "batch norm after each convolution; off for a gradient penalty"),
+            "batch_norm": Setting("bool", True, "batch norm after each convolution; turn off for a gradient penalty"),
             "first_norm": Setting(
-                "bool", True, "batch norm after the first too, as GAP's code; the DCGAN paper has none"
+                "bool", True, "batch norm after the first layer too, as in GAP's code; the DCGAN paper has none"
             ),
         },
         images_only=True,
@@ -223,11 +238,11 @@ DISCRIMINATORS: dict[str, NetSpec] = {
         "GAP's MLP for 2-D toys: four hidden layers, batch norm, LeakyReLU; PacGAN's by settings",
         {
             "width": _TOY_WIDTH,
-            "layers": Setting("int", 4, "how many hidden layers", minimum=1),
+            "layers": Setting("int", 4, "number of hidden layers", minimum=1),
             "activation": Setting(
                 "str", "leaky", "leaky (slope 0.2), relu, or maxout of five pieces", ("leaky", "relu", "maxout")
             ),
-            "batch_norm": Setting("bool", True, "batch norm after each hidden layer; off for a gradient penalty"),
+            "batch_norm": Setting("bool", True, "batch norm after each hidden layer; turn off for a gradient penalty"),
             "init": _TOY_INIT,
         },
     ),
@@ -246,7 +261,7 @@ DISCRIMINATORS: dict[str, NetSpec] = {
     ),
     "acgan": NetSpec(
         "ganherd.nets.acgan:AcganDiscriminator",
-        "the residual discriminator that also says which class it sees, for loss.class_weight",
+        "the residual discriminator that also predicts the class, for loss.class_weight",
         _RESIDUAL_D,
         images_only=True,
         labelled=True,
@@ -254,12 +269,21 @@ DISCRIMINATORS: dict[str, NetSpec] = {
 }
 
 
-def specs(role: Role) -> dict[str, NetSpec]:
+for _name, _spec in _GENERATORS.items():
+    GENERATORS.register(_name, _spec)
+for _name, _spec in _DISCRIMINATORS.items():
+    DISCRIMINATORS.register(_name, _spec)
+GENERATORS.seal()
+DISCRIMINATORS.seal()
+
+
+def specs(role: Role) -> Registry[NetSpec]:
+    """Return the registry of generators or of discriminators."""
     return GENERATORS if role == "generator" else DISCRIMINATORS
 
 
 def is_foreign(name: str) -> bool:
-    """Whether the name is a user's own class, `package.module:Class`.
+    """Return whether the name is a user's own class, `package.module:Class`.
 
     >>> is_foreign("mlp"), is_foreign("mypackage.nets:MyGenerator")
     (False, True)
@@ -267,10 +291,22 @@ def is_foreign(name: str) -> bool:
     return ":" in name
 
 
-def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of the named net, defaults written out; a UserError where the name or a setting is wrong.
+def is_packaged(name: str) -> bool:
+    """Return whether a net is ganherd's own. Other nets are tried out before they are trained.
 
-    A user's own class cannot be looked at without running it: its settings pass as they are.
+    >>> is_packaged("mlp"), is_packaged("mypackage.nets:MyGenerator")
+    (True, False)
+    """
+    return GENERATORS.is_own(name) or DISCRIMINATORS.is_own(name)
+
+
+def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of the named net, defaults included.
+
+    The settings of a user's own class are returned as they are: checking them would run its code.
+
+    Raises:
+        UserError: The name or a setting is wrong.
 
     >>> check("generator", "small", {"width": 64})
     {'width': 64, 'batch_norm': False}
@@ -279,15 +315,12 @@ def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         return dict(settings)
     known = specs(role)
     if name not in known:
-        raise UserError(
-            f"there is no {role} named {name!r}{_nearest(name, known)}: use one of {', '.join(known)}, "
-            "or package.module:Class for your own"
-        )
+        raise UserError(known.unknown(name, among="and your own, package.module:Class"))
     spec = known[name]
     for key in settings:
         if key not in spec.settings:
             raise UserError(
-                f"{role} {name} has no setting {key!r}{_nearest(key, spec.settings)}: "
+                f"{role} {name} has no setting {key!r}{did_you_mean(key, spec.settings, ' ({})')}: "
                 f"it has {', '.join(spec.settings) or 'none'}"
             )
     out = {}
@@ -300,7 +333,7 @@ def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_shape(role: Role, name: str, shape: tuple[int, ...]) -> None:
-    """A UserError where the named net cannot make or read data of this shape."""
+    """Raise a UserError if the named net cannot generate or read data of this shape."""
     if is_foreign(name) or name not in specs(role):
         return
     spec = specs(role)[name]
@@ -312,8 +345,3 @@ def check_shape(role: Role, name: str, shape: tuple[int, ...]) -> None:
             f"{role} {name} is made for images of {sizes} pixels, not {shape[1]}x{shape[2]}: "
             "resize the images (data.size for a folder) or use wcgan, which takes any size"
         )
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,7 +1,7 @@
-"""One class's own nets out of a conditional GAN's: residual nets that take no label and do what those did for that class.
+"""Extract the nets of one class from a conditional GAN: residual nets without a label that compute the same for that class.
 
-A generator that is told the class normalises by the statistics of mixed batches; one of a single class will see only its own.
-Its gains and shifts take up the difference, layer by layer, so that the images stay as they were.
+A conditional generator normalises by the statistics of mixed batches, while that of one class sees only its own. The gains and
+shifts of the extracted net compensate for the difference, layer by layer, so that it generates the same images.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Named = dict[str, Tensor]  # parameters and buffers of one net
 
 @dataclass(frozen=True)
 class _Norm:
-    """A batch norm of the conditional generator, with the gain and the shift of every class or one for all."""
+    """A batch norm of the conditional generator, with the gain and the shift of every class, or one for all classes."""
 
     layer: Any  # BatchNorm2d
     gain: Tensor  # [classes, C], or [1, C]
@@ -42,9 +42,9 @@ class _Norm:
 
 
 def generators(told: ConditionalGenerator, z: Tensor, y: Tensor) -> Iterator[Named]:
-    """For each class in y, in order, the residual generator that makes of its z what `told` makes of the batch z, y.
+    """Yield, for each class in y in order, a residual generator that computes what `told` computes for the batch z, y.
 
-    Both in training. The batch stands for what training draws: it has every class about as often as the data.
+    Both are in training mode. The batch should have each class about as often as the data.
     """
     norms = _norms(told)
     moments = _moments(told, norms, z, y)
@@ -58,7 +58,7 @@ def generators(told: ConditionalGenerator, z: Tensor, y: Tensor) -> Iterator[Nam
 
 
 def discriminator(told: ConditionalDiscriminator, label: int) -> Named:
-    """The residual discriminator of one class: its head is the conditional one's and the class's vector in one.
+    """Return the residual discriminator of one class: its head is the sum of the conditional head and the class's vector.
 
     With spectral norm that sum is divided by its length, so logits are the same up to a factor.
     """
@@ -68,38 +68,38 @@ def discriminator(told: ConditionalDiscriminator, label: int) -> Named:
 
 
 def _norms(told: ConditionalGenerator) -> dict[str, _Norm]:
-    """By their names in the residual generator."""
-    found: dict[str, _Norm] = {}
+    """Return the norms by their names in the residual generator."""
+    norms: dict[str, _Norm] = {}
     for name, layer in told.named_modules():
         if isinstance(layer, ConditionalNorm):
-            found[name] = _Norm(layer.norm, layer.gain.weight.detach(), layer.shift.weight.detach())
-        elif isinstance(layer, nn.BatchNorm2d) and name.rpartition(".")[0] not in found:
-            found[name] = _Norm(layer, layer.weight.detach()[None], layer.bias.detach()[None])
-    return found
+            norms[name] = _Norm(layer.norm, layer.gain.weight.detach(), layer.shift.weight.detach())
+        elif isinstance(layer, nn.BatchNorm2d) and name.rpartition(".")[0] not in norms:
+            norms[name] = _Norm(layer, layer.weight.detach()[None], layer.bias.detach()[None])
+    return norms
 
 
 def _moments(
     told: ConditionalGenerator, norms: dict[str, _Norm], z: Tensor, y: Tensor
 ) -> dict[str, dict[int, tuple[Tensor, Tensor]]]:
-    """Mean and variance [C] of what each norm sees: of every class, and under -1 of the whole batch."""
-    found: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
+    """Return mean and variance [C] of the input of each norm: of every class, and under -1 of the whole batch."""
+    moments: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
 
     def see(name: str, _: nn.Module, inputs: tuple[Tensor]) -> None:
         parts = {-1: inputs[0], **{label: inputs[0][y == label] for label in y.unique().tolist()}}
-        found[name] = {label: (x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)) for label, x in parts.items()}
+        moments[name] = {label: (x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)) for label, x in parts.items()}
 
     hooks = [norm.layer.register_forward_pre_hook(partial(see, name)) for name, norm in norms.items()]
     before = {name: value.clone() for name, value in told.named_buffers()}
     with torch.no_grad():
         told.train()(z, y)
-        told.load_state_dict(before, strict=False)  # it was only looked at
+        told.load_state_dict(before, strict=False)  # the pass only measured
     for hook in hooks:
         hook.remove()
-    return found
+    return moments
 
 
 def _weight(layer: nn.Module) -> Tensor:
-    """As the layer applies it."""
+    """Return the weight that the layer applies."""
     layer.eval()
     weight: Any = layer.divided() if isinstance(layer, Spectral) else layer.weight
     return weight.detach()  # type: ignore[no-any-return]

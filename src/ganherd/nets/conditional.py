@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ganherd.nets.common.bodies import Embodied
+from ganherd.nets.common.bodies import DiscriminatorWithBody
 from ganherd.nets.common.spectral import SpectralEmbedding
 from ganherd.nets.residual import Up
 
@@ -28,7 +28,7 @@ class ConditionalNorm(nn.Module):
 
 
 class ConditionalGenerator(Up):
-    """As in cGANs with projection (Miyato and Koyama, 2018): the noise knows nothing of the label, every block's norms do."""
+    """As in cGANs with projection (Miyato and Koyama, 2018): the label goes to the norms of every block, not to the noise."""
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, classes: int, *, width: int = 64, attention: bool = False
@@ -39,8 +39,8 @@ class ConditionalGenerator(Up):
         return self.image(z, y)
 
 
-class ConditionalDiscriminator(Embodied):
-    """The projection discriminator: a logit of the image alone, plus the features' product with the class's own vector."""
+class ConditionalDiscriminator(DiscriminatorWithBody):
+    """The projection discriminator: a logit of the image alone, plus the features' product with the vector of the class."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, **settings: Any) -> None:
         super().__init__(shape, **settings)

@@ -47,7 +47,7 @@ class Dcgan5Generator(nn.Module):
 
 
 class Dcgan5Discriminator(nn.Module):
-    """One architecture for DCGANs and GRANs, so that their discriminators can change places."""
+    """One architecture for DCGANs and GRANs, so that their discriminators can be swapped."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Dcgan5Discriminator(nn.Module):
         layers: list[nn.Module] = []
         for i, (n_in, n_out) in enumerate(pairwise(maps)):
             normed = batch_norm and (first_norm or i > 0)
-            layers.append(halving(n_in, n_out, bias=not normed))  # batch norm would take a bias away again
+            layers.append(halving(n_in, n_out, bias=not normed))  # batch norm would cancel a bias
             layers += [nn.BatchNorm2d(n_out), leaky()] if normed else [leaky()]
         features = maps[-1] * math.prod(sizes[-1])
         self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 1, bias=False))
@@ -76,13 +76,14 @@ class Dcgan5Discriminator(nn.Module):
         return logits.squeeze(1)  # [B]
 
 
-# -- what they share with GRAN ------------------------------------------------------------------------------------------
+# -- shared with GRAN --------------------------------------------------------------------------------------------------
 
 
 def halved(image: Size, depth: int = 0) -> list[Size]:
-    """The sizes of the maps from the image inwards, each half the one before, rounded up.
+    """Return the sizes of the maps from the image inwards, each half of the previous one, rounded up.
 
-    `depth` is how often; 0 goes on until neither edge is above 7: 7x7 from 28 pixels, 4x4 from 32 and from 64.
+    Args:
+        depth: Number of halvings; 0: until no edge is longer than 7, which is 7x7 for 28 pixels, and 4x4 for 32 and 64.
 
     >>> halved((28, 28)), halved((28, 28), 4)[-3:]
     ([(28, 28), (14, 14), (7, 7)], [(7, 7), (4, 4), (2, 2)])
@@ -95,9 +96,10 @@ def halved(image: Size, depth: int = 0) -> list[Size]:
 
 
 def doubled(width: int, depth: int, first: int = 0) -> list[int]:
-    """Channels from the innermost map outwards: `width` nearest to the image, twice as many with each step inwards.
+    """Return channels from the innermost map outwards: `width` nearest to the image, doubled with each step inwards.
 
-    `first`, where it is not 0, is the innermost instead.
+    Args:
+        first: Channels of the innermost map; 0: doubled as the others.
 
     >>> doubled(256, 3), doubled(344, 4, first=172)
     ([1024, 512, 256], [172, 1376, 688, 344])
@@ -107,11 +109,11 @@ def doubled(width: int, depth: int, first: int = 0) -> list[int]:
 
 
 def doubling(n_in: int, n_out: int, small: Size, large: Size, bias: bool) -> nn.ConvTranspose2d:
-    """A transposed convolution from maps of `small` to maps of `large`, which is twice as large, or 1 less."""
+    """Return a transposed convolution from maps of size `small` to size `large`, which is twice that, or 1 less."""
     more = (large[0] - 2 * small[0] + 1, large[1] - 2 * small[1] + 1)
     return nn.ConvTranspose2d(n_in, n_out, 5, 2, 2, output_padding=more, bias=bias)
 
 
 def halving(n_in: int, n_out: int, bias: bool) -> nn.Conv2d:
-    """A convolution to maps of half the size, rounded up."""
+    """Return a convolution to maps of half the size, rounded up."""
     return nn.Conv2d(n_in, n_out, 5, 2, 2, bias=bias)

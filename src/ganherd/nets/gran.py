@@ -1,7 +1,7 @@
-"""GRAN's generator: a canvas that is painted in steps, each step seeing through an encoder what the last one painted.
+"""GRAN's generator: a canvas that is painted in steps, each of which gets an encoding of the previous step's paint.
 
 The noise z is drawn once. With h_z = tanh(BN(W z)) and h_0 = 0, step t paints dC_t = f([h_z, h_{t-1}]), and
-h_t = g(dC_t) is what the next step sees of it. The sample is tanh(dC_1 + … + dC_T); the authors' code, with data in
+h_t = g(dC_t) is the input of the next step. The sample is tanh(dC_1 + … + dC_T); the authors' code, with data in
 [0, 1], has a sigmoid there. The weights of f and g are shared by all steps.
 
 The maps of the authors' runs: MNIST `width: 128` (7x7x256, 128), CIFAR-10 `width: 256` (4x4x1024, 512, 256), churches
@@ -31,7 +31,7 @@ class GranGenerator(nn.Module):
         self.steps = steps
         self.noise = nn.Sequential(nn.Linear(latent, latent, bias=False), nn.BatchNorm1d(latent), nn.Tanh())
         self.paint = _Decoder(latent, maps, sizes, steps)
-        if steps > 1:  # nobody looks at the last step's paint
+        if steps > 1:  # the paint of the last step is not encoded
             self.look = _Encoder(latent, maps, sizes, steps - 1)
         init_dcgan(self)
 
@@ -79,7 +79,7 @@ class _Encoder(nn.Module):
         self.deepest = halving(*inwards[-1], bias=True)
         self.out = nn.Linear(maps[0] * math.prod(sizes[0]), latent, bias=False)
         self.out_norm = StepNorm(nn.BatchNorm1d, latent, steps)
-        self.rectify, self.flatten = nn.ReLU(), nn.Flatten()  # layers, so that their neighbours' kernels do them
+        self.rectify, self.flatten = nn.ReLU(), nn.Flatten()  # layers, so that they can be fused with their neighbours
 
     def forward(self, x: Tensor, t: int) -> Tensor:
         for conv, norm in zip(self.convs, self.norms, strict=True):
@@ -89,10 +89,10 @@ class _Encoder(nn.Module):
 
 
 class StepNorm(nn.Module):
-    """Batch norm with one gain and shift for all steps, and running statistics of each step's own.
+    """Batch norm with one gain and shift for all steps, and running statistics for each step.
 
-    Paint is of another kind at each step: normalised by an average over the steps, samples would not be those that
-    the generator was trained to make. The authors' code knows batch statistics alone.
+    The statistics differ from step to step: normalised by an average over the steps, samples would not be those that the
+    generator was trained to make. The authors' code has batch statistics only.
     """
 
     def __init__(self, kind: type[nn.BatchNorm1d | nn.BatchNorm2d], features: int, steps: int) -> None:

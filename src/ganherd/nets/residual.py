@@ -1,7 +1,7 @@
 """Residual nets for images of any size, about 3 M parameters each at 32 px: blocks as in SNGAN, self-attention as in SAGAN.
 
 The generator's maps are 4 px wide at the inner end, and every block doubles them: three at 32 px, four at 64, five at 128. The
-discriminator has a body of its own choice.
+setting `body` chooses the discriminator's layers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ganherd.nets.common.bodies import Attention, Embodied, attention_at, stages, start
+from ganherd.nets.common.bodies import Attention, DiscriminatorWithBody, attention_at, init_sngan, stages
 
 
 class UpBlock(nn.Module):
-    """Twice the size. No convolution has a bias: batch norm, at the end of every path, would take it away again."""
+    """Double the maps. No convolution has a bias: batch norm, at the end of every path, would cancel it."""
 
     def __init__(self, n_in: int, n_out: int, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class UpBlock(nn.Module):
         self.skip = nn.Identity() if n_in == n_out else nn.Conv2d(n_in, n_out, 1, bias=False)
 
     def forward(self, x: Tensor, *y: Tensor) -> Tensor:
-        """y, where there is one, goes to the norms."""
+        """Return maps of twice the size; labels y, if given, go to the norms."""
         h = self.conv1(self.up1(self.act1(self.norm1(x, *y))))
         h = self.conv2(self.act2(self.norm2(h, *y)))
         out: Tensor = h + self.up2(self.skip(x))  # a 1x1 convolution commutes with upsampling, and is cheaper before it
@@ -35,7 +35,7 @@ class UpBlock(nn.Module):
 
 
 class Up(nn.Module):
-    """From noise to an image in [-1, 1], with the norms that it is given."""
+    """From noise to an image in [-1, 1], with the given kind of norm."""
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, width: int, attention: bool, norm: Callable[[int], nn.Module]
@@ -49,7 +49,7 @@ class Up(nn.Module):
         self.after = len(self.blocks) - attention_at(shape)
         self.attention = Attention(channels[self.after]) if attention else nn.Identity()
         self.last = nn.Sequential(nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, shape[0], 3, padding=1), nn.Tanh())
-        start(self)
+        init_sngan(self)
 
     def image(self, z: Tensor, *y: Tensor) -> Tensor:
         x = self.first(z).reshape(z.shape[0], *self.begin)  # [B, C, 4, 4]
@@ -67,7 +67,7 @@ class ResidualGenerator(Up):
         return self.image(z)
 
 
-class ResidualDiscriminator(Embodied):
+class ResidualDiscriminator(DiscriminatorWithBody):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x))  # [B, 1]
         return logits.squeeze(1)  # [B]

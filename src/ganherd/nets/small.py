@@ -1,4 +1,4 @@
-"""The default's small MLP for tiny images: two hidden layers, LeakyReLU, nothing a gradient penalty would mind."""
+"""A small MLP for tiny images, used by the default recipe: two hidden layers, LeakyReLU, fit for a gradient penalty."""
 
 from __future__ import annotations
 

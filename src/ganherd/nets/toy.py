@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ganherd.nets.common.blocks import FlatDiscriminator, FlatGenerator, leaky, stack
 
-PIECES = 5  # of a maxout unit, as in ALI and PacGAN
+PIECES = 5  # pieces of a maxout unit, as in ALI and PacGAN
 
 
 class ToyGenerator(FlatGenerator):
@@ -40,7 +40,7 @@ class ToyDiscriminator(FlatDiscriminator):
         n_in, n_out = math.prod(shape), width * (PIECES if activation == "maxout" else 1)
         hidden: list[nn.Module] = []
         for _ in range(layers):
-            hidden.append(nn.Linear(n_in, n_out, bias=not batch_norm))  # batch norm takes a bias away again
+            hidden.append(nn.Linear(n_in, n_out, bias=not batch_norm))  # batch norm would cancel a bias
             if batch_norm:
                 hidden.append(nn.BatchNorm1d(n_out))
             hidden.append(_ACTIVATIONS[activation]())
@@ -51,7 +51,7 @@ class ToyDiscriminator(FlatDiscriminator):
 
 
 class Maxout(nn.Module):
-    """The largest of every `PIECES` neighbours.
+    """Return the largest of every `PIECES` neighbours.
 
     >>> import torch
     >>> Maxout()(torch.arange(10.0)[None])
@@ -66,7 +66,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky": leaky, "relu": nn.R
 
 
 def _init_normal(module: nn.Module) -> None:
-    """Weights N(0, 0.02) and biases 0, as ALI and PacGAN begin."""
+    """Initialise weights from N(0, 0.02) and biases with 0, as ALI and PacGAN."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, 0.0, 0.02)

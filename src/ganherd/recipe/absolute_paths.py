@@ -1,43 +1,43 @@
-"""Write the relative paths of a recipe out, so that its run can be resumed, scored and sampled from any folder.
+"""Make the paths of a recipe absolute, so that its run can be resumed, scored and sampled from any folder.
 
-The keys that hold paths: `data.source`, `herd.start_from`, `herd.grow_from`, `herd.members[].from`, `herd.first.recipe`,
-`strategy.cellular.mixing.network`, and `code`. Paths are relative to the current folder. A path at which nothing lies is
-left unchanged, so that a later error message shows it as the user wrote it.
+The keys that hold paths: `data.source`, `herd.start_from`, `herd.grow_from`, `herd.members[].from`, `herd.first.recipe`, `code`,
+and those of the strategy's settings. Paths are relative to the current folder. A path that does not exist stays as it is: the
+code that reads it reports it as the user wrote it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from ganherd.recipe.schema import Recipe, Section
+from ganherd.recipe.strategy_config import section_of
+from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.user_code import folders_with
 
 S = TypeVar("S", bound=Section)
 
 
-def located(recipe: Recipe, folder: Path | None, packaged: Collection[str]) -> Recipe:
+def located(recipe: Recipe, folders: Sequence[Path], packaged: Collection[str]) -> Recipe:
     """Return the recipe with absolute paths, and with the folders of the user's own modules.
 
     Args:
-        folder: that of the recipe's file; None: it has none.
-        packaged: names of recipes that come with ganherd.
+        folders: The folders of the recipe's file and of the files that it extends.
+        packaged: Names of recipes that come with ganherd.
     """
-    from ganherd.data.readers.named import NAMED
-
-    herd, cellular = recipe.herd, recipe.strategy.cellular
-    mixing = _with(cellular.mixing, network=_network(cellular.mixing.network))
+    herd, strategy = recipe.herd, recipe.strategy
+    settings = strategy.settings.with_absolute_paths(_absolute)
     first = herd.first and _with(herd.first, recipe=_absolute(herd.first.recipe, packaged))
     members = (
         [_with(one, run=_absolute(one.run)) for one in herd.members] if isinstance(herd.members, list) else herd.members
     )
-    places = [] if folder is None else [str(folder.absolute())]
+    places = [str(folder.absolute()) for folder in folders]
     return _with(
         recipe,
         code=[_absolute(place) for place in recipe.code] or folders_with(recipe.own_names, [*places, os.getcwd()]),
-        data=_with(recipe.data, source=_absolute(recipe.data.source, NAMED)),
+        data=_with(recipe.data, source=_absolute(recipe.data.source, DATA_SOURCES)),
         herd=_with(
             herd,
             members=members,
@@ -45,14 +45,8 @@ def located(recipe: Recipe, folder: Path | None, packaged: Collection[str]) -> R
             grow_from=herd.grow_from and _absolute(herd.grow_from),
             first=first,
         ),
-        strategy=_with(recipe.strategy, cellular=_with(cellular, mixing=mixing)),
+        strategy=_with(strategy, **{section_of(strategy.name): settings}),
     )
-
-
-def _network(text: str) -> str:
-    """Return a score network whose file is named as an absolute path; FILE#sha256=… keeps what follows the file."""
-    path, mark, digest = text.partition("#")
-    return f"{_absolute(path)}{mark}{digest}" if Path(path).suffix else text  # inception and others are names
 
 
 def _with(section: S, **values: object) -> S:
@@ -62,7 +56,7 @@ def _with(section: S, **values: object) -> S:
 
 
 def _absolute(text: str, names: Collection[str] = ()) -> str:
-    """Return the absolute path of what lies there; a name, or a path at which nothing lies, as it is."""
+    """Return a path that exists as an absolute path; names and other paths as they are."""
     if not text or text in names:
         return text
     try:

@@ -1,11 +1,9 @@
-"""What every section of a recipe is made of: quantities, checks, and errors that are sentences."""
+"""Building blocks of the sections of a recipe: quantities, checks, and errors that are whole sentences."""
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,43 +15,19 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-LOSSES = (
-    "minimax",
-    "non-saturating",
-    "least-squares",
-    "least-squares-sigmoid",
-    "wasserstein",
-    "wasserstein-gp",
-    "hinge",
-)
-ALSO_CALLED = {  # what papers and other trainers call them; only ever suggested
-    "gan": "minimax",
-    "bce": "minimax",
-    "heuristic": "non-saturating",
-    "lsgan": "least-squares",
-    "mse": "least-squares",
-    "wgan": "wasserstein",
-    "wgan-clip": "wasserstein",
-    "wgan-gp": "wasserstein-gp",
-}
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known word is near.
-
-    >>> nearest("hing", LOSSES)
-    "; did you mean 'hinge'?"
-    >>> nearest("Async", ["sync", "async"])
-    "; did you mean 'async'?"
-    """
-    close = difflib.get_close_matches(word.lower(), list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+from ganherd.losses import ALSO_CALLED
+from ganherd.util.registry import LOSSES
 
 
 def refuse(keys: str, sentence: str) -> PydanticCustomError:
-    """An error that is a whole sentence already; `keys` are the dotted keys (with spaces between) that are to blame."""
+    """Return an error whose message is a whole sentence.
+
+    Args:
+        keys: The dotted keys that cause it, separated by spaces; "": the key that is being read.
+    """
     return PydanticCustomError("recipe", "{sentence}", {"sentence": sentence, "keys": keys})
 
 
@@ -69,7 +43,10 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*", 
 
 
 def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], float]:
-    """How long a run may go on: a kind and an amount. A ValueError says what it must be.
+    """Return the unit and the amount of a budget.
+
+    Raises:
+        ValueError: Its message states what a budget must be.
 
     >>> parse_budget("5000steps"), parse_budget("20epochs"), parse_budget("1.5h")
     (('steps', 5000.0), ('epochs', 20.0), ('seconds', 5400.0))
@@ -96,7 +73,10 @@ def portion(text: str, share: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """A size of memory in bytes; K, M, G and T alone count in powers of 1024. A ValueError says what it must be.
+    """Return a size of memory in bytes; K, M, G and T alone count in powers of 1024.
+
+    Raises:
+        ValueError: Its message states what a size must be.
 
     >>> parse_bytes("4GiB"), parse_bytes("500MB"), parse_bytes("2g")
     (4294967296, 500000000, 2147483648)
@@ -107,11 +87,11 @@ def parse_bytes(text: str) -> int:
         size = float(match[1]) * (1000 if unit[2] == "b" else 1024) ** ("kmgt".index(unit[1]) + 1 if unit[1] else 0)
         if 1 <= size < math.inf:
             return int(size)
-    raise ValueError("must be a size of memory, as 4GiB or 500MB")
+    raise ValueError("must be a size of memory, such as 4GiB or 500MB")
 
 
 def steps_of(value: Any) -> Any:
-    """`50` and `50steps` are the same number of steps."""
+    """Return the number of steps of `50steps`; anything else as it is."""
     if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*(?:steps?)?\s*", value, re.ASCII)):
         return int(match[1])
     return value
@@ -129,14 +109,13 @@ def _bytes(value: str) -> str:
 
 def _device(value: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value, re.ASCII):
-        raise ValueError("must be auto, cpu, cuda or one GPU as cuda:1")
+        raise ValueError("must be auto, cpu, cuda or one GPU, such as cuda:1")
     return value
 
 
 def _loss(value: str) -> str:
     if value not in LOSSES:
-        known = ALSO_CALLED.get(value.lower().replace("_", "-"), value)
-        raise refuse("", f"there is no loss {value!r} (there are {', '.join(LOSSES)}){nearest(known, LOSSES)}")
+        raise refuse("", LOSSES.unknown(value, ALSO_CALLED))
     return value
 
 
@@ -173,14 +152,19 @@ _MOST = {
 
 
 class Section(BaseModel):
-    """A part of a recipe: unknown keys are errors, and nothing changes after it was read."""
+    """A section of a recipe: unknown keys are errors, and its values cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+
+    @classmethod
+    def known_fields(cls) -> dict[str, FieldInfo]:
+        """Return the fields that messages suggest."""
+        return cls.model_fields
 
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Python counts True as 1: `batch: yes` would train with a batch of one."""
+        """Refuse true and false for numbers: Python counts True as 1, so `batch: true` would train with a batch of one."""
         values = value if isinstance(value, list) else [value]
         if any(isinstance(v, bool) for v in values) and cls.model_fields[info.field_name or ""].annotation is not bool:
             raise ValueError
@@ -189,7 +173,7 @@ class Section(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _is_possible(cls, value: Any, info: ValidationInfo) -> Any:
-        """No memory holds a batch of 10³⁰: better said of the key than by an overflow."""
+        """Refuse numbers that no memory holds, before they overflow somewhere else."""
         most = _MOST.get(info.field_name or "", 1 << 53)
         if any(type(v) is int and v > most for v in (value if isinstance(value, list) else [value])):
             raise ValueError(f"must be at most {most:,}")

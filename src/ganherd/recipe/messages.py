@@ -1,8 +1,7 @@
-"""A mistake in a recipe as one sentence: where it stands, which key it is, what was meant."""
+"""Turn a mistake in a recipe into one sentence: its line, its key, and what was probably meant."""
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 import types
 import typing
@@ -14,40 +13,44 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ganherd.recipe.schema import Recipe, Section, nearest
+from ganherd.recipe.extends import InheritedLine
+from ganherd.recipe.schema import Recipe, Section
 from ganherd.recipe.yaml_lines import Lines, Path
+from ganherd.util.text import did_you_mean, nearest
 
 
 def sentence(error: ValidationError, data: dict[str, Any], lines: Lines, name: str) -> str:
-    """The first mistake, in the order of the file: one at a time is what a person mends."""
-    found = [_one(details, data, lines) for details in error.errors()]
-    (_, line, option), _, what = min(found)
-    return f"{option or (f'{name} line {line}' if line else name)}: {what}"
+    """Return a sentence about the first mistake, in the order of the file."""
+    (_, line, place), _, what = min(_one(details, data, lines) for details in error.errors())
+    return f"{place or (f'{name} line {line}' if line else name)}: {what}"
 
 
-_Place = tuple[bool, int, str]  # whether an option set it; the line in the file (0: not known); the option
+# Set by an extended recipe (0), by the file (1) or by an option (2); the line in the file, 0 if unknown; the other place.
+_Place = tuple[int, int, str]
 
 
 def _place(paths: list[Path], lines: Lines) -> _Place:
-    """Where the last of these keys was set: an option rather than a line, a later line rather than an earlier."""
+    """Return where the last of these keys was set: an option comes after the file, and a later line after an earlier one."""
     places: list[_Place] = []
     for path in paths:
         above = [path[:length] for length in range(len(path), 0, -1)]
-        below = [p for p in lines if p[: len(path)] == path]  # `--set train.batch.x=1` made a mapping of train.batch
+        below = [p for p in lines if p[: len(path)] == path]  # `--set train.batch.x=1` makes a mapping of train.batch
         for known in [*above[:1], *below, *above]:
             if (at := lines.get(known)) is not None:
-                places.append((True, 0, at) if isinstance(at, str) else (False, at, ""))
+                places.append(
+                    (0 if isinstance(at, InheritedLine) else 2, 0, at) if isinstance(at, str) else (1, at, "")
+                )
                 break
-    return max(places, default=(False, 0, ""))
+    return max(places, default=(1, 0, ""))
 
 
 def _one(details: ErrorDetails, data: dict[str, Any], lines: Lines) -> tuple[_Place, int, str]:
-    """Where the mistake is, how little is known of it (of two sentences about one place the first is told), and it."""
+    """Return where a mistake is, how vague its sentence is (of two about one place the first is reported), and the sentence."""
     kind, context = details["type"], details.get("ctx", {})
     path, field = _find(details["loc"])
     key = ".".join(path)
-    if kind == "recipe":  # a sentence already, with the keys that it is about
-        keys = [tuple(k.split(".")) for k in context["keys"].split()] or [path]  # none are named: the one that was read
+    if kind == "recipe":  # a whole sentence, with the keys that it is about
+        keys = [tuple(k.split(".")) for k in context["keys"].split()] or [path]
         return _place(keys, lines), 0, context["sentence"]
     if kind == "extra_forbidden":
         path = (*path, str(details["loc"][-1]))
@@ -56,37 +59,37 @@ def _one(details: ErrorDetails, data: dict[str, Any], lines: Lines) -> tuple[_Pl
     if inner := _entry(details["loc"][len(path) :], field, value):
         name, field, value = inner
         key = f"{key}.{name}"
-    said = str(context.get("error", "")) if kind == "value_error" else ""
-    if said and not said.startswith("must be"):
-        return _place([path], lines), 2, f"{key} {said}"
-    hint = "" if said or not isinstance(value, str) else _hint(key, value, field)
-    what = said or f"must be {_expects(field)}"
+    message = str(context.get("error", "")) if kind == "value_error" else ""
+    if message and not message.startswith("must be"):
+        return _place([path], lines), 2, f"{key} {message}"
+    hint = "" if message or not isinstance(value, str) else _hint(key, value, field)
+    what = message or f"must be {_expects(field)}"
     return _place([path], lines), 2, f"{key or 'the recipe'} {what}, not {_show(value)}{hint}"
 
 
 def _hint(key: str, value: str, field: FieldInfo | None) -> str:
-    """The nearest choice; or, for `engine: fused`, the key that was meant."""
+    """Return the nearest choice; or, for `engine: fused`, the key that was meant."""
     section = _section(field.annotation) if field else None
     if section and "name" in section.model_fields:
         return f"; did you mean {key}.name?"
-    return nearest(value, _choices(field.annotation) if field else ())
+    return did_you_mean(value, _choices(field.annotation) if field else ())
 
 
 def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
-    """The known key that a location of pydantic's begins with, without its names for the branches of unions."""
+    """Return the known key that a location of pydantic begins with, without its names for the branches of unions."""
     model: type[Section] | None = Recipe
     path: Path = ()
     field = None
     for part in loc:
-        if model is None or part not in model.model_fields:
+        if model is None or part not in model.known_fields():
             break
-        path, field = (*path, str(part)), model.model_fields[str(part)]
+        path, field = (*path, str(part)), model.known_fields()[str(part)]
         model = _section(field.annotation)
     return path, field
 
 
 def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> tuple[str, FieldInfo, Any] | None:
-    """Where a location goes on into an entry of a list of mappings: the key there, and what was given for it."""
+    """Return the key and the value in an entry of a list of mappings, if a location leads there."""
     parts = typing.get_args(field.annotation) if field and typing.get_origin(field.annotation) is list else ()
     section = _section(parts[0]) if parts else None
     if section is None or len(rest) < 2 or not isinstance(value, list) or not isinstance(rest[0], int):
@@ -99,7 +102,7 @@ def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> 
 
 
 def _section(annotation: Any) -> type[Section] | None:
-    """The section that a key holds, or may hold."""
+    """Return the section that a key holds, or may hold."""
     kinds = [kind for kind in typing.get_args(annotation) if kind is not types.NoneType]
     if typing.get_origin(annotation) is types.UnionType and len(kinds) == 1:
         (annotation,) = kinds
@@ -107,28 +110,28 @@ def _section(annotation: Any) -> type[Section] | None:
 
 
 def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
-    for name, field in model.model_fields.items():
+    for name, field in model.known_fields().items():
         yield (*prefix, name)
         if inner := _section(field.annotation):
             yield from _keys(inner, (*prefix, name))
 
 
 def _meant(path: Path) -> str:
-    """The nearest key beside the unknown one, and a key of just that name in another section."""
-    known = list(_keys(Recipe))
-    beside = [p[-1] for p in known if p[:-1] == path[:-1]] or _listed(path[:-1])
-    near = [(*path[:-1], word) for word in _nearest(path[-1], beside)]
+    """Return a suggestion: the nearest key of the section, and a key of exactly that name in another section."""
+    known = [("extends",), *_keys(Recipe)]
+    siblings = [p[-1] for p in known if p[:-1] == path[:-1]] or _listed(path[:-1])
+    near = [(*path[:-1], word) for word in nearest(path[-1], siblings)]
     near += [p for p in known if p[-1] == path[-1] and p not in near][:1]
     if not near:
-        leaf = difflib.get_close_matches(path[-1], [p[-1] for p in known], n=1)
-        near = [p for p in known if leaf and p[-1] == leaf[0]][:1]
+        leaf = nearest(path[-1], [p[-1] for p in known])[-1:]
+        near = [p for p in known if p[-1] in leaf][:1]
     if near:
         return f"; did you mean {' or '.join(repr('.'.join(p)) for p in near)}?"
-    return f"; {'.'.join(path[:-1]) or 'a recipe'} has {', '.join(beside)}"
+    return f"; {'.'.join(path[:-1]) or 'a recipe'} has {', '.join(siblings)}"
 
 
 def _listed(path: Path) -> list[str]:
-    """The keys of what a list under this key is made of.
+    """Return the keys of the entries of a list.
 
     >>> _listed(("nets", "breeds"))
     ['generator', 'members']
@@ -144,15 +147,8 @@ def _listed(path: Path) -> list[str]:
 
 
 def _names(section: type[Section]) -> list[str]:
-    """Its keys as they are written."""
+    """Return the keys of a section as they are written."""
     return [field.alias or name for name, field in section.model_fields.items()]
-
-
-def _nearest(word: str, known: list[str]) -> list[str]:
-    """The nearest of the words, and its equals: `beta` is as near to beta1 as to beta2."""
-    close = sorted(difflib.get_close_matches(word, known, n=2))
-    near = {other: difflib.SequenceMatcher(None, other, word).ratio() for other in close}
-    return [other for other in close if near[other] == max(near.values())]
 
 
 def _value(data: Any, path: Path) -> Any:
@@ -182,7 +178,11 @@ def _expects(field: FieldInfo | None) -> str:
 
 
 def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
-    """A type with its limits, in words; `or_else`: it stands beside others.
+    """Return a type with its limits in words.
+
+    Args:
+        or_else: The type is one of several alternatives.
+
 
     >>> _kind(int | None, [Ge(2)]), _kind(list[typing.Annotated[int, Ge(0)]], [])
     ('a whole number of at least 2, or null', 'a list, each entry a whole number of at least 0')
@@ -204,7 +204,7 @@ def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
     if origin is dict:
         return f"a mapping of labels to {_kind(parts[1], []).removeprefix('a ').replace('number', 'numbers')}"
     if section := _section(annotation):
-        return f"a mapping ({', '.join(section.model_fields)})"
+        return f"a mapping ({', '.join(section.known_fields())})"
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
     return words.get(annotation, "something else") + (_limits(limits) if annotation in (int, float) else "")
 

@@ -1,14 +1,14 @@
-"""What a recipe may say about the nets: generator and discriminator, breeds, and the noise that samples are made from."""
+"""The section `nets` of a recipe: generator and discriminator, breeds, and the noise that generators start from."""
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from ganherd.recipe.base import Section, nearest, refuse
+from ganherd.recipe.base import Section, refuse
+from ganherd.util.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from ganherd.nets.catalog import Role
@@ -17,7 +17,7 @@ Prior = Literal["normal", "uniform"]
 
 
 class NetConfig(Section):
-    """A net by name with its settings; `package.module:Class` names a user's own."""
+    """A net by name with its settings; `package.module:Class` names your own."""
 
     name: str
     settings: dict[str, Any] = {}
@@ -25,23 +25,23 @@ class NetConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """`mlp` is short for {name: mlp}; settings may stand beside the name."""
+        """Accept `mlp` for {name: mlp}, and settings next to the name."""
         if isinstance(value, NetConfig):
             return value
         if isinstance(value, str):
             value = {"name": value}
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-            raise ValueError("must name a net, as mlp or {name: mlp, activation: tanh}")
-        inner, beside = value.get("settings"), {k: v for k, v in value.items() if k not in ("name", "settings")}
+            raise ValueError("must name a net, such as mlp or {name: mlp, activation: tanh}")
+        inner, others = value.get("settings"), {k: v for k, v in value.items() if k not in ("name", "settings")}
         if not isinstance(inner, dict | None):
-            raise ValueError("must have a mapping as its settings, as {name: mlp, settings: {activation: tanh}}")
-        if twice := sorted(set(inner or {}) & set(beside)):
-            raise ValueError(f"must have its setting {twice[0]!r} once: beside the name or under settings")
-        return {"name": value["name"], "settings": _plain({**(inner or {}), **beside})}
+            raise ValueError("must have a mapping as its settings, such as {name: mlp, settings: {activation: tanh}}")
+        if twice := sorted(set(inner or {}) & set(others)):
+            raise ValueError(f"must have its setting {twice[0]!r} once: next to the name or under settings")
+        return {"name": value["name"], "settings": _plain({**(inner or {}), **others})}
 
 
 def _plain(value: Any) -> Any:
-    """Settings are what YAML can hold, so that a recipe can be written down and read back the same."""
+    """Return settings as plain data that YAML can hold, so that a recipe can be written and read back equal."""
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -54,29 +54,33 @@ def _plain(value: Any) -> Any:
 
 
 class BreedConfig(Section):
-    """Members that share a generator."""
+    """Members that share a generator architecture."""
 
     generator: NetConfig
-    members: int = Field(ge=1)
+    members: int = Field(ge=1)  # number of members
 
 
 class NetsConfig(Section):
+    """The nets of the members, and the noise that generators start from."""
+
+    # generator and discriminator of all members: a name, {name: mlp, activation: tanh}, or package.module:Class of your own
     generator: NetConfig = Field(NetConfig(name="small"), validate_default=True)
     discriminator: NetConfig = Field(NetConfig(name="small"), validate_default=True)
-    # members with different generators, as [{generator: dcgan, members: 2}, {generator: gran, members: 2}]
+    # members with different generators, such as [{generator: dcgan, members: 2}, {generator: gran, members: 2}]
     breeds: list[BreedConfig] = []
-    latent: int = Field(32, ge=1)  # how many numbers a generator makes one sample from
-    # how they are drawn, for all or for each member: N(0, 1), or even in [-1, 1]
+    latent: int = Field(32, ge=1)  # random numbers from which a generator makes one sample
+    # distribution of these numbers, one for all or one per member: N(0, 1), or uniform in [-1, 1]
     prior: Prior | Annotated[list[Prior], Field(min_length=1)] = "normal"
 
     @property
     def all(self) -> list[NetConfig]:
+        """All nets that the recipe names."""
         return [self.generator, self.discriminator, *(breed.generator for breed in self.breeds)]
 
     @model_validator(mode="before")
     @classmethod
     def _the_first_of_the_breeds(cls, value: Any) -> Any:
-        """Where there are breeds, nets.generator is the first one's, and need not be written twice."""
+        """Take nets.generator from the first breed, so that it need not be written twice."""
         if isinstance(value, dict) and "generator" not in value:
             match value.get("breeds"):
                 case [{"generator": first}, *_] | [BreedConfig(generator=first), *_]:
@@ -109,7 +113,7 @@ class NetsConfig(Section):
         return self
 
     def each(self, members: int) -> list[tuple[NetConfig, int]]:
-        """The generators of so many members: a net, and how many of them have it."""
+        """Return the generators of this many members: each net with the number of members that have it."""
         return [(breed.generator, breed.members) for breed in self.breeds] or [(self.generator, members)]
 
     def prior_of(self, member: int) -> Prior:
@@ -117,24 +121,23 @@ class NetsConfig(Section):
 
     @property
     def alike(self) -> bool:
-        """Whether one member's generator could take another's place: one architecture, one prior."""
+        """Whether generators are exchangeable: one architecture, one prior."""
         return len(self.breeds) < 2 and (isinstance(self.prior, str) or len(set(self.prior)) == 1)
 
 
 def known(net: NetConfig, role: Role, key: str) -> NetConfig:
-    """The named net exists and takes these settings; those not given are written out."""
-    from ganherd.nets import catalog  # here, because building nets needs recipes in turn
+    """Return a net with all its settings, defaults included; refuse unknown names and settings."""
+    from ganherd.nets import catalog  # here, because building nets needs recipes
 
     there = catalog.specs(role)
     if catalog.is_foreign(net.name):
-        return net  # a user's own class is looked at only when it is trusted
+        return net  # a user's own class is imported only when it is trusted
     if net.name not in there:
-        also = nearest(net.name, there)
-        raise refuse(key, f"there is no {role} {net.name!r} (there are {', '.join(there)} and your own){also}")
+        raise refuse(key, there.unknown(net.name, among="and your own"))
     settings = there[net.name].settings
     for name in net.settings:
         if name not in settings:
-            hint = nearest(f"{key}.{name}", [f"{key}.{n}" for n in difflib.get_close_matches(name, settings)])
+            hint = did_you_mean(f"{key}.{name}", [f"{key}.{n}" for n in nearest(name, settings)])
             takes = f" ({role} {net.name} takes {', '.join(settings) or 'none'})"
             raise refuse(f"{key}.settings.{name}", f"unknown key '{key}.{name}'{takes}{hint}")
     full = {}

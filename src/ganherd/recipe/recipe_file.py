@@ -1,4 +1,4 @@
-"""Recipes in and out: packaged ones and files, overrides, every mistake as one sentence with its line.
+"""Read and write recipes: packaged names, files and mappings, with overrides. Every mistake is one sentence with its line.
 
 >>> load("digits-wcgan", ["train.batch=32"]).train.batch
 32
@@ -10,7 +10,7 @@ import copy
 import json
 import os
 from collections.abc import Iterator, Sequence
-from importlib import resources
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,60 +18,87 @@ from pydantic import ValidationError
 
 from ganherd.recipe import yaml_lines
 from ganherd.recipe.absolute_paths import located
+from ganherd.recipe.extends import inherited, merge
 from ganherd.recipe.messages import sentence
-from ganherd.recipe.schema import Recipe, Section, nearest
+from ganherd.recipe.preset_texts import complete_text, first_line, preset_names
+from ganherd.recipe.schema import Recipe, Section
+from ganherd.recipe.strategy_config import read_strategy
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
-DEFAULT = "digits-wcgan"  # what `ganherd train` trains when it is told nothing
-_ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names by which a recipe is looked for, beside its kin
-_MOST_BYTES = 2**20  # nobody writes a recipe of a megabyte; a wrong file should not fill the memory
+DEFAULT = "digits-wcgan"  # the recipe of `ganherd train` without arguments
+_ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names of packaged recipes
+_MOST_BYTES = 2**20  # no recipe is this long; a wrong file must not fill the memory
+
+RecipeSource = str | Path | dict[str, Any] | Recipe
 
 
-def load(source: str | Path | dict[str, Any] | Recipe, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a packaged name, a file or a mapping, with `key=value` overrides; a UserError for any mistake.
+def load(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the recipe of a packaged name, a file or a mapping, with `key=value` overrides.
 
-    A name comes before a file of the same name: `./digits-wcgan` is the file.
+    A packaged name comes before a file of the same name: `./digits-wcgan` is the file.
+
+    Raises:
+        UserError: The recipe has a mistake.
 
     >>> load({"train": {"bacth": 3}})
     Traceback (most recent call last):
     ganherd.util.errors.UserError: recipe: unknown key 'train.bacth'; did you mean 'train.batch'?
     """
-    data, lines, name = _read(source)
-    _long_nets(data, lines)
+    read = _read(source)
     for text in overrides:
-        _override(data, lines, text)
-    _drop_empty(data)
+        _override(read.data, read.lines, text)
+    _drop_empty(read.data)
     try:
-        recipe = Recipe.model_validate(data)
+        recipe = Recipe.model_validate(read.data)
     except ValidationError as error:
-        raise UserError(sentence(error, data, lines, name)) from None
-    file = Path(name) if name == str(source) else None
-    if file is not None and (file.parent / "run.json").exists():
-        return recipe  # of a run, which was located when it was started
-    return located(recipe, None if file is None else file.parent, _packaged())
+        raise UserError(sentence(error, read.data, read.lines, read.name)) from None
+    if read.is_of_a_run:
+        return recipe  # its paths were made absolute when the run was started
+    return located(recipe, [file.parent for file in read.files], preset_names())
+
+
+def files_of(source: RecipeSource) -> list[Path]:
+    """Return the files that a recipe is read from: its own, and those that it extends."""
+    return _read(source).files
 
 
 def dump(recipe: Recipe) -> str:
-    """The recipe as YAML with every default written out, in the order of the schema; `load` gives it back equal."""
+    """Return the recipe as YAML with every default, in the order of the schema; `load` reads it back equal."""
     return "\n".join(yaml_lines.write({key: value}) for key, value in recipe.model_dump().items())
 
 
+def up_to_date(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the plain data of a recipe that an earlier version wrote as this version writes it.
+
+    >>> up_to_date({"strategy": {"name": "gap", "gap": {"every": "3steps"}, "share": {}}})["strategy"]["gap"]["every"]
+    '3steps'
+    """
+    try:
+        return {**data, "strategy": read_strategy(data["strategy"]).model_dump(mode="json")}
+    except (KeyError, ValueError):  # not a recipe
+        return data
+
+
 def names() -> list[tuple[str, str]]:
-    """The packaged recipes, each with one line about it; the default first."""
-    found = [(name, _first_line(text(name))) for name in _packaged()]
-    return sorted(found, key=lambda row: (row[0] != DEFAULT, row[0]))
+    """Return the packaged recipes, each with one line about it; the default first."""
+    rows = [(name, first_line(name)) for name in preset_names()]
+    return sorted(rows, key=lambda row: (row[0] != DEFAULT, row[0]))
 
 
 def text(name: str) -> str:
-    """A packaged recipe as it was written, with its comments."""
+    """Return a packaged recipe in full, with its comments."""
     name = _ALSO.get(name, name)
-    if name not in _packaged():
-        raise UserError(f"there is no recipe {name!r}{nearest(name, _packaged()) or '; `ganherd recipes` lists them'}")
-    return (resources.files(__package__) / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
+    packaged = preset_names()
+    if name not in packaged:
+        raise UserError(
+            f"there is no recipe {name!r}{did_you_mean(name, packaged) or '; `ganherd recipes` lists them'}"
+        )
+    return complete_text(name)
 
 
 def difference(old: Recipe, new: Recipe) -> list[str]:
-    """What the new recipe says otherwise, a line for each key.
+    """Return a line for each key in which two recipes differ.
 
     >>> difference(Recipe(), Recipe.model_validate({"train": {"batch": 32}}))
     ['train.batch: 64 -> 32']
@@ -80,7 +107,7 @@ def difference(old: Recipe, new: Recipe) -> list[str]:
 
 
 def differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The same of what was written down of them."""
+    """Return a line for each key in which two recipes differ, as plain data."""
     return [f"{key}: {_show(a)} -> {_show(b)}" for key, a, b in _differences(old, new, "")]
 
 
@@ -102,37 +129,91 @@ def _show(value: Any) -> str:
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
-def _packaged() -> list[str]:
-    folder = resources.files(__package__) / "presets"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+@dataclass
+class _RecipeData:
+    """The plain data of a recipe, the line of each key, what messages call it, and the files that it is read from."""
+
+    data: dict[str, Any]
+    lines: yaml_lines.Lines
+    name: str
+    files: list[Path]
+
+    @property
+    def is_of_a_run(self) -> bool:
+        return bool(self.files) and (self.files[0].parent / "run.json").exists()
+
+    @property
+    def identity(self) -> str:
+        return str(self.files[0].resolve()) if self.files else self.name
+
+    def at(self, key: str) -> str:
+        """Return where messages about a key begin."""
+        line = self.lines.get((key,))
+        return f"{self.name} line {line}" if line else self.name
 
 
-def _first_line(recipe: str) -> str:
-    """The first comment says what the recipe is; reading it is quicker than reading the YAML."""
-    return recipe.partition("\n")[0].lstrip("# ").rstrip()
+def _read(source: RecipeSource, extending: tuple[_RecipeData, ...] = ()) -> _RecipeData:
+    """Return the data of a recipe, merged with that of the recipe that it extends.
+
+    Args:
+        extending: The recipes that extend this one, to notice a cycle.
+    """
+    own = _read_one(source)
+    chain = (*extending, own)
+    if own.identity in [one.identity for one in extending]:
+        raise UserError(f"it leads back to itself: {' > '.join(one.name for one in chain)}")
+    _long_nets(own.data, own.lines)
+    base, at = own.data.pop("extends", None), f"{own.at('extends')}: extends"
+    own.lines.pop(("extends",), None)
+    if base is None:
+        return own
+    if not isinstance(base, str) or not base:
+        raise UserError(f"{at} must be the name or the file of one recipe, not {_show(base)}")
+    if own.is_of_a_run:
+        raise UserError(f"{at} cannot be used here: the recipe of a run is complete")
+    try:
+        below = _read(_base_of(base, own), chain)
+    except UserError as error:
+        if extending:
+            raise
+        raise UserError(f"{at}: {error}") from None
+    below.data.pop("about", None)
+    lines = inherited(below.lines, below.name)
+    merge(below.data, own.data, lines)
+    return _RecipeData(below.data, lines | own.lines, own.name, own.files + below.files)
 
 
-def _read(source: str | Path | dict[str, Any] | Recipe) -> tuple[dict[str, Any], yaml_lines.Lines, str]:
-    """The plain data of a source, the line of each key, and what the source is called in messages."""
+def _base_of(base: str, own: _RecipeData) -> str | Path:
+    """Return the packaged name or the file that `extends` names; a file is relative to the one that extends it."""
+    if _ALSO.get(base, base) in preset_names():
+        return base
+    path = Path(base).expanduser()
+    file = own.files[0].parent / path if own.files else path
+    return file if file.exists() or path.exists() else base
+
+
+def _read_one(source: RecipeSource) -> _RecipeData:
+    """Return the data of a source as it is written."""
     if isinstance(source, Recipe):
-        return source.model_dump(), {}, "recipe"
+        return _RecipeData(source.model_dump(), {}, "recipe", [])
     if isinstance(source, dict):
-        return _copy(source), {}, "recipe"
-    if isinstance(source, str) and _ALSO.get(source, source) in _packaged():
+        return _RecipeData(_copy(source), {}, "recipe", [])
+    files: list[Path] = []
+    if isinstance(source, str) and _ALSO.get(source, source) in preset_names():
         name, content = f"recipe {source}", text(source)
     else:
-        name, content = str(source), _read_file(source)
+        name, content, files = str(source), _read_file(source), [Path(source)]
     data, lines = yaml_lines.read(content, name)
     if data is None:
         raise UserError(f"{name} is empty; `ganherd recipes {DEFAULT}` prints a recipe to start from")
     if not isinstance(data, dict):
         what = "a list" if isinstance(data, list) else "a single value"
         raise UserError(f"{name} line 1: a recipe is made of sections (data:, nets:, train: …), and this is {what}")
-    return data, lines, name
+    return _RecipeData(data, lines, name, files)
 
 
 def _copy(data: Any) -> Any:
-    """Plain data of the caller's, which may hold whole sections."""
+    """Return a copy of the caller's data in which sections and paths are plain."""
     if isinstance(data, Section):
         data = data.model_dump()
     if isinstance(data, os.PathLike):
@@ -152,7 +233,7 @@ def _read_file(source: str | Path) -> str:
             hint = f"; did you mean {inside}?" if inside.is_file() else "; name a recipe file in it"
             raise UserError(f"{source} is a folder, not a recipe{hint}")
         if not path.exists():
-            hint = "" if isinstance(source, Path) else nearest(path.name.removesuffix(".yaml"), _packaged())
+            hint = "" if isinstance(source, Path) else did_you_mean(path.name.removesuffix(".yaml"), preset_names())
             raise UserError(
                 f"there is no recipe file {str(source)!r} and no packaged recipe of that name"
                 f"{hint or '; `ganherd recipes` lists them'}"
@@ -175,7 +256,7 @@ def _read_file(source: str | Path) -> str:
 
 
 def _long_nets(data: dict[str, Any], lines: yaml_lines.Lines) -> None:
-    """Nets written short (`generator: mlp`, settings beside the name) become long, so that overrides find one form."""
+    """Write nets in their long form, {name, settings}, so that overrides and merges find one form."""
     nets = data.get("nets")
     if not isinstance(nets, dict):
         return
@@ -184,27 +265,26 @@ def _long_nets(data: dict[str, Any], lines: yaml_lines.Lines) -> None:
         if isinstance(net, str):
             nets[role] = net = {"name": net}
         if not isinstance(net, dict) or not isinstance(net.setdefault("settings", {}), dict):
-            continue  # wrong: the schema says how
+            continue  # a mistake that the schema reports
         for key in [k for k in net if k not in ("name", "settings") and k not in net["settings"]]:
             net["settings"][key] = net.pop(key)
-            beside = ("nets", role, key)
-            for path in [p for p in lines if p[:3] == beside]:
+            for path in [p for p in lines if p[:3] == ("nets", role, key)]:
                 lines["nets", role, "settings", *path[2:]] = lines.pop(path)
 
 
 def _override(data: dict[str, Any], lines: yaml_lines.Lines, text: str) -> None:
-    """Sets one key as `--set key=value` says; whether it may be so is the schema's matter."""
+    """Set one key, as in `--set key=value`; the schema checks it later."""
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     option = f"--set {text}"
     if not equals or not all(path):
-        raise UserError(f"{option}: write key=value, as in --set train.batch=32")
+        raise UserError(f"{option}: write key=value, for example --set train.batch=32")
     parsed, _ = yaml_lines.read(value, option, option=True)
     if path[0] == "nets" and len(path) > 2 and path[1] in ("generator", "discriminator"):
         if path[2] not in ("name", "settings"):
             path = (*path[:2], "settings", *path[2:])
         nets = _mapping(data, "nets")
-        if not isinstance(nets.get(path[1]), dict):  # a setting alone is one of the default net's
+        if not isinstance(nets.get(path[1]), dict):  # a setting without a name belongs to the default net
             nets[path[1]] = {"name": getattr(Recipe().nets, path[1]).name, "settings": {}}
     here: Any = data
     for part in path[:-1]:
@@ -217,7 +297,7 @@ def _override(data: dict[str, Any], lines: yaml_lines.Lines, text: str) -> None:
 
 
 def _inside(here: Any, key: str, option: str) -> Any:
-    """The list or the mapping under a key, or at a place of a list, to set something in."""
+    """Return the list or the mapping under a key, or at a position of a list, to set something in."""
     if isinstance(here, list):
         place = _entry(here, key, option)
         if not isinstance(here[place], dict | list):
@@ -230,12 +310,12 @@ def _inside(here: Any, key: str, option: str) -> Any:
 
 def _entry(here: list[Any], key: str, option: str) -> int:
     if not key.isdecimal() or int(key) >= len(here):
-        raise UserError(f"{option}: the list has {len(here)} entries, counted from 0, and {key!r} is none of them.")
+        raise UserError(f"{option}: the list has the entries 0 to {len(here) - 1}, and {key!r} is not one of them.")
     return int(key)
 
 
 def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """The mapping under the key; a value that stands there is replaced by an empty one."""
+    """Return the mapping under the key; any other value is replaced by an empty mapping."""
     if not isinstance(data.get(key), dict):
         data[key] = {}
     inner: dict[str, Any] = data[key]
@@ -243,7 +323,7 @@ def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _drop_empty(data: dict[str, Any]) -> None:
-    """A section whose lines are all commented out is one with defaults only."""
+    """Drop sections without any keys, such as those whose lines are all commented out: they have their defaults."""
     for key in [k for k, value in data.items() if value is None and k in Recipe.model_fields and k != "about"]:
         del data[key]
     run = data.get("run")

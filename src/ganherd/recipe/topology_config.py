@@ -1,4 +1,4 @@
-"""What a recipe may say about who is whose neighbour: a topology by name, a graph, and others from an iteration on."""
+"""Settings of the neighbourhoods of cells: a topology by name or a graph, and changes of it during a run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def _graph(value: Any) -> Any:
     if not isinstance(value, list) or not all(isinstance(own, list) and all(map(is_cell, own)) for own in value):
         raise refuse(
             "",
-            "a graph lists the neighbours of each cell, cells being whole numbers from 0 on, as [[1, 2], [0], [0]]; "
-            f"this is none: {reprlib.repr(value)}",
+            "a graph lists the neighbours of each cell, with cells as whole numbers from 0 on, such as [[1, 2], [0], [0]]; "
+            f"this is not one: {reprlib.repr(value)}",
         )
     return value
 
@@ -28,12 +28,12 @@ Graph = Annotated[list[list[int]], BeforeValidator(_graph)]
 
 
 class RewireConfig(Section):
-    """Another neighbourhood from an iteration on."""
+    """A topology that replaces the previous one from an iteration on."""
 
-    at: int = Field(ge=1)  # iteration, counted from 0
+    at: int = Field(ge=1)  # first iteration of the topology, counted from 0
     topology: TopologyName
-    neighbours: int = Field(1, ge=1)  # ring: on each side
-    graph: Graph = []  # topology graph: the neighbours of each cell
+    neighbours: int = Field(1, ge=1)  # number of neighbours on each side (topology ring)
+    graph: Graph = []  # neighbours of each cell (topology graph)
 
     @model_validator(mode="after")
     def _is_one(self) -> RewireConfig:
@@ -42,7 +42,7 @@ class RewireConfig(Section):
 
 
 def refuse_topology(key: str, topology: str, neighbours: int, graph: list[list[int]]) -> None:
-    """What does not fit together in a topology: the first, or one of the schedule."""
+    """Refuse settings of a topology that do not fit together."""
 
     def keys(*names: str) -> str:
         return key if key.endswith("rewire") else " ".join(f"{key}.{name}" for name in names)
@@ -67,13 +67,13 @@ def refuse_topology(key: str, topology: str, neighbours: int, graph: list[list[i
 
 
 def refuse_schedule(key: str, changes: list[RewireConfig], cells: int) -> None:
-    """What does not fit together in a schedule: two changes at once, a graph of other cells."""
+    """Refuse a schedule with two changes at one iteration, or with a graph of another number of cells."""
     seen: set[int] = set()
     for change in changes:
         if change.at in seen:
             raise refuse(
                 f"{key}.rewire",
-                f"{key}.rewire says twice what changes at iteration {change.at}: leave one of them out",
+                f"{key}.rewire has two changes at iteration {change.at}: leave one of them out",
             )
         seen.add(change.at)
         if change.graph and len(change.graph) != cells:

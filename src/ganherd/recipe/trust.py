@@ -79,19 +79,19 @@ def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = 
     """Refuse a recipe for a new run if it names code that the user has not vouched for.
 
     Args:
-        source: Where the recipe was read from. A file in a run folder was not written by the user.
+        source: The name or file of the recipe. A file in a run folder was not written by the user.
         strange: A recipe that the user did not write names this one as its first phase.
     """
     if trust_code:
         return
-    strange = strange or _is_of_a_run(source)
+    strange = strange or any(map(_is_of_a_run, [source, *recipe_file.files_of(source)]))
     if strange and (name := next(modules_of(recipe), None)):
         raise UserError(f"{source} belongs to a run and names {name}, which is code that is not ganherd's: {HOW}")
-    if recipe.strategy.name == "cellular":
+    for key, network in recipe.strategy.settings.networks.items():
         try:
-            check_network(recipe.strategy.cellular.mixing.network, trust_code)
+            check_network(network, trust_code)
         except UserError as error:
-            raise UserError(f"strategy.cellular.mixing.network: {error}") from error
+            raise UserError(f"{key}: {error}") from error
     if recipe.herd.first is not None and recipe.herd.start_from is None:
         check_recipe(recipe_file.load(recipe.herd.first.recipe), recipe.herd.first.recipe, trust_code, strange)
 
@@ -119,8 +119,8 @@ def covers(recipe: Recipe, facts: MixtureFacts) -> bool:
 
 def vouches_for(recipe: Recipe, run: Recipe) -> bool:
     """Whether the user's own recipe names all code that the recipe in a run folder names, and where it lies."""
-    networks = {one.strategy.cellular.mixing.network for one in (recipe, run)}
-    return set(modules_of(run)) <= set(modules_of(recipe)) and run.code == recipe.code and len(networks) == 1
+    same_networks = recipe.strategy.settings.networks == run.strategy.settings.networks
+    return set(modules_of(run)) <= set(modules_of(recipe)) and run.code == recipe.code and same_networks
 
 
 def _is_of_a_run(source: Any) -> bool:
@@ -133,8 +133,4 @@ def _is_of_a_run(source: Any) -> bool:
 
 def modules_of(recipe: Recipe) -> Iterator[str]:
     """Yield every `package.module:name` that training this recipe would import."""
-    cellular = recipe.strategy.cellular
-    named = [net.name for net in recipe.nets.all]
-    if recipe.strategy.name == "cellular":
-        named += [cellular.mixing.score, cellular.mixing.network, cellular.rewire_by or ""]
-    yield from (name for name in named if is_foreign(name) and not script_of(name))
+    yield from (name for name in recipe.own_names if not script_of(name))

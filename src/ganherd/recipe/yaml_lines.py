@@ -1,7 +1,7 @@
-"""YAML text to plain data that knows the line of each key, and plain data back to YAML text.
+"""Read YAML into plain data with the line of each key, and write plain data as YAML.
 
-Nothing but text, numbers, true, false, null, lists and mappings comes out, as with `yaml.safe_load`; but numbers and
-truth values are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and `1:30` is not ninety.
+The data consists of text, numbers, true, false, null, lists and mappings, as with `yaml.safe_load`. Numbers and truth values
+are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and `1:30` is not ninety.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 from ganherd.util.errors import UserError
 
 Path = tuple[str, ...]
-Lines = dict[Path, int | str]  # where each key stands: a line of the file, or the option that set it
+Lines = dict[Path, int | str]  # the line of each key in the file, or the option that set it
 
 _TAG = "tag:yaml.org,2002:"
 _DIGITS = list("-+.0123456789")
@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what any reader, of YAML 1.1 or 1.2, could take for something other than text."""
+    """Quote text that a reader of YAML 1.1 or 1.2 could take for something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -48,9 +48,11 @@ _Dumper.add_representer(list, lambda dumper, value: dumper.represent_sequence(_T
 
 
 def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
-    """The data of the text and the line of each key in it; None for a text without any.
+    """Return the data of a text and the line of each key; None for a text without data.
 
-    `name` is what messages call the text; an option of the command line has no lines to tell.
+    Args:
+        name: What messages call the text.
+        option: The text is an option of the command line, so messages name no lines.
 
     >>> read("train:\\n  batch: 32", "a.yaml")
     ({'train': {'batch': 32}}, {('train',): 1, ('train', 'batch'): 2})
@@ -87,11 +89,11 @@ class _Where:
 
 
 class _Reader:
-    """Walks the nodes of one document; each is read where it stands, so each key has its line."""
+    """Read the nodes of one document, and note the line of each key."""
 
     def __init__(self, loader: _Loader, at: _Where) -> None:
         self.loader, self.at, self.lines = loader, at, Lines()
-        self.open: set[int] = set()  # nodes being read, to see one that holds itself
+        self.open: set[int] = set()  # nodes being read, to notice one that contains itself
         self.count = 0
 
     def read(self, node: yaml.Node) -> tuple[Any, Lines]:
@@ -106,7 +108,7 @@ class _Reader:
             raise self.wrong(node, "its aliases (*name) make it endless; write the values out")
         kinds = {yaml.ScalarNode: "str int float bool null", yaml.SequenceNode: "seq", yaml.MappingNode: "map"}
         if node.tag.removeprefix(_TAG) not in kinds[type(node)].split():
-            raise self.wrong(node, f"the tag {node.tag.replace(_TAG, '!!')} has no place in a recipe")
+            raise self.wrong(node, f"the tag {node.tag.replace(_TAG, '!!')} is not allowed in a recipe")
         self.open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
@@ -120,7 +122,7 @@ class _Reader:
             self.open.discard(id(node))
 
     def items(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, Any]]:
-        """The entries of a mapping, those merged in (<<) first. A key is the text that stands there, so 7 is '7'."""
+        """Yield the entries of a mapping, merged ones (<<) first. Keys are text, so 7 is '7'."""
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if key.tag == _TAG + "merge":
@@ -133,7 +135,7 @@ class _Reader:
                 raise self.wrong(key, "a key must be a word, not a list or a mapping")
             if key.value in own:
                 dotted, first = ".".join((*path, key.value)), own[key.value][0].start_mark.line + 1
-                raise self.wrong(key, f"the key {dotted!r} is there twice, first in line {first}; keep one")
+                raise self.wrong(key, f"the key {dotted!r} occurs twice, first in line {first}; keep one")
             own[key.value] = key, value
         for word, (key, value) in own.items():
             self.lines[(*path, word)] = key.start_mark.line + 1
@@ -141,7 +143,7 @@ class _Reader:
 
 
 def write(data: dict[str, Any]) -> str:
-    """The data as YAML, keys in their order, lists on one line.
+    """Return the data as YAML, with keys in their order and lists on one line.
 
     >>> write({"name": "off", "lr": [1e-4, 0.5]})
     "name: 'off'\\nlr: [0.0001, 0.5]\\n"

@@ -36,5 +36,5 @@ def write(
         run = RunFolder.open(run)
     path = Path(run.path) / "report.html"
     page = render(gather(run, mixture, dataset, trust_code, draw, progress))
-    files.write(path, page.encode("utf-8", "replace"), sync=False)
+    files.atomic_write(path, page, sync=False)
     return path

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ganherd.herd.step.pace import paces
+from ganherd.recipe.strategy_config import settings_of
 from ganherd.runs import run_status
 from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
 from ganherd.util.errors import UserError
-from ganherd.util.progress import words
+from ganherd.util.text import words
 from ganherd.viz.charts import TROUBLES, loss_table
 from ganherd.viz.pictures import MOST_ROWS
 
@@ -211,7 +212,7 @@ def _members(
     best = getattr(mixture, "winner", None)
     breeds = (recipe.get("nets") or {}).get("breeds") or []
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
-    speeds = paces(((recipe.get("strategy") or {}).get("gap") or {}).get("pace") or ())
+    speeds = paces(settings_of(recipe).paces)
     step = int(metrics[-1].get("step", 0)) if metrics else 0
     now = [(e.get("member"), words(run_status.alarm_of(e))) for e in run_status.ill(events)]
     out = []

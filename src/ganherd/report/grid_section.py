@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from ganherd.recipe.mixture_scores import FIELDS, more_is_better
-from ganherd.recipe.strategy_config import CellularConfig
+from ganherd.recipe.strategy.cellular_config import CellularConfig
+from ganherd.recipe.strategy_config import settings_of
 from ganherd.report.gather import RunStory
-from ganherd.report.html import SafeHtml, count, duration, figure, join, number, percent, table, tag
+from ganherd.report.templating import Cell, count, duration, number, percent, render, svg
 from ganherd.runs import profile, staleness
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.history import lineage, lineage_picture
@@ -30,45 +33,47 @@ _ABOUT = {  # the routines of an iteration, as the paper's Table IV has them
 }
 
 
-def cells(story: RunStory) -> SafeHtml:
-    """Empty for runs of other strategies."""
-    strategy = story.recipe.get("strategy") or {}
-    if strategy.get("name") != "cellular":
-        return SafeHtml("")
-    settings = CellularConfig.model_validate(strategy.get("cellular") or {})
-    parts = [
-        _topologies(story, settings),
-        _stale(story),
-        _genes(story, settings),
-        _neighbourhoods(story),
-        _profile(story),
-    ]
-    return tag("section", tag("h2", "Cells and their neighbours"), *parts)
+@dataclass(frozen=True)
+class GridBlock:
+    """Charts below each other, with a title and a caption above them."""
+
+    title: str
+    figures: list[Markup]
+    caption: str = ""
 
 
-def _stale(story: RunStory) -> SafeHtml:
-    """Where ranks went on apart."""
+def cells(story: RunStory) -> Markup:
+    """Return the section about the grid; empty for runs of other strategies."""
+    settings = settings_of(story.recipe)
+    if not isinstance(settings, CellularConfig):
+        return Markup()
+    wirings = list(_wirings(story, settings))
+    shown = _topologies(story, wirings)
+    return render(
+        "cells",
+        wirings=shown,
+        more_wirings=len(wirings) - len(shown),
+        stale=_stale(story),
+        genes=_genes(story, settings),
+        mixtures=_neighbourhoods(story),
+        profile=_profile(story),
+    )
+
+
+def _stale(story: RunStory) -> list[str]:
+    """Return what is known about ranks that did not wait for each other."""
     if not (found := staleness.staleness(story.events)):
-        return SafeHtml("")
-    told = f"Ranks did not wait for each other: {staleness.in_words(found)}. Genes are drawn as if they had."
-    return tag("p", told, cls="caption")
+        return []
+    return [f"Ranks did not wait for each other: {staleness.in_words(found)}. Genes are drawn as if they had."]
 
 
-def _topologies(story: RunStory, settings: CellularConfig) -> SafeHtml:
-    """Those of the whole run, in their order; the neighbourhood of the best cell is in colour."""
-    found = list(_wirings(story, settings))
-    best = story.grid.best[0] if story.grid and len(found) < 2 else None
-    shown = [
-        figure(
-            draw_topology(wiring, best if best is not None and best < len(wiring) else None, title),
-            f"wire{i}",
-            "points",
-        )
-        for i, (title, wiring) in enumerate(found[:_MOST_TOPOLOGIES])
+def _topologies(story: RunStory, wirings: Sequence[tuple[str, Topology]]) -> list[Markup]:
+    """Draw the topologies of the run in their order; the neighbourhood of the best cell is in colour."""
+    best = story.grid.best[0] if story.grid and len(wirings) < 2 else None
+    return [
+        svg(draw_topology(wiring, best if best is not None and best < len(wiring) else None, title), f"wire{i}")
+        for i, (title, wiring) in enumerate(wirings[:_MOST_TOPOLOGIES])
     ]
-    more = len(found) - len(shown)
-    rest = tag("p", f"{more:,} more changes of the neighbourhoods in events.jsonl.", cls="small") if more > 0 else ""
-    return join([tag("div", *shown, cls="pair"), rest])
 
 
 def _wirings(story: RunStory, settings: CellularConfig) -> Iterator[tuple[str, Topology]]:
@@ -89,16 +94,17 @@ def _first_wiring(settings: CellularConfig) -> Topology:
     return topology.build(settings.topology, rows, columns, settings.neighbours, settings.graph)
 
 
-def _genes(story: RunStory, settings: CellularConfig) -> SafeHtml:
-    """The grid over time: founders, fitness, and what mutates."""
+def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
+    """Draw the grid over time: founders, fitness, and what mutates; nothing if no iteration is over."""
     n, p = settings.cells, settings.population
     g, d = (lineage.lineage(story.events, kind, n, p) for kind in ("g", "d"))
     if not len(g.iterations):
-        return tag("p", "No iteration is over yet.", cls="soft")
-    parts: list[Any] = [tag("h3", "Genes of the generators"), tag("p", _told(story, g, settings), cls="caption")]
+        return []
+    genes = []
     if settings.selection:
-        parts.append(figure(lineage_picture.draw_grids(g, _first_wiring(settings)), "genes", "wide"))
-        parts.append(figure(lineage_picture.draw_founders(g), "founders", "wide"))
+        genes.append(svg(lineage_picture.draw_grids(g, _first_wiring(settings)), "genes"))
+        genes.append(svg(lineage_picture.draw_founders(g), "founders"))
+    blocks = [GridBlock("Genes of the generators", genes, _told(story, g, settings))]
     maps = [
         ("fitness of the generators", g.fitness, g.iterations),
         ("… of the discriminators", d.fitness, d.iterations),
@@ -109,16 +115,15 @@ def _genes(story: RunStory, settings: CellularConfig) -> SafeHtml:
             maps.append((f"learning rates of the {kind}", rates, _at(story, name)))
     for i, (title, values, at) in enumerate(maps):
         drawn = lineage_picture.draw_map(values, at, "", log="fitness" in title)
-        parts += [tag("h3", title), figure(drawn, f"map{i}", "wide")]
+        blocks.append(GridBlock(title, [svg(drawn, f"map{i}")]))
     if chosen := lineage.of_records(story.events, "loss", n, p):
         drawn = lineage_picture.draw_choices(chosen, _at(story, "loss"))
-        parts += [tag("h3", "losses of the generators"), figure(drawn, "losses-drawn", "wide")]
+        blocks.append(GridBlock("losses of the generators", [svg(drawn, "losses-drawn")]))
     if counts := lineage.drawn_losses(story.events, n, p):
         about = "Drawn anew for every batch. The line is the whole grid, a dot one cell."
         drawn = lineage_picture.draw_shares(counts, g.iterations[-len(next(iter(counts.values()))) :])
-        parts += [tag("h3", "losses of the generators"), tag("p", about, cls="caption")]
-        parts.append(figure(drawn, "losses-drawn", "wide"))
-    return join(parts)
+        blocks.append(GridBlock("losses of the generators", [svg(drawn, "losses-drawn")], about))
+    return blocks
 
 
 def _told(story: RunStory, found: lineage.Lineage, settings: CellularConfig) -> str:
@@ -140,10 +145,10 @@ def _at(story: RunStory, name: str) -> np.ndarray:
     return np.array([int(event["iteration"]) for event in story.events if event.get(name)], np.int64)
 
 
-def _neighbourhoods(story: RunStory) -> SafeHtml:
-    """What the mixtures of all cells are worth, the best first."""
+def _neighbourhoods(story: RunStory) -> dict[str, Any]:
+    """Return a table of the mixtures of all cells, the best first."""
     if story.grid is None:
-        return SafeHtml("")
+        return {}
     grid, worst = story.grid, float("inf")
     own = [one for one in grid.all if one.replica == 0]
     sign = -1 if more_is_better(grid.by) else 1
@@ -152,7 +157,7 @@ def _neighbourhoods(story: RunStory) -> SafeHtml:
     third = "KID" if any(one.kid is not None for one in own) else "" if grid.by in FIELDS else grid.by
     for one in own[:_MOST_LINES]:
         best = one.cell == story.grid.best[0]
-        name = join([one.cell, " ", tag("span", "the result", cls="pill good")]) if best else one.cell
+        name = Cell("the result", "pill good", before=one.cell) if best else one.cell
         mixed = ", ".join(
             f"{member} ({weight:.0%})"
             for member, weight in zip(one.members, one.weights, strict=True)
@@ -164,33 +169,25 @@ def _neighbourhoods(story: RunStory) -> SafeHtml:
     wanted = f"{grid.by}, of which {'more' if sign < 0 else 'less'} is better"
     text = f"Chosen by {wanted}, on {seen}." + (" Of the first replica." if story.replicas > 1 else "")
     head = ("cell", "FID", "TVD", *([third] if third else []), "members and their weights")
-    left = len(own) - len(rows)
-    return join(
-        [
-            tag("h3", "Mixtures of the neighbourhoods"),
-            tag("p", text, cls="caption"),
-            table(head, rows, right=(1, 2, 3) if third else (1, 2)),
-            tag("p", f"{left:,} more in mixture.json.", cls="small") if left > 0 else "",
-        ]
-    )
+    right = (1, 2, 3) if third else (1, 2)
+    return {"caption": text, "head": head, "rows": rows, "right": right, "more": len(own) - len(rows)}
 
 
-def _profile(story: RunStory) -> SafeHtml:
+def _profile(story: RunStory) -> dict[str, Any]:
+    """Return a table of the time that each routine took."""
     spent = profile.total(story.metrics)
     if not spent:
-        return SafeHtml("")
+        return {}
     ends, about = _iterations(story), ""
     if ends:
         about = f"Over {ends:,.4g} iterations, up to step {number(story.metrics[-1]['step'])}; on the right the mean of one."
     whole = sum(spent.values()) or 1.0
-    rows = [
+    rows: list[list[Any]] = [
         [name, _ABOUT.get(name, ""), duration(s), percent(s / whole), _brief(s / ends) if ends else "–"]
         for name, s in spent.items()
     ]
-    rows.append([tag("b", "all"), "", duration(whole), percent(1.0), _brief(whole / ends) if ends else "–"])
-    head = ("routine", "what it is", "time", "share", "an iteration")
-    caption = tag("p", about, cls="caption") if about else ""
-    return join([tag("h3", "Where the time went"), caption, table(head, rows, right=(2, 3, 4))])
+    rows.append([Cell("all", tag="b"), "", duration(whole), percent(1.0), _brief(whole / ends) if ends else "–"])
+    return {"captions": [about] if about else [], "rows": rows}
 
 
 def _iterations(story: RunStory) -> float:

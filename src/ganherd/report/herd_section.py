@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from markupsafe import Markup
+
 from ganherd.report.gather import MemberStory, RunStory
-from ganherd.report.html import SafeHtml, join, number, percent, plain, table, tag
 from ganherd.report.score_section import per_class
-from ganherd.util.progress import words
+from ganherd.report.templating import Cell, number, percent, plain, render
+from ganherd.util.text import words
 
 _KINDS = {
     "nan": "bad",
@@ -29,23 +31,12 @@ _COUNTED = ("checkpoint", *_MEETINGS)  # too many to be told one by one
 _MOST_LINES = 200  # of a table
 
 
-def events(story: RunStory) -> SafeHtml:
-    head = tag("h2", "What happened")
-    if not story.events:
-        return tag("section", head, tag("p", "Nothing has been recorded yet.", cls="soft"))
+def events(story: RunStory) -> Markup:
     kinds = Counter((str(e.get("event", "?")), event_name(e)) for e in story.events)
-    pills = join(_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items())
+    pills = [_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items()]
     told = [e for e in story.events if e.get("event") not in _COUNTED]
     rows = [_event_row(story, e) for e in told[:_MOST_LINES]]
-    more = len(told) - len(rows)
-    return tag(
-        "section",
-        head,
-        tag("div", pills, cls="pills"),
-        _timeline(story),
-        table(("step", "event", "member", "details"), rows, right=(0,)) if rows else "",
-        tag("p", f"{more:,} more in events.jsonl.", cls="small") if more > 0 else "",
-    )
+    return render("events", pills=pills, rows=rows, more=len(told) - len(rows), **_timeline(story))
 
 
 def event_name(event: Mapping[str, Any]) -> str:
@@ -60,8 +51,8 @@ def event_name(event: Mapping[str, Any]) -> str:
     return words(what) + (" over" if kind == "calm" else "")
 
 
-def _pill(kind: str, text: str) -> SafeHtml:
-    return tag("span", text, cls=f"pill {_KINDS.get(kind, '')}")
+def _pill(kind: str, text: str) -> Cell:
+    return Cell(text, f"pill {_KINDS.get(kind, '')}")
 
 
 def _event_row(story: RunStory, event: Mapping[str, Any]) -> list[Any]:
@@ -83,37 +74,29 @@ def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
     return name
 
 
-def _timeline(story: RunStory) -> SafeHtml:
-    """A dot for each event along the steps, those that matter most drawn last, on top; a faint tick where members met."""
+def _timeline(story: RunStory) -> dict[str, Any]:
+    """Return a dot for each event, the most important ones last so that they lie on top, and a tick for each meeting."""
     known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
     steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]
     end = max(steps, default=0) or 1
     met = [e for e in known if e.get("event") in _MEETINGS]
-    ticks = [
-        f'<line x1="{x / 4}%" x2="{x / 4}%" y1="10" y2="24" stroke="var(--soft)" opacity="0.4"/>'
-        for x in dict.fromkeys(round(4 + 392 * e["step"] / end) for e in met)  # no two at one place
-    ]
+    ticks = dict.fromkeys(round(4 + 392 * e["step"] / end) for e in met)  # no two at one place
     dots = []
     order = ("", "busy", "good", "warn", "bad")
     shown = [e for e in known if e.get("event") not in _MEETINGS]
     for event in sorted(shown[:2000], key=lambda e: order.index(_KINDS.get(str(e.get("event")), ""))):
         rank = _KINDS.get(str(event.get("event")), "")
         whose = f", member {name}" if (name := _whose(story, event)) else ""
-        title = tag("title", f"{event_name(event)}{whose}, step {number(event['step'])}")
-        x = 1 + 98 * event["step"] / end
-        dots.append(f'<circle cx="{x:.2f}%" cy="17" r="{5 if rank else 3}" fill="{_COLOURS[rank]}">{title}</circle>')
+        title = f"{event_name(event)}{whose}, step {number(event['step'])}"
+        x = f"{1 + 98 * event['step'] / end:.2f}"
+        dots.append({"x": x, "radius": 5 if rank else 3, "colour": _COLOURS[rank], "title": title})
     kinds = ", ".join(dict.fromkeys(event_name(e) for e in met))
-    return SafeHtml(
-        '<svg class="timeline" role="img" aria-label="events along the steps">'
-        f'<line x1="1%" x2="99%" y1="17" y2="17" stroke="var(--line)" stroke-width="2"/>{"".join(ticks)}{"".join(dots)}'
-        f'<text x="1%" y="42">step 0</text><text x="99%" y="42" text-anchor="end">step {number(end)}</text></svg>'
-        + (tag("p", f"Faint ticks: {kinds}.", cls="small") if met else "")
-    )
+    return {"ticks": [x / 4 for x in ticks], "dots": dots, "end": end, "met": kinds}
 
 
-def members(story: RunStory) -> SafeHtml:
+def members(story: RunStory) -> Markup:
     if not story.members:
-        return SafeHtml("")
+        return Markup()
     many = max(m.replica for m in story.members) > 0
     known = {m.label for m in story.members}
     accuracy, spread = (
@@ -137,7 +120,7 @@ def members(story: RunStory) -> SafeHtml:
     for m in story.members[:_MOST_LINES]:
         # the scores are the first replica's
         own = m.label if m.replica == 0 else None
-        first = join([m.number, " ", tag("span", "best", cls="pill good", title="by GAM-II")]) if m.winner else m.number
+        first = Cell("best", "pill good", before=m.number, title="by GAM-II") if m.winner else m.number
         row: list[Any] = [
             first,
             *([m.replica] if many else []),
@@ -152,9 +135,7 @@ def members(story: RunStory) -> SafeHtml:
         row.append(_troubles(m))
         rows.append(row)
     right = tuple(i for i, name in enumerate(head) if name not in ("label", "generator"))
-    more = len(story.members) - len(rows)
-    rest = tag("p", f"{more:,} more members.", cls="small") if more > 0 else ""
-    return tag("section", tag("h2", "Members"), table(head, rows, right=right), rest)
+    return render("members", head=head, rows=rows, right=right, more=len(story.members) - len(rows))
 
 
 def _loss(member: MemberStory, value: float | None) -> str:
@@ -167,5 +148,5 @@ def _troubles(member: MemberStory) -> Any:
     if not member.troubles:
         return "–"
     if member.ill:
-        return tag("span", f"{member.troubles}, now: {', '.join(member.ill)}", cls="pill warn")
-    return tag("span", f"{member.troubles}, over", cls="pill")
+        return Cell(f"{member.troubles}, now: {', '.join(member.ill)}", "pill warn")
+    return Cell(f"{member.troubles}, over", "pill")

@@ -1,4 +1,4 @@
-"""The page: a story of a run becomes one HTML text that asks the network for nothing."""
+"""The page of a run: its sections in order, each rendered from what was gathered of the run."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
+from markupsafe import Markup
 
-from ganherd.report.document import document
+from ganherd.recipe.strategy_config import settings_of
+from ganherd.report import templating
 from ganherd.report.gather import RunStory
 from ganherd.report.grid_section import cells
 from ganherd.report.herd_section import events, members
-from ganherd.report.html import SafeHtml, count, duration, join, number, percent, plain, table, tag
 from ganherd.report.sample_section import maps, samples
 from ganherd.report.score_section import classes, losses, scores
 from ganherd.report.swap_section import meetings
+from ganherd.report.templating import Cell, count, duration, number, percent, plain
 
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
 
 
 def render(story: RunStory) -> str:
-    sections = (samples, scores, maps, losses, classes, meetings, cells, events, members, _settings)
-    body = join([_part(section, story) for section in (_header, *sections)], "\n")
-    return document(story.name, body)
+    """Return the page of a run as HTML."""
+    sections = (_header, samples, scores, maps, losses, classes, meetings, cells, events, members, _settings)
+    return templating.render("run", title=story.name, sections=[_part(section, story) for section in sections])
 
 
-def _part(section: Callable[[RunStory], SafeHtml], story: RunStory) -> SafeHtml:
-    """A section that odd values in the files cannot take the page down with."""
+def _part(section: Callable[[RunStory], Markup], story: RunStory) -> Markup:
+    """Return a section, or a note if odd values in the files of the run make it fail."""
     try:
         return section(story)
     except Exception as error:
-        name = section.__name__.strip("_")
-        return tag("p", f"the part {name!r} could not be made: {type(error).__name__}: {error}", cls="note")
+        name, why = repr(section.__name__.strip("_")), f"{type(error).__name__}: {error}"
+        return templating.render("missing_section", name=name, why=why)
 
 
-def _header(story: RunStory) -> SafeHtml:
+def _header(story: RunStory) -> Markup:
     state = str(story.info.get("state") or "unknown")
     last = story.metrics[-1] if story.metrics else {}
     engine = story.info.get("engine")
@@ -50,15 +52,15 @@ def _header(story: RunStory) -> SafeHtml:
         ("engine", str(engine or "–")),
         ("seed", number(_dig(story.recipe, "run", "seed"))),
     ]
-    about = str(story.recipe.get("about") or "")
-    return tag(
+    return templating.render(
         "header",
-        tag("div", "ganherd report", cls="kicker"),
-        tag("h1", tag("span", story.name), tag("span", state, cls=f"pill {_STATES.get(state, '')}")),
-        tag("p", summary(story), cls="lead"),
-        tag("p", about, cls="soft") if about else "",
-        tag("div", join(tag("div", tag("b", value), tag("span", name)) for name, value in facts), cls="facts"),
-        join(tag("p", note, cls="note") for note in story.notes),
+        name=story.name,
+        state=state,
+        kind=_STATES.get(state, ""),
+        summary=summary(story),
+        about=str(story.recipe.get("about") or ""),
+        facts=facts,
+        notes=story.notes,
     )
 
 
@@ -98,30 +100,23 @@ def summary(story: RunStory) -> str:
 
 
 def _drawn_losses(story: RunStory) -> str:
-    """The losses of a grid whose generators draw theirs, with how much more often than others; nothing for other runs."""
-    if _dig(story.recipe, "strategy", "name") != "cellular":
-        return ""
-    mutation = _dig(story.recipe, "strategy", "cellular", "mutation") or {}
-    each = Counter(mutation.get("losses") or [])
+    """Return the losses that generators draw from, with their frequencies; empty if generators draw none."""
+    mutation = settings_of(story.recipe).mutation_rules
+    each = Counter(mutation.losses)
     named = [f"{name} ({n} of {each.total()})" if len(set(each.values())) > 1 else name for name, n in each.items()]
     known = " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)
     when = {"batch": "for every batch", "iteration": "in every iteration", "creation": "at the start"}
-    return f"{known} {when.get(str(mutation.get('loss_each')), '')}".rstrip() if known else ""
+    return f"{known} {when[mutation.loss_each]}".rstrip() if known else ""
 
 
-def _settings(story: RunStory) -> SafeHtml:
+def _settings(story: RunStory) -> Markup:
     recipe = yaml.safe_dump(dict(story.recipe), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     info = {k: v for k, v in story.info.items() if k != "versions"}
     versions = story.info.get("versions")
-    rows = [(k, tag("code", plain(v, True))) for k, v in info.items()]
-    rows += [(k, tag("code", plain(v))) for k, v in versions.items()] if isinstance(versions, Mapping) else []
-    notes = join(tag("p", f"data: {note}", cls="small") for note in story.data_notes)
-    folded = {
-        "The recipe, every default written out": tag("pre", recipe) if story.recipe else "",
-        "Run and versions": table(("what", "value"), rows) if rows else "",
-    }
-    details = join(tag("details", tag("summary", name), inside) for name, inside in folded.items() if inside)
-    return tag("section", tag("h2", "Settings"), notes, details)
+    rows = [(k, Cell(plain(v, True), tag="code")) for k, v in info.items()]
+    rows += [(k, Cell(plain(v), tag="code")) for k, v in versions.items()] if isinstance(versions, Mapping) else []
+    notes = [f"data: {note}" for note in story.data_notes]
+    return templating.render("settings", notes=notes, recipe=recipe if story.recipe else "", rows=rows)
 
 
 def _dig(tree: Mapping[str, Any], *path: str) -> Any:

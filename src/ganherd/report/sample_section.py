@@ -5,53 +5,52 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from ganherd.data.keyed import shuffle
 from ganherd.report.gather import PER_ROW, RunStory
-from ganherd.report.html import SafeHtml, figure, image, join, number, tag
+from ganherd.report.templating import number, render, svg
 from ganherd.viz import pictures
 
 
-def samples(story: RunStory) -> SafeHtml:
-    head = tag("h2", "Samples")
+def samples(story: RunStory) -> Markup:
     x, real = story.generated, story.real
     if x is None:
-        if story.sample_png is None:
-            inside = tag("p", "No samples yet: the first picture comes while it trains.", cls="soft")
-        else:
-            inside = join(
-                [
-                    tag("p", f"The herd's last picture while it trained, {story.sample_name}.", cls="caption"),
-                    tag("div", image(story.sample_png, "samples"), cls="paper"),
-                ]
-            )
-        if real is None:
-            return tag("section", head, inside)
-        right = tag("div", tag("h3", "real data"), _real_alone(story))
-        return tag("section", head, tag("div", tag("div", inside), right, cls="pair"))
+        return _last_picture(story)
     where = f"Drawn from the mixture of step {number(story.mixture_step)}, seed 0, not chosen"
     where += f"; the first of {story.replicas} replicas." if story.replicas > 1 else "."
     if x.ndim == 2:
-        both = [figure(pictures.draw_points(x, real), "points", "points")]
+        figures = [svg(pictures.draw_points(x, real), "points")]
         if real is not None:
-            both.append(figure(pictures.draw_points(np.empty((0, 2)), real), "data", "points"))
-        return tag("section", head, tag("p", where, cls="caption"), tag("div", join(both), cls="pair"))
+            figures.append(svg(pictures.draw_points(np.empty((0, 2)), real), "data"))
+        return render("samples", caption=where, figures=figures, rows=[])
     rows = pictures.sample_rows(x, story.generated_y, story.labels, story.generated_member)
     rows = [(name, images[:PER_ROW]) for name, images in rows]
     beside = _real_rows(story, rows)
     widest = max(len(images) for images in (*(images for _, images in rows), *beside))
-    cells: list[Any] = [tag("div", cls="corner"), tag("h3", "generated"), tag("h3", "real data" if beside else "")]
+    strips = []
     for i, (name, images) in enumerate(rows):
-        other = beside[i] if i < len(beside) else None
-        cells += [tag("div", name, cls="name"), _strip(images, f"generated {name}", widest)]
-        cells.append(_strip(other, f"real {name}", widest) if other is not None and len(other) else tag("div"))
+        other = beside[i] if i < len(beside) and len(beside[i]) else None
+        strips.append((name, _strip(images, widest), None if other is None else _strip(other, widest)))
     shown = ""
     if _are_classes(story):
         shown = f" {len(rows)} of {len(story.labels)} classes are shown." if len(rows) < len(story.labels) else ""
     elif rows[0][0]:
         shown = " A row for each member that made some of them; beside it, any of the real data."
-    stacked = tag("span", " Above generated, below real.", cls="stacked") if beside else ""
-    return tag("section", head, tag("p", where + shown, stacked, cls="caption"), tag("div", join(cells), cls="compare"))
+    return render("samples", caption=where + shown, rows=strips, beside=bool(beside))
+
+
+def _last_picture(story: RunStory) -> Markup:
+    """The picture that training drew last, if there is no mixture to draw samples from."""
+    rows, points = [], None
+    if story.real is not None and story.real.ndim == 2:
+        points = svg(pictures.draw_points(np.empty((0, 2)), story.real), "data")
+    elif story.real is not None:
+        named = pictures.sample_rows(story.real, story.real_y, story.labels)
+        widest = max(len(images) for _, images in named)
+        rows = [(name, _strip(images, widest)) for name, images in named]
+    png, name = story.sample_png, story.sample_name
+    return render("last_picture", png=png, name=name, real_rows=rows, real_points=points)
 
 
 _TITLES = {
@@ -62,24 +61,15 @@ _TITLES = {
 }
 
 
-def maps(story: RunStory) -> SafeHtml:
-    """The pictures that lie in the run's folder; the class histogram has its place among the scores of the classes."""
+def maps(story: RunStory) -> Markup:
+    """The pictures in the run's folder; the class histogram has its place among the scores of the classes."""
     by_name = {one.name: one for one in story.pictures}
-    shown = [by_name[name] for name in _TITLES if name in by_name]
-    if not shown:
-        return SafeHtml("")
-    cards = [
-        tag(
-            "div",
-            tag("h3", _TITLES[one.name]),
-            tag("div", image(one.png, _TITLES[one.name]), cls="paper"),
-            tag("p", one.caption, cls="small"),
-            cls="map wide" if one.name in ("map-classes", "coverage") else "map",
-        )
-        for one in shown
+    shown = [
+        (title, by_name[name], "map wide" if name in ("map-classes", "coverage") else "map")
+        for name, title in _TITLES.items()
+        if name in by_name
     ]
-    where = "The same pictures lie in the folder pictures, as PNG and SVG."
-    return tag("section", tag("h2", "Maps"), tag("p", where, cls="caption"), tag("div", join(cards), cls="maps"))
+    return render("maps", shown=shown) if shown else Markup()
 
 
 def _are_classes(story: RunStory) -> bool:
@@ -101,21 +91,11 @@ def _real_rows(story: RunStory, rows: list[tuple[str, np.ndarray]]) -> list[np.n
     return [real[end - len(images) : end] for end, (_, images) in zip(ends, rows, strict=True)]
 
 
-def _real_alone(story: RunStory) -> SafeHtml:
-    assert story.real is not None
-    if story.real.ndim == 2:
-        return figure(pictures.draw_points(np.empty((0, 2)), story.real), "data", "points")
-    rows = pictures.sample_rows(story.real, story.real_y, story.labels)
-    widest = max(len(images) for _, images in rows)
-    cells = [part for name, images in rows for part in (tag("div", name, cls="name"), _strip(images, name, widest))]
-    return tag("div", join(cells), cls="compare two")
-
-
-def _strip(images: np.ndarray, about: str, columns: int) -> SafeHtml:
-    """A row of images, as wide as one of so many: the page stretches strips, and all their images must stay alike."""
+def _strip(images: np.ndarray, columns: int) -> bytes:
+    """Return a row of images as a PNG that is as wide as one of `columns` images, so that the page scales all rows alike."""
     settings: Any = {"background": None, "margin": 1, "largest": 128}
     drawn = pictures.draw_grid([images], **settings)
     if len(images) < columns:
         full = pictures.draw_grid([np.repeat(images[:1], columns, 0)], **settings).size
         drawn = drawn.crop((0, 0, *full))  # what lies beyond it is transparent
-    return image(pictures.png(drawn), about)
+    return pictures.png(drawn)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from markupsafe import Markup
+
 from ganherd.report.gather import RunStory
-from ganherd.report.html import SafeHtml, figure, join, number, table, tag
+from ganherd.report.templating import Cell, number, render, svg
 from ganherd.scoring import METRICS
 from ganherd.scoring.score_table import networks_told, remarks, shown, value
 from ganherd.viz import charts
 
 
-def scores(story: RunStory) -> SafeHtml:
-    head = tag("h2", "Scores")
+def scores(story: RunStory) -> Markup:
     names = [
         *(name for name in METRICS if name in story.scores),
         *(name for name in story.scores if name not in METRICS),
@@ -21,19 +22,18 @@ def scores(story: RunStory) -> SafeHtml:
     entries = {k: story.scores[k] for k in names if isinstance(story.scores[k], Mapping) and k != "skipped"}
     if not entries:
         how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
-        return tag("section", head, tag("p", f"Not scored yet: {how}.", cls="soft"))
+        return render("scores", rows=[], how=how)
     rows, warnings = [], []
     for name, entry in entries.items():
         metric = METRICS.get(name)
         title = name.replace("_", " ")
-        what = [title, tag("span", metric.about if metric else "", cls="about")]
         rows.append(
             [
-                join(what),
-                tag("span", shown(name, entry), cls="value"),
+                Cell(metric.about if metric else "", "about", before=title),
+                Cell(shown(name, entry), "value"),
                 "" if metric is None else _best(name, metric.best, entry),
                 number(entry.get("samples")),
-                tag("span", entry.get("network", "–"), cls="network"),
+                Cell(entry.get("network", "–"), "network"),
                 number(entry.get("seed")),
                 "; ".join(remarks(entry, name)),
             ]
@@ -43,10 +43,7 @@ def scores(story: RunStory) -> SafeHtml:
     skipped = story.scores.get("skipped")
     left_out = skipped.items() if isinstance(skipped, Mapping) else ()
     warnings += [f"{name.replace('_', ' ')} is left out: {why}" for name, why in left_out]
-    titles = ("score", "value", "perfect", "samples", "network", "seed", "beside it")
-    fed = join(tag("p", line, cls="small") for line in networks_told(entries))
-    notes = join(tag("p", note, cls="note") for note in warnings)
-    return tag("section", head, table(titles, rows, right=(1, 2, 3, 5), cls="scores"), fed, notes)
+    return render("scores", rows=rows, networks=networks_told(entries), warnings=warnings)
 
 
 def _best(name: str, best: float, entry: Mapping[str, object]) -> str:
@@ -62,34 +59,35 @@ def _best(name: str, best: float, entry: Mapping[str, object]) -> str:
     return value(name, best) if value(name, best).endswith("%") else f"{best:g}"
 
 
-def losses(story: RunStory) -> SafeHtml:
+def losses(story: RunStory) -> Markup:
     about = "Every member thin, their mean bold; a dashed red line where a member was noticed or repaired."
-    panels = [figure(charts.draw_losses(story.metrics, story.events, [key]), key) for key in ("loss_g", "loss_d")]
-    return tag("section", tag("h2", "Losses"), tag("p", about, cls="caption"), tag("div", join(panels), cls="pair"))
+    keys = ("loss_g", "loss_d")
+    panels = [(svg(charts.draw_losses(story.metrics, story.events, [key]), key), "") for key in keys]
+    return render("charts", title="Losses", caption=about, figures=panels, cls="pair")
 
 
-def classes(story: RunStory) -> SafeHtml:
+def classes(story: RunStory) -> Markup:
     figures = []
     if spread := per_class(story, "diversity"):
         of = str(story.scores["diversity"].get("network", "pixels"))
-        figures.append(figure(charts.draw_diversity(spread, of), "diversity", _width(spread)))
+        figures.append((svg(charts.draw_diversity(spread, of), "diversity"), _width(spread)))
     if accuracy := per_class(story, "label_accuracy"):
         drawn = charts.draw_bars(accuracy, title="recognised as the label asked for")
-        figures.append(figure(drawn, "accuracy", _width(accuracy)))
+        figures.append((svg(drawn, "accuracy"), _width(accuracy)))
     if seen := per_class(story, "histogram"):
         expected = story.scores["histogram"].get("expected")
         drawn = charts.draw_histogram(
             {k: v or 0.0 for k, v in seen.items()}, expected if isinstance(expected, Mapping) else None
         )
-        figures.append(figure(drawn, "classes", _width(seen)))
+        figures.append((svg(drawn, "classes"), _width(seen)))
     if not figures:
-        return SafeHtml("")
+        return Markup()
     of_classes = any(m.label for m in story.members) or set(spread) & set(story.labels)
     about = "Diversity: 1 is as varied as the data; far below it, a member repeats itself."
     if not of_classes:
         about = "No member stands for a class: how varied their samples are together, and the classes that are seen in them."
     title = "Class by class" if of_classes else "Variety and classes of the samples"
-    return tag("section", tag("h2", title), tag("p", about, cls="caption"), tag("div", join(figures), cls="bars"))
+    return render("charts", title=title, caption=about, figures=figures, cls="bars")
 
 
 def _width(bars: Mapping[str, object]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from ganherd.report.gather import RunStory
-from ganherd.report.html import SafeHtml, count, figure, number, tag
+from ganherd.report.templating import count, number, render, svg
 
 
-def meetings(story: RunStory) -> SafeHtml:
+def meetings(story: RunStory) -> Markup:
     swaps = [e for e in story.events if e.get("event") == "swap"]
     if not swaps or not story.members:
-        return SafeHtml("")
+        return Markup()
     from ganherd.strategies.gap.gap import count_meetings
     from ganherd.viz.meeting_map import draw_who_met
 
@@ -20,9 +22,5 @@ def meetings(story: RunStory) -> SafeHtml:
     text = f"{count(len(swaps), 'swap').capitalize()} of {what}, from step {number(swaps[0].get('step'))} to "
     text += f"{number(swaps[-1].get('step'))}. Both kinds of nets are named after the slot in which they began"
     text += "; of the first replica." if each < len(story.members) else "."
-    return tag(
-        "section",
-        tag("h2", "Who met whom"),
-        tag("p", text, cls="caption"),
-        figure(draw_who_met(counts), "met", "points"),
-    )
+    figures = [(svg(draw_who_met(counts), "met"), "points")]
+    return render("charts", title="Who met whom", caption=text, figures=figures, cls="")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,13 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.ranks import Ranks, run_on_all_ranks
-from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, named, unnamed
+from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, from_named_tensors, to_named_tensors
 from ganherd.runs.facts import refuse_state
 from ganherd.runs.folder import steps
 from ganherd.runs.records import plain
 from ganherd.util import tensor_file
 from ganherd.util.errors import UserError
-from ganherd.util.files import read_json
+from ganherd.util.files import force_to_disk, read_json
 
 _BLOCK = 64  # members in a file …
 _BYTES = 1 << 28  # … if they take no more than this: a file is made in memory
@@ -75,11 +74,11 @@ def save(
         names = {"names": sorted(state), "files": dict(sorted(files.items()))}
         whole = plain({**facts, "step": step, "members": ranks.num_members, **names})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
-        _settle(aside)
+        force_to_disk(aside)
         if target.exists():  # the same step again: what lies there was found damaged
             _remove(target)
         aside.rename(target)
-        _settle(folder)
+        force_to_disk(folder)
 
     try:
         ranks.run_io(lambda: begin() if ranks.is_first else None)
@@ -101,7 +100,7 @@ def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], mem
         for first in range(start, stop, most):
             rows = slice(first, min(first + most, stop))
             name = f"herd-{members[rows.start]:03d}-{members[rows.stop - 1]:03d}.safetensors"
-            block = named(nets, {k: v[rows] for k, v in state.items()})
+            block = to_named_tensors(nets, {k: v[rows] for k, v in state.items()})
             content = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in block.items()})
             files[name] = hashlib.sha256(content).hexdigest()
             _write(aside / name, content)
@@ -128,7 +127,9 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
     parts: list[State] = []
     for _, rows, name, digest in sorted(blocks):
         try:
-            part = unnamed(nets, tensor_file.read(path / name, digest, partial(_check_shapes, nets, name)), names)
+            part = from_named_tensors(
+                nets, tensor_file.read(path / name, digest, partial(_check_shapes, nets, name)), names
+            )
         except OSError as error:
             raise Damaged(f"{path.name}/{name} cannot be read: {error.strerror}") from error
         except tensor_file.TensorMismatch as error:
@@ -272,16 +273,5 @@ def _check(facts: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def _settle(folder: Path) -> None:
-    """A rename is on the disk only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    path.write_bytes(content)
+    force_to_disk(path)

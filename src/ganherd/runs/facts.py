@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ganherd.recipe.base import MOST_THREADS, Device
+from ganherd.util.registry import ENGINES
 
 LARGEST = 1 << 53  # of a count or a step: beyond it floats skip whole numbers
 
@@ -23,8 +24,14 @@ class _Facts(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
+def _engine(name: str) -> str:
+    if name not in ENGINES:
+        raise ValueError(f"must be one of {', '.join(ENGINES.names())}")
+    return name
+
+
 class EngineFacts(_Facts):
-    name: Literal["loop", "fused", "graph"]
+    name: Annotated[str, AfterValidator(_engine)]
     chunk: Members
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     device: Device

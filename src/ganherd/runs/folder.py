@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import shlex
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -115,7 +112,7 @@ class RunFolder:
 
     def write_info(self, **changes: Any) -> None:
         info = (self.info if self.info_path.exists() else {}) | changes
-        write_aside(self.info_path, json.dumps(info, indent=1) + "\n")
+        files.atomic_write(self.info_path, json.dumps(info, indent=1) + "\n")
 
     def metrics(self, most: int | None = None) -> list[dict[str, Any]]:
         """Return the records; with `most`, some that are spread evenly (see `read_some`)."""
@@ -138,28 +135,13 @@ class RunFolder:
     def lock(self) -> TextIO:
         """Held while a process trains here; the system lets go of it when the process ends, however it ends."""
         try:
-            handle = open_lock(self.path / ".lock")
+            return files.lock(self.path / ".lock", waits=(0.05, 0.2, 0.5))  # `ganherd status` holds it for a moment
+        except BlockingIOError as error:
+            raise UserError(
+                f"another process is training in {self.path}; wait for it, or choose another --run."
+            ) from error
         except OSError as error:
             raise UserError(f"nothing can be written to the run folder {self.path}: {error.strerror}.") from error
-        for patience in (0.05, 0.2, 0.5, 0.0):  # `ganherd status` holds it for a moment, to see whether it is free
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if not patience:
-                    handle.close()
-                    raise UserError(
-                        f"another process is training in {self.path}; wait for it, or choose another --run."
-                    ) from error
-                time.sleep(patience)
-            except OSError:  # a file system without locks: nothing can be said about others
-                break
-        return handle
-
-
-def open_lock(path: Path) -> TextIO:
-    """Open a file to lock it, and make it if it is not there; an OSError if anything but a file has its name."""
-    return os.fdopen(files.open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "a")
 
 
 def mixture_of(path: str | Path) -> Path:
@@ -181,11 +163,6 @@ def code_of(path: Path) -> list[str]:
     """Return the folders of a run's own modules; none for a mixture that lies outside of its run."""
     folder = RunFolder(path)
     return folder.recipe.code if folder.recipe_path.is_file() and folder.info_path.is_file() else []
-
-
-def write_aside(path: Path, text: str) -> None:
-    """Replace a text file as a whole."""
-    files.write(path, text.encode("utf-8", "replace"))
 
 
 def next_path(parent: Path, name: str) -> Path:

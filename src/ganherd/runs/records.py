@@ -7,13 +7,10 @@ import math
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ganherd.runs import profile
 from ganherd.util import files
-
-if TYPE_CHECKING:
-    from ganherd.training.loop import Trainer
 
 # Two equal runs may differ in what is listed here, and in nothing else: in metrics.jsonl, events.jsonl and state.json the fields
 # that hold wall-clock time,
@@ -69,23 +66,6 @@ class JsonLinesWriter:
 
     def close(self) -> None:
         self._handle.close()
-
-
-def line_of(trainer: Trainer) -> dict[str, Any]:
-    """The numbers of all members at this step; all ranks ask for them together."""
-    line = {
-        "step": trainer.step,
-        "epoch": round(trainer.step / trainer.assembly.steps_per_epoch, 4),
-        "seconds": round(trainer.seconds, 3),
-        "rate": round(trainer.progress.rate * trainer.tally.per_step, 1),
-        **trainer.tally.means(trainer.step),
-    }
-    looked = int(trainer.ranks.all_gather(trainer.watch.state["watch.at"]).max())
-    if looked > trainer.tally.since:  # the last look since the last record
-        line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in trainer.watch.scores().items()}}
-    if trainer.validation:
-        line |= {name: [round(v, 5) for v in each] for name, each in trainer.validation.look().items()}
-    return line | trainer.strategy.metrics()
 
 
 def plain(value: Any) -> Any:

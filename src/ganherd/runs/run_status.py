@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections import deque
 from pathlib import Path
@@ -16,7 +15,8 @@ from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.part_folders import unfinished
 from ganherd.util.errors import UserError, few
-from ganherd.util.progress import duration, size, words
+from ganherd.util.files import is_locked
+from ganherd.util.text import duration, size, words
 
 _TOLD = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _SHOWN = 10  # of them, the last
@@ -277,7 +277,7 @@ def _state(folder: RunFolder, said: str, metrics: list[dict[str, Any]]) -> str:
     """What is to be made of the state that run.json has: its process may be gone, and had no time to say so."""
     if said not in ("running", "restarting"):
         return said
-    now, locked = time.time(), _is_locked(folder)
+    now, locked = time.time(), is_locked(folder.path / ".lock")
     if said == "restarting":
         return said if locked or now - folder.info_path.stat().st_mtime < _RESTART else "interrupted"
     if locked is None:
@@ -297,17 +297,3 @@ def _is_heard(folder: RunFolder, metrics: list[dict[str, Any]], now: float) -> b
         path.stat().st_mtime for path in (folder.metrics_path, folder.events_path, folder.info_path) if path.exists()
     ]
     return now - max(written, default=0.0) <= usual
-
-
-def _is_locked(folder: RunFolder) -> bool | None:
-    """Whether a process holds the run's lock now; None: that cannot be found out."""
-    try:
-        with (folder.path / ".lock").open("r") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    except OSError:  # a file system without locks, or a file that may not be opened
-        return None
-    return False

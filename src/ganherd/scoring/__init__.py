@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.features.material import Annealing, MetricSkipped, ScoredNeighbourhood, ScoringContext
 from ganherd.metrics.groups import of_grid, refuse_impossible
-from ganherd.metrics.registry import METRICS, Metric, known_metrics
+from ganherd.metrics.metric_registry import METRICS, Metric, known_metrics
 from ganherd.metrics.statistics.seeds import together
 from ganherd.scoring.one_run import score_run
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.scoring.several_runs import ScoredRun, score_runs
 from ganherd.scoring.two_sets import score_sets
-from ganherd.util.time_left import Progress
+from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset

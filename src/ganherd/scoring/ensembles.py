@@ -20,7 +20,7 @@ from ganherd.strategies.mixing import objectives, subset_search
 from ganherd.strategies.mixing.mixing import Score
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress, timed
+from ganherd.util.meter import Progress, timed
 
 if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures

@@ -18,7 +18,8 @@ from ganherd.data.keyed import shuffle
 from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.util import files
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress
+from ganherd.util.files import atomic_write
+from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -73,9 +74,8 @@ def make(
         for name in NAMES:
             for ending in (".png", ".svg") if name not in captions else ():
                 (folder / f"{name}{ending}").unlink(missing_ok=True)  # of an earlier mixture
-        from ganherd.runs.folder import write_aside
 
-        write_aside(folder / ABOUT, json.dumps({"of": key, "captions": captions}, indent=1) + "\n")
+        atomic_write(folder / ABOUT, json.dumps({"of": key, "captions": captions}, indent=1) + "\n")
         tell(f"pictures: {folder}")
     return written
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ganherd.data import dataset
 from ganherd.features.extract import best_device
-from ganherd.herd.evaluation import own_module
+from ganherd.herd.evaluation import member_module
 from ganherd.herd.lowering.network import logits_of
 from ganherd.herd.state import Blueprint, buffers_of, takes_label
 from ganherd.runs import checkpoint
@@ -69,7 +69,9 @@ class Judges:
 
     def _judge(self, member: int) -> nn.Module:
         """Return a member's discriminator in evaluation mode, all but batch norm."""
-        judge = own_module(self.module, {name: value[member] for name, value in (self.params | self.buffers).items()})
+        judge = member_module(
+            self.module, {name: value[member] for name, value in (self.params | self.buffers).items()}
+        )
         for norm in norms_of(judge):
             norm.train()
             norm.track_running_stats = False  # it keeps none of what it sees

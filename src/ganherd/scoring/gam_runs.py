@@ -21,7 +21,7 @@ from ganherd.mixture import mixture as mixtures
 from ganherd.runs.folder import RunFolder
 from ganherd.scoring.gam_judges import Judges, load_judges
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress, TimeLeft
+from ganherd.util.meter import Progress, TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -230,7 +230,7 @@ def _seat(
                 kind = one.generator(member)[0].net.name if mixed else ""
                 seed = one.seeds[replica] if one.replicas > 1 else None
                 players.append(gam.Player(name, member, replica, int(one.label_of[member]), kind, kin[name], seed))
-                swaps.append(recipe.strategy.name != "independent")
+                swaps.append(recipe.strategy.settings.exchanges_nets)
                 seats.append((run, replica, member))
     return players, swaps, seats
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.features.material import Annealing, MetricSkipped
 from ganherd.util import files, text
-from ganherd.util.time_left import Progress
+from ganherd.util.files import atomic_write
+from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -66,7 +67,7 @@ def score_run(
 
 def keep(run: str | Path, found: dict[str, Any], names: Sequence[str] = ()) -> None:
     """Puts scores into the run's scores.json, in place of those of the same names, and leaves the others there."""
-    from ganherd.runs.folder import RunFolder, write_aside
+    from ganherd.runs.folder import RunFolder
     from ganherd.runs.records import plain
 
     path = RunFolder.open(run).scores_path
@@ -77,7 +78,7 @@ def keep(run: str | Path, found: dict[str, Any], names: Sequence[str] = ()) -> N
     skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get("skipped", {})
     out = {**kept, **{n: e for n, e in found.items() if n != "skipped"}} | ({"skipped": skipped} if skipped else {})
     try:
-        write_aside(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
+        atomic_write(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
     except OSError as error:  # a run on a read-only disk can be scored too
         text.say(f"note: {path} cannot be written ({error.strerror}), so these scores are not kept")
 

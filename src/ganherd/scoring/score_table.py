@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ganherd.metrics.registry import METRICS, Metric
+from ganherd.metrics.metric_registry import METRICS, Metric
 from ganherd.metrics.statistics.verdict import Ends, difference, verdict
+from ganherd.util.text import text_table
 
 Scores = Mapping[str, Mapping[str, Any]]
 MOST = 30  # lines of a table of members or classes
@@ -32,7 +33,7 @@ def table(scores: Scores) -> str:
                 "; ".join(remarks(entry, name)),
             )
         )
-    return "\n".join([*_aligned(lines), *_parts(entries), *_notes(scores)])
+    return "\n".join([*text_table(lines), *_parts(entries), *_notes(scores)])
 
 
 def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mapping[str, str] | None = None) -> str:
@@ -70,7 +71,7 @@ def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mappin
             notes += [f"{run}: {name.replace('_', ' ')}: {words}." for words in _own(scores[name])]
         notes += [f"{run}: {note}" for note in _notes(scores)]
     below = [line for run, scores in runs.items() for line in _parts(scores, f"{run}: ")] if parts else []
-    return "\n".join([*_aligned(lines), *below, *notes])
+    return "\n".join([*text_table(lines), *below, *notes])
 
 
 LEGEND = {
@@ -118,11 +119,6 @@ def shared(entries: Sequence[Mapping[str, Any]], key: str) -> str:
     return " / ".join(found)
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-
-
 def _notes(scores: Scores) -> list[str]:
     """How each network was fed, warnings, and what was left out."""
     entries = {name: entry for name, entry in scores.items() if name != "skipped"}
@@ -159,7 +155,7 @@ def _parts(scores: Scores, of: str = "") -> list[str]:
                 cells = (shown(name, {**e, "value": e[f"per_{per}"].get(row)}) for name, e in columns.items())
                 lines.append((str(row), *cells, " / ".join(f"{count:,}" for count in sorted(counts))))
             more = [f"… and {len(lines) - 1 - MOST:,} more in scores.json"] if len(lines) - 1 > MOST else []
-            out += ["", *_aligned(lines[: MOST + 1]), *more, ""]
+            out += ["", *text_table(lines[: MOST + 1]), *more, ""]
     return out
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ganherd.metrics.registry import METRICS, known_metrics
+from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress
+from ganherd.util.files import atomic_write
+from ganherd.util.meter import Progress
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,12 @@ class ScoredRun:
 
     def write(self, path: Path) -> None:
         """The same as a file, with the names of what was compared."""
-        from ganherd.runs.folder import write_aside
         from ganherd.runs.records import plain
 
         of = {"real": self.real, "fake": next(iter(self.runs))} if self.real else {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_aside(path, json.dumps(plain({**of, **self.facts()}), indent=1, allow_nan=False) + "\n")
+            atomic_write(path, json.dumps(plain({**of, **self.facts()}), indent=1, allow_nan=False) + "\n")
         except OSError as error:
             raise UserError(f"-o {path} cannot be written: {error.strerror}.") from error
 

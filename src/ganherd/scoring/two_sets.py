@@ -13,7 +13,7 @@ import numpy as np
 from ganherd.data.keyed import shuffle
 from ganherd.features.material import DrawnSamples
 from ganherd.util.errors import UserError
-from ganherd.util.time_left import Progress
+from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset

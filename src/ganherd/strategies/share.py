@@ -1,17 +1,16 @@
-"""Replica communication: members train on their own, but for some layers that are averaged over all of them now and then.
+"""Average some layers over all members from time to time; otherwise members train independently.
 
-At a meeting every shared layer of every member becomes the mean of all members' own, within a replica (and, of a generator,
-within a breed). So do Adam's moments of it and the running average of the generator: momentum that each kept for itself
-would pull the layer apart again, to where it came from. Adam's counts and all buffers stay: batch norm's statistics are of
-a member's own images, and the direction of a spectral norm follows its weight by itself. A member that is not finite
-neither gives nor takes.
+At a meeting every shared layer becomes the mean over the members of a replica (for generators: of a breed). So do Adam's moments
+of the layer and the running average of the generator: momentum that each member kept would pull the layers apart again. Adam's
+counts and all buffers stay: the statistics of batch norm belong to a member's own images, and the direction of a spectral norm
+follows its weight. A member with non-finite state neither contributes nor changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,26 +18,30 @@ import torch
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import ROWS, Blueprint, finite
-from ganherd.recipe.base import nearest
-from ganherd.recipe.strategy_config import ShareConfig as Settings
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.herd.state import ROWS, Blueprint, finite_members
+from ganherd.recipe.strategy.share_config import ShareConfig
+from ganherd.recipe.strategy.strategy_settings import StrategySettings
+from ganherd.strategies.strategy import Event, Strategy, on_all_ranks
 from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
 
-_MOST_NAMES = 12  # in a sentence
+if TYPE_CHECKING:
+    from ganherd.training.setup.assemble import PreparedHerd
+
+_MOST_NAMES = 12  # in a message
 
 
 @dataclass(frozen=True)
 class SharedLayers:
-    """Layers of one kind of net, and the slots of a replica that have them in common."""
+    """Layers of one kind of net, and the slots of a replica that share them."""
 
     kind: str  # g, d
-    columns: tuple[slice, ...]  # where they lie in a member's row
+    columns: tuple[slice, ...]  # their positions in a member's row
     slots: range
 
 
 def columns(net: Blueprint, layers: Sequence[str]) -> tuple[slice, ...]:
-    """Where the parameters of these names, or below them, lie in a row [P]; neighbours are one slice.
+    """Return the positions in a row [P] of the parameters with these names or prefixes; adjacent ones are one slice.
 
     >>> from torch import nn
     >>> net = Blueprint(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
@@ -47,21 +50,25 @@ def columns(net: Blueprint, layers: Sequence[str]) -> tuple[slice, ...]:
     """
     wanted = {
         kept
-        for name, kept in net.kept.items()
+        for name, kept in net.canonical_names.items()
         if any(name == layer or name.startswith(f"{layer}.") for layer in layers)
     }
-    found: list[slice] = []
+    slices: list[slice] = []
     start = 0
-    for name, size in zip(net.shapes, net.sizes, strict=True):
+    for name, size in zip(net.shapes, net.param_sizes, strict=True):
         if name in wanted:
-            begin = found.pop().start if found and found[-1].stop == start else start
-            found.append(slice(begin, start + size))
+            begin = slices.pop().start if slices and slices[-1].stop == start else start
+            slices.append(slice(begin, start + size))
         start += size
-    return tuple(found)
+    return tuple(slices)
 
 
-def shared_parts(settings: Settings, breeds: Breeds, d: Blueprint, members: int) -> list[SharedLayers]:
-    """What the recipe's members share; a UserError where it names a layer that no net has."""
+def shared_layers(settings: ShareConfig, breeds: Breeds, d: Blueprint, members: int) -> list[SharedLayers]:
+    """Return the layers that the members of a recipe share.
+
+    Raises:
+        UserError: The settings name a layer that no net has, or there is one member only.
+    """
     kinds = {"generator": [breed.g for breed in breeds.all], "discriminator": [d]}
     for role, nets in kinds.items():
         for layer in getattr(settings, role):
@@ -69,28 +76,38 @@ def shared_parts(settings: Settings, breeds: Breeds, d: Blueprint, members: int)
                 raise UserError(_unknown(role, nets, layer))
     if settings.layers and members < 2:
         raise UserError("strategy.share averages layers over members, and this herd has one: leave it out.")
-    parts = [SharedLayers("g", columns(breed.g, settings.generator), breed.slots) for breed in breeds.all]
-    return [
-        part for part in (*parts, SharedLayers("d", columns(d, settings.discriminator), range(members))) if part.columns
-    ]
+    layers = [SharedLayers("g", columns(breed.g, settings.generator), breed.slots) for breed in breeds.all]
+    layers.append(SharedLayers("d", columns(d, settings.discriminator), range(members)))
+    return [shared for shared in layers if shared.columns]
 
 
 def _unknown(role: str, nets: Sequence[Blueprint], layer: str) -> str:
     names = list(dict.fromkeys(name for net in nets for name in net.shapes))
     owners = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     above = [owner.rsplit(".", n)[0] for owner in owners for n in range(owner.count(".") + 1)]
-    near = nearest(layer, dict.fromkeys([*owners, *above, *names])).removeprefix("; ")
+    near = did_you_mean(layer, dict.fromkeys([*owners, *above, *names]), "{}")
     shown = ", ".join(owners[:_MOST_NAMES]) + (", …" if len(owners) > _MOST_NAMES else "")
     return f"strategy.share.{role} names {layer!r}, and the {role} has no such layer: {near or f'it has {shown}.'}"
 
 
 class Share(Strategy):
-    """Averages at `every`, 2 · `every`, … steps. It remembers nothing, so a resumed run goes on as it is."""
+    """Average the shared layers at `every`, 2 · `every`, … steps. Without state, so a resumed run needs nothing restored."""
+
+    @classmethod
+    def check_nets(cls, settings: StrategySettings, breeds: Breeds, d: Blueprint, members: int) -> None:
+        assert isinstance(settings, ShareConfig)
+        shared_layers(settings, breeds, d, members)
+
+    @classmethod
+    def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
+        settings = prepared.recipe.strategy.settings
+        assert isinstance(settings, ShareConfig)
+        return cls(prepared.herd, settings, spans, **on_all_ranks(prepared)) if settings.layers else Strategy()
 
     def __init__(
         self,
         herd: Herd,
-        settings: Settings,
+        settings: ShareConfig,
         spans: Mapping[str, int],
         *,
         comm: Communicator,
@@ -100,7 +117,7 @@ class Share(Strategy):
         super().__init__()
         self.herd, self.comm, self.placement, self.members = herd, comm, placement, members
         self.every = spans["every"]
-        self.parts = shared_parts(settings, herd.breeds, herd.d, members)
+        self.layers = shared_layers(settings, herd.breeds, herd.d, members)
 
     def next_after(self, step: int) -> int | None:
         return (step // self.every + 1) * self.every if self.every else None
@@ -108,23 +125,23 @@ class Share(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        well = self.comm.all_gather(finite(self.herd.state).cpu().numpy(), self.placement)  # [N]
-        for part in self.parts:
-            self._average(part, well)
+        well = self.comm.all_gather(finite_members(self.herd.state).cpu().numpy(), self.placement)  # [N]
+        for shared in self.layers:
+            self._average(shared, well)
         facts: dict[str, Any] = {"number": step // self.every}
         if unwell := np.flatnonzero(~well).tolist():
             facts["unwell"] = unwell
         yield "share", facts
 
-    def _average(self, part: SharedLayers, well: np.ndarray) -> None:
-        """The same sum in the same order on every rank that has a member of the group, so ranks do not matter."""
+    def _average(self, shared: SharedLayers, well: np.ndarray) -> None:
+        """Average in the same order on every rank that has a member of the group, so that results do not depend on ranks."""
         replicas = range(0, self.placement.num_members, self.members)
-        groups = [[first + slot for slot in part.slots if well[first + slot]] for first in replicas]
+        groups = [[first + slot for slot in shared.slots if well[first + slot]] for first in replicas]
         wanted = [[m for group in groups if set(group) & set(own) for m in group] for own in self.placement.ranks]
         own, state = self.placement.ranks[self.comm.rank], self.herd.state
         mine = [group for group in groups if set(group) & set(own)]
-        for name in (f"{part.kind}.{what}" for what in ROWS if f"{part.kind}.{what}" in state):
-            for where in part.columns:  # one after another: what is fetched is as large as the layers of all members
+        for name in (f"{shared.kind}.{what}" for what in ROWS if f"{shared.kind}.{what}" in state):
+            for where in shared.columns:  # one after another: each fetch holds these layers of all members
                 layers = state[name][:, where]  # [n, P] the same storage
                 found = self.comm.fetch({name: layers}, self.placement, wanted)[name]
                 for group, theirs in zip(mine, found.split([len(group) for group in mine]), strict=True):

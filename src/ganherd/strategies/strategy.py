@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
+from ganherd.recipe.strategy.strategy_settings import StrategySettings
 from ganherd.strategies.traffic import Traffic
+
+if TYPE_CHECKING:
+    from ganherd.herd.breeds import Breeds
+    from ganherd.herd.state import Blueprint
+    from ganherd.training.setup.assemble import PreparedHerd
 
 Event = tuple[str, dict[str, Any]]  # name and facts of a line in events.jsonl
 
@@ -20,8 +26,9 @@ class Strategy:
     At a meeting the loop does four things, in this order: it checks all members for non-finite state and reports the result to
     `on_health_check`, calls `close` to finish what the previous meeting started, saves a checkpoint if one is due, and calls
     `open` to start what lasts until the next meeting. Because the checkpoint lies between `close` and `open`, a run that is
-    resumed from it continues exactly. No member changes between the two: over several ranks, nets of members are in transit
-    then.
+    resumed from it continues exactly. No member changes between the two: over several ranks, nets are in transit then.
+
+    Register a strategy of your own with `ganherd.util.registry.STRATEGIES`.
     """
 
     def __init__(self) -> None:
@@ -29,6 +36,24 @@ class Strategy:
         self.traffic = Traffic()
         # Ranks may run this many steps before they synchronise; 0: synchronise at every stop of the loop.
         self.max_unsynced_steps = 0
+
+    @classmethod
+    def check_nets(cls, settings: StrategySettings, breeds: Breeds, d: Blueprint, members: int) -> None:
+        """Raise a UserError if the settings do not fit the nets; called before data is put on the device."""
+
+    @classmethod
+    def refuse_impossible(cls, prepared: PreparedHerd) -> None:
+        """Raise a UserError if the strategy cannot be trained with this data and these nets."""
+
+    @classmethod
+    def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
+        """Return the strategy of a run.
+
+        Args:
+            prepared: The herd, with its recipe, data and ranks.
+            spans: The spans of the settings, in steps.
+        """
+        return cls()
 
     def next_after(self, step: int) -> int | None:
         """Return the next step after `step` at which members meet; None: they never meet again."""
@@ -42,7 +67,6 @@ class Strategy:
         """Receive the health check made at `step`.
 
         Args:
-            step: The step of the run.
             finite: bool [N], True for members whose state is finite; None if a member was repaired since.
         """
 
@@ -50,7 +74,6 @@ class Strategy:
         """Finish what the previous meeting started.
 
         Args:
-            step: The step of the run.
             continues: `open` or `on_stop` follows, so that members may be sent ahead for it.
         """
         return iter(())
@@ -69,13 +92,12 @@ class Strategy:
         """Start a phase in which ranks do not synchronise; called on all ranks together if `max_unsynced_steps`.
 
         Args:
-            step: The step of the run.
             until: The step at which the ranks synchronise again.
             continues: Training continues after that step.
         """
 
     def end_unsynced(self, step: int) -> Iterator[Event]:
-        """End the phase without synchronisation, with all ranks at the same step; called after `close` if members meet."""
+        """End the phase of `begin_unsynced`, with all ranks at the same step; called after `close` if members meet there."""
         return iter(())
 
     def poll(self) -> None:
@@ -95,3 +117,9 @@ class Strategy:
     def metrics(self) -> dict[str, Any]:
         """Return numbers for the next line of metrics, such as seconds per routine since the last one."""
         return {}
+
+
+def on_all_ranks(prepared: PreparedHerd) -> dict[str, Any]:
+    """Return the communicator, the placement and the number of members per replica, as strategies take them."""
+    ranks = prepared.ranks
+    return {"comm": ranks.member_comm, "placement": ranks.placement, "members": prepared.members}

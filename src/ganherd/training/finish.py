@@ -1,32 +1,107 @@
-"""The end of a run: the mixture, its scores, its pictures and the report."""
+"""Finish a run: make the mixture of its members, let the finishers work on it, and mark the run as finished."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ganherd import scoring
+from ganherd.data.dataset import Dataset
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
-from ganherd.herd.checks.module_copies import twin
+from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.rng import PRIORS
-from ganherd.herd.state import State, bases, buffers_of
+from ganherd.herd.state import State, base_keys, buffers_of
+from ganherd.mixture import mixture as mixtures
+from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators
 from ganherd.mixture.mixture import Mixture, recalibrate_batch_norm
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
-from ganherd.runs.folder import RunFolder, write_aside
-from ganherd.runs.records import plain
+from ganherd.recipe.trust import covers
+from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
-from ganherd.util.progress import Progress
-from ganherd.viz import pictures
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder and its scores."""
+
+    path: Path  # absolute
+    scores: dict[str, Any]
+
+    @property
+    def mixture(self) -> Mixture:
+        """The mixture. Nets that are not ganherd's own are built if the recipe that was trained names them."""
+        facts = mixture_files.read_facts(mixture_of(self.path))
+        return mixtures.load(self.path, trust_code=covers(self.folder.recipe, facts))
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.path)
+
+
+@dataclass
+class Product:
+    """What a training has produced, for finishers to work on."""
+
+    folder: RunFolder
+    recipe: Recipe
+    dataset: Dataset
+    mixture: Mixture
+    log: Callable[[str], None]
+    scores: dict[str, Any] = field(default_factory=dict)  # filled in by the finisher that scores the mixture
+
+
+class Finisher:
+    """Make something of a run's mixture, such as scores or a report. Finishers run on the first rank, in their order."""
+
+    def on_mixture(self, product: Product) -> None:
+        """Work while the run does not count as finished yet: if this fails, the run can be resumed from its last step."""
+
+    def on_finished(self, product: Product) -> None:
+        """Work when run.json says that the run is finished."""
+
+
+def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
+    """Make the mixture on the first rank from the generators that all ranks export. The other ranks return at once."""
+    assembly, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
+    ranks, near = assembly.ranks, trainer.strategy.neighbourhoods(trainer.step)
+    own = exports(assembly, trainer.strategy.generators(), trainer.state.convergence.kept)
+    exported = own if ranks.is_single_process else ranks.fetch_to_first(own, range(ranks.num_members))
+    if not ranks.is_first:
+        trainer.strategy.metrics()
+        return Run(folder.path.absolute(), {})
+    mixture = make_mixture(assembly, trainer.step, near, exported)
+    mixture.save(folder.mixture)
+    product = Product(folder, assembly.recipe, assembly.dataset, mixture, trainer.progress.say)
+    for finisher in finishers:
+        finisher.on_mixture(product)
+    left = trainer.strategy.metrics().get("profile")  # of what came after the last record
+    trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
+    here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
+    watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
+    folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
+    for finisher in finishers:
+        finisher.on_finished(product)
+    return Run(folder.path.absolute(), product.scores)
+
+
+def finish_part(trainer: Trainer) -> Run:
+    """Mark a part of a run as finished: some members of a herd whose others are trained elsewhere."""
+    seconds, folder = round(trainer.seconds, 3), trainer.folder
+    trainer.event("finish", seconds=seconds)
+    if trainer.ranks.is_first:
+        folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget))
+    return Run(folder.path.absolute(), {})
 
 
 def make_mixture(
@@ -41,7 +116,7 @@ def make_mixture(
     rows = exports(assembly) if exported is None else exported
     slots = [seat.slot for seat in assembly.seats]
     breeds = [
-        (breed, net, herd.breeds.rows(breed, slots)) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)
+        (breed, net, herd.breeds.rows_of(breed, slots)) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)
     ]
     made = Mixture(
         labels=assembly.dataset.labels,
@@ -67,21 +142,32 @@ def make_mixture(
     return replace(made, weights=each if len(each) > 1 else each[0])
 
 
-def exports(assembly: PreparedHerd, instead: State | None = None) -> State:
-    """Of this rank's generators the weights that are exported (the running average where there is one), and all buffers, batch
-    norm re-estimated; rows as in the herd's state. `instead`: other parameters and buffers than those of now."""
+def exports(assembly: PreparedHerd, instead: State | None = None, kept: Collection[int] | None = None) -> State:
+    """Return the weights and buffers of this rank's generators that go into the mixture, with rows as in the herd's state.
+
+    The weights are the running average, if there is one. The statistics of batch norm are estimated again.
+
+    Args:
+        instead: Other parameters and buffers than the current ones.
+        kept: Members of a run that is grown, which are exported as that run has them. Default: those of the prepared herd.
+    """
+    kept = assembly.kept if kept is None else kept
     herd = assembly.herd
     state = herd.state if instead is None else {**herd.state, "g.ema": instead["g.params"], **instead}
-    slots, keys, priors = herd.state["set.slot"].tolist(), bases(herd.state).tolist(), herd.priors(slice(0, herd.size))
+    slots, keys, priors = (
+        herd.state["set.slot"].tolist(),
+        base_keys(herd.state).tolist(),
+        herd.priors(slice(0, herd.num_members)),
+    )
     out: State = {"g.params": state.get("g.ema", state["g.params"]).detach().cpu()}
     for breed in herd.breeds.all:
         for name, (shape, dtype) in breed.g.buffers.items():
-            out[f"g.buffers.{breed.mark}{name}"] = torch.zeros(herd.size, *shape, dtype=dtype)
+            out[f"g.buffers.{breed.buffer_prefix}{name}"] = torch.zeros(herd.num_members, *shape, dtype=dtype)
         weights, buffers = breed.g.views(breed.view(out)["g.params"]), buffers_of(breed.view(state), "g")
-        for row in herd.breeds.rows(breed, slots):
-            if assembly.own[row] in assembly.kept:  # as the run that was grown has it
+        for row in herd.breeds.rows_of(breed, slots):
+            if assembly.own[row] in kept:
                 for name, value in buffers.items():
-                    out[f"g.buffers.{breed.mark}{name}"][row] = value[row].cpu()
+                    out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value[row].cpu()
                 continue
             found = recalibrate_batch_norm(
                 breed.g.module,
@@ -94,7 +180,7 @@ def exports(assembly: PreparedHerd, instead: State | None = None) -> State:
                 herd.device,
             )
             for name, value in found.items():
-                out[f"g.buffers.{breed.mark}{name}"][row] = value
+                out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value
     return out
 
 
@@ -102,7 +188,7 @@ def _generators(exported: State, breed: Breed, net: NetConfig, rows: Sequence[in
     """Those of one breed, which are these rows of what was exported."""
     own = {name: value[list(rows)] for name, value in breed.view(exported).items()}
     views = {name: value.clone() for name, value in breed.g.views(own["g.params"]).items()}
-    module = twin(breed.g.module).cpu()
+    module = copy_module(breed.g.module).cpu()
     return Generators(net, len(breed.slots), module, views, buffers_of(own, "g"))
 
 
@@ -133,40 +219,3 @@ def member_weights(recipe: Recipe, assembly: PreparedHerd) -> np.ndarray:
         return np.full(len(label), 1.0 / len(label))
     weights = label_weights(recipe, assembly)[label] / np.bincount(label)[label]
     return np.asarray(weights / weights.sum())
-
-
-def write_scores(folder: RunFolder, mixture: Mixture, assembly: PreparedHerd, progress: Progress) -> dict[str, Any]:
-    """scores.json, where it is wanted; a mixture that cannot be scored, as with a member left NaN by policy, still ends its run."""
-    if not assembly.recipe.run.scores:
-        folder.scores_path.unlink(missing_ok=True)  # those of an earlier step
-        return {}
-    try:
-        found = scoring.score_seeds(mixture, assembly.dataset, progress=progress.say)
-    except UserError as error:
-        progress.say(f"not scored: {error}")
-        found = {"skipped": dict.fromkeys(scoring.known_metrics(None), str(error).rstrip("."))}
-    write_aside(folder.scores_path, json.dumps(plain({"scores": found}), indent=1) + "\n")
-    return found
-
-
-def write_picture(folder: RunFolder, mixture: Mixture, assembly: PreparedHerd) -> None:
-    """samples/final.png: what the mixture makes, a row for each label; a label whose member is broken has none."""
-    stands = np.arange(len(mixture.labels)) if mixture.takes_label else np.unique(mixture.label_of)
-    if mixture.is_image and (stands >= 0).all():
-        asked: list[int | None] = stands[:50].tolist()
-        count = 12
-    else:
-        asked, count = [None], 144 if mixture.is_image else 2500
-    each = []
-    for label in asked:
-        with suppress(UserError):
-            each.append(mixture.sample(count, label=label))
-    if not each:
-        return
-    x, y, member = (np.concatenate([getattr(drawn, field) for drawn in each]) for field in ("x", "y", "member"))
-    data = None if mixture.is_image else assembly.dataset.x
-    labelled = asked != [None]
-    picture = pictures.draw_samples(
-        x, y if labelled else None, mixture.labels if labelled else (), member=None if labelled else member, data=data
-    )
-    pictures.save(picture, folder.samples / "final.png")

@@ -1,4 +1,4 @@
-"""Read files that may come from a stranger, and replace files as a whole.
+"""Read files that may come from a stranger, write files atomically, and lock them.
 
 Only regular files are read: a pipe or a device could block for ever. Their size is checked first, so that a file that claims
 to be huge is refused and not read. A file is written under a unique name next to its own and then renamed, so that several
@@ -7,60 +7,132 @@ processes can write the same file at once.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ganherd.util.errors import UserError
 from ganherd.util.host import memory
 
-NEW = ".new-"  # how names of files begin that are being written
+NEW = ".new-"  # how the names of temporary files begin
 MOST_JSON = 64 << 20  # bytes of a JSON file; that of a hundred thousand members is smaller
 _DEEPEST = 32  # folders within folders of a run, more than any has; Python 3.11 walks a thousand at most
 _MEMORY = 64 << 30  # bytes that a file may have if the machine does not say how much memory it has
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a new name next to `path` to write to; the file takes the place of `path` when the block ends without an error."""
-    aside = path.with_name(f"{NEW}{secrets.token_hex(8)}{path.suffix}")
+def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
+    """Yield a temporary path next to `path`; the file written there replaces `path` if the block ends without an error.
+
+    Args:
+        sync: Force the file and the rename to the disk, so that they survive a power failure.
+    """
+    temporary = path.with_name(f"{NEW}{secrets.token_hex(8)}{path.suffix}")
     try:
-        yield aside
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def write(path: Path, content: bytes, sync: bool = True) -> None:
-    """Replace a file: a reader sees the old content or the new, never half. `sync`: put it on the disk first."""
-    with replacing(path) as aside, aside.open("xb") as handle:
-        handle.write(content)
-        handle.flush()
+        yield temporary
         if sync:
-            os.fsync(handle.fileno())
+            force_to_disk(temporary)
+        temporary.replace(path)
+        if sync:
+            force_to_disk(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path, content: bytes | str, sync: bool = True) -> None:
+    """Replace a file: a reader sees the old content or the new content, never a part of it.
+
+    Args:
+        sync: Force the file and the rename to the disk; leave it out for what can be computed again.
+    """
+    raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
+    with replacing(path, sync) as temporary, temporary.open("xb") as handle:
+        handle.write(raw)
+
+
+def force_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def lock(path: Path, waits: Sequence[float] | None = (), children_hold_it: bool = True) -> TextIO:
+    """Create a file if needed, lock it, and return its handle. The lock ends with the handle, or with the process.
+
+    On a file system without locks the file is opened and not locked.
+
+    Args:
+        waits: Seconds to wait before each further try; None waits until the lock is free.
+        children_hold_it: Whether forked processes hold the lock, too.
+
+    Raises:
+        BlockingIOError: Another process holds the lock.
+        OSError: The file cannot be opened, or is not a regular file.
+    """
+    handle = os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW), "a")
+    take = fcntl.flock if children_hold_it else fcntl.lockf
+    tries = iter(waits or ())
+    while True:
+        try:
+            take(handle, fcntl.LOCK_EX | (0 if waits is None else fcntl.LOCK_NB))
+        except (BlockingIOError, PermissionError):
+            wait = next(tries, None)
+            if wait is None:
+                handle.close()
+                raise BlockingIOError(f"another process holds {path}") from None
+            time.sleep(wait)
+            continue
+        except OSError:  # a file system without locks
+            pass
+        return handle
+
+
+def is_locked(path: Path) -> bool | None:
+    """Return whether a process holds the lock of a file; None if that cannot be found out."""
+    try:
+        with path.open() as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:  # a file system without locks, or a file that may not be opened
+        return None
+    return False
 
 
 def unshare(path: Path) -> None:
-    """Give a file that has other names (hard links) a copy of its own, so that nothing is written into those."""
+    """Replace a file that has other names (hard links) by a copy, so that the other names keep their content."""
     with suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
-            with replacing(path) as aside:
-                shutil.copyfile(path, aside)
+            with replacing(path) as temporary:
+                shutil.copyfile(path, temporary)
 
 
 def sweep(folder: Path, seconds: float = 3600.0) -> None:
-    """Remove what processes left that were killed while they wrote, here and in the folders below.
+    """Remove temporary files of processes that were killed while they wrote, here and in the folders below.
 
     Args:
-        seconds: Files under new names that are older than this are removed; others may still be being written.
+        seconds: Remove temporary files that are older than this; a process may still be writing the others.
     """
     for top, _, names in os.walk(folder):
         for path in (Path(top, name) for name in names if name.startswith(NEW)):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections import deque
 from typing import Any
 
 from rich.console import Console, Group
@@ -16,36 +14,10 @@ from rich.table import Table
 
 from ganherd.util import text as printed
 from ganherd.util.errors import few
+from ganherd.util.meter import RateMeter
+from ganherd.util.text import duration, words
 
 _ROWS = 12  # members shown in the display
-_SECONDS_BETWEEN_LINES = 5.0
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them.
-
-    >>> duration(7.2), duration(75), duration(7300)
-    ('7 s', '1 min 15 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def size(count: float) -> str:
-    """Bytes as people read them.
-
-    >>> size(512), size(3 * 2**20)
-    ('512 B', '3.0 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
 
 
 class Progress:
@@ -60,13 +32,12 @@ class Progress:
             console=self._console,
         )  # fmt: skip
         self._task = self._bar.add_task("", total=1, about="")
-        self._times: deque[tuple[int, float]] = deque(maxlen=400)
+        self._meter = RateMeter()
         self._alarms: dict[int, list[str]] = {}  # by member, those that are not over
         self._line: dict[str, Any] = {}
         self._steps = 1
         self._seconds, self._deadline = 0.0, float("inf")  # that it has trained, and may train
         self._members = float(len(names))  # that make a step with each of the run
-        self._said = -_SECONDS_BETWEEN_LINES
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -87,18 +58,15 @@ class Progress:
 
     def at(self, step: int, seconds: float, members: float) -> None:
         """Called after every step: cheap. `members`: that one step of the run is a step of."""
-        now, self._seconds, self._members = time.monotonic(), seconds, members
-        if not self._times or now - self._times[-1][1] > 0.05:
-            self._times.append((step, now))
+        self._seconds, self._members = seconds, members
+        self._meter.at(step)
         if self._live:
             self._bar.update(self._task, completed=step, about=self._about(step))
 
     def record(self, line: dict[str, Any]) -> None:
         self._line = line
         step = line["step"]
-        now = time.monotonic()
-        if not self._quiet and not self._live and (now - self._said > _SECONDS_BETWEEN_LINES or step >= self._steps):
-            self._said = now
+        if not self._quiet and not self._live and self._meter.line_is_due(at_once=step >= self._steps):
             losses = "  ".join(f"{k} {_mean(line[k]):.3f}" for k in ("loss_g", "loss_d") if line.get(k))
             self.say(f"step {step:,}/{self._steps:,}  {self._about(step)}  {losses}")
 
@@ -131,17 +99,14 @@ class Progress:
     @property
     def rate(self) -> float:
         """Steps per second over the last seconds."""
-        if len(self._times) < 2:
-            return 0.0
-        (first, then), (last, now) = self._times[0], self._times[-1]
-        return (last - first) / (now - then) if now > then else 0.0
+        return self._meter.rate
 
     # -- how it looks ---------------------------------------------------------------------------------------------
 
     def _about(self, step: int) -> str:
         if not self.rate:
             return "…"
-        left = max(0.0, min((self._steps - step) / self.rate, self._deadline - self._seconds))
+        left = max(0.0, min(self._meter.seconds_left(self._steps), self._deadline - self._seconds))
         return (
             f"{100 * step / self._steps:.0f}%  {self.rate * self._members:,.0f} member-steps/s  {duration(left)} left"
         )
@@ -165,15 +130,6 @@ class Progress:
         if more > 0:
             parts.insert(1, f"[dim]… and {more} more members[/dim]")
         return Group(*parts)
-
-
-def words(what: str) -> str:
-    """An alarm as people say it.
-
-    >>> words("dead_critic")
-    'dead critic'
-    """
-    return what.replace("_", " ")
 
 
 def _number(values: list[float] | None, member: int) -> str:

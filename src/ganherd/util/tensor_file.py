@@ -29,7 +29,7 @@ def read(path: Path, sha256: str, check: Callable[[Tensors], None]) -> Tensors:
 
     Raises:
         OSError: The file cannot be read, is not a regular file, or does not fit the machine's memory.
-        Unfit: It is not what was written.
+        TensorMismatch: It is not what was written.
     """
     files.open_binary(path).close()  # a regular file of a possible size
     try:

@@ -1,8 +1,10 @@
-"""Text that a terminal or a page can show: names in a run or a folder may come from a stranger, and must not steer it."""
+"""Text for people: names that cannot steer a terminal, durations, sizes, tables and hints for misspelt words."""
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Collection, Iterable, Sequence
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 _CONTROLS = {code: _UNKNOWN for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -10,6 +12,8 @@ _CONTROLS = {code: _UNKNOWN for code in (*range(32), *range(127, 160)) if chr(co
 
 def printable(text: str) -> str:
     r"""Return the text with everything replaced that a terminal would not print: escapes, controls, changes of direction.
+
+    Names in a run or in a folder may come from a stranger.
 
     >>> printable("a\x1b[31mb")
     'a�[31mb'
@@ -27,10 +31,91 @@ def without_controls(text: str) -> str:
 
 
 def show(text: object = "", end: str = "\n") -> None:
-    """Print the answer of a command on stdout."""
+    """Print the result of a command on stdout."""
     print(printable(str(text)), end=end, flush=True)
 
 
 def say(text: object) -> None:
-    """Print a word to the person on stderr, which a program that reads stdout never sees."""
+    """Print a message on stderr, which a program that reads stdout does not see."""
     print(printable(str(text)), file=sys.stderr, flush=True)
+
+
+def duration(seconds: float, digits: int = 0) -> str:
+    """Return a duration in its one or two largest units.
+
+    Args:
+        digits: Digits after the point for less than ten seconds.
+
+    >>> duration(7.2), duration(7.2, 1), duration(75), duration(120), duration(7300)
+    ('7 s', '7.2 s', '1 min 15 s', '2 min', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.{digits}f} s" if whole < 10 else f"{whole} s"
+    large, small, rest = ("min", "s", whole) if whole < 3600 else ("h", "min", whole // 60)
+    return f"{rest // 60} {large}" + (f" {rest % 60} {small}" if rest % 60 else "")
+
+
+def size(num_bytes: float) -> str:
+    """Return a number of bytes with a unit.
+
+    >>> size(512), size(3 * 2**20)
+    ('512 B', '3.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024 or unit == "GiB":
+            break
+        num_bytes /= 1024
+    return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+
+
+def words(name: str) -> str:
+    """Return the name of an alarm as words.
+
+    >>> words("dead_critic")
+    'dead critic'
+    """
+    return name.replace("_", " ")
+
+
+def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return rows of cells as lines with aligned columns.
+
+    Args:
+        rows: The cells of each line; the last cells of a row may be missing.
+        right: The columns that are aligned to the right.
+
+    >>> text_table([("name", "images"), ("cat", "12"), ("horse", "7")], right={1})
+    ['name   images', 'cat        12', 'horse       7']
+    """
+    lines = list(rows)
+    widths = [max(len(row[i]) for row in lines if i < len(row)) for i in range(max(map(len, lines), default=0))]
+    return [
+        "  ".join(cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip()
+        for row in lines
+    ]
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """Return the known word that is most similar, or several that are equally similar; none if nothing is similar.
+
+    >>> nearest("hing", ["hinge", "ring-8"]), nearest("beta", ["beta1", "beta2"]), nearest("x", ["y"])
+    (['hinge'], ['beta1', 'beta2'], [])
+    """
+    by_lower = {other.lower(): other for other in known}
+    close = sorted(difflib.get_close_matches(word.lower(), by_lower, n=2))
+    ratios = [difflib.SequenceMatcher(None, other, word.lower()).ratio() for other in close]
+    return [by_lower[other] for other, ratio in zip(close, ratios, strict=True) if ratio == max(ratios)]
+
+
+def did_you_mean(word: str, known: Iterable[str], form: str = "; {}") -> str:
+    """Return a hint for a misspelt word, or "" if no known word is similar.
+
+    Args:
+        form: What stands around the hint.
+
+    >>> did_you_mean("hing", ["hinge"]), did_you_mean("fd", ["fid", "kid"], " ({})"), did_you_mean("x", ["y"])
+    ("; did you mean 'hinge'?", " (did you mean 'fid'?)", '')
+    """
+    close = " or ".join(map(repr, nearest(word, known)))
+    return form.format(f"did you mean {close}?") if close else ""

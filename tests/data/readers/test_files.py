@@ -199,7 +199,7 @@ def test_missing_sources_say_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("mnist", "cifar10", "cifar100"):
         with pytest.raises(UserError, match=f"ganherd data get {name}.*{tmp_path}"):
             load(DataConfig(source=name))
-    with pytest.raises(UserError, match="did you mean digits"):
+    with pytest.raises(UserError, match="did you mean 'digits"):
         load(DataConfig(source="digit"))
     with pytest.raises(UserError, match="neither a known name nor a file"):
         load(DataConfig(source=str(tmp_path / "nothing.npz")))

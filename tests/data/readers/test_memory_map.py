@@ -111,7 +111,7 @@ def test_damage_is_one_sentence(home: Path, written: Callable[[Path], None]) -> 
     for content in broken:
         file.write_bytes(content)
         with pytest.raises(
-            UserError, match="cannot be read as.*; remove it, and `ganherd data get mnist` fetches it anew"
+            UserError, match="cannot be read as.*; remove it, and `ganherd data get mnist` fetches it again"
         ):
             load(DataConfig(source="mnist"))
 

@@ -149,7 +149,7 @@ def test_ctrl_c_is_answered_with_what_was_done(tmp_path: Path, monkeypatch: pyte
         if done >= 4:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match=r"stopped after (4|6|8|10) of 10 files; the same command goes on"):
+    with pytest.raises(Interrupted, match=r"stopped after (4|6|8|10) of 10 files; the same command continues"):
         prepare(tmp_path / "tree", tmp_path / "out", 4, jobs=1, progress=stop)
     assert prepare(tmp_path / "tree", tmp_path / "out", 4, jobs=1).shards[0].count == 10
 

@@ -1,4 +1,4 @@
-"""Any Python value can be looked at without an error, and a change of it is seen."""
+"""Any Python value can be copied for a comparison without an error, and a later change of it is detected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ VALUES: list[Callable[[], Any]] = [
 
 
 @pytest.mark.parametrize("make", VALUES, ids=range(len(VALUES)))
-def test_two_looks_at_an_unchanged_value_are_equal(make: Callable[[], Any]) -> None:
+def test_copies_of_an_unchanged_value_are_equal(make: Callable[[], Any]) -> None:
     torch.manual_seed(0)
     value = make()
     assert equal(look(value), look(value))
@@ -99,13 +99,13 @@ def _set(value: Any, place: Any, new: Any) -> None:
         (nn.Sequential(nn.BatchNorm1d(2)), lambda v: v.eval()),
     ],
 )
-def test_a_look_after_a_change_differs(value: Any, change: Callable[[Any], Any]) -> None:
+def test_copies_before_and_after_a_change_differ(value: Any, change: Callable[[Any], Any]) -> None:
     before = look(value)
     change(value)
     assert not equal(before, look(value))
 
 
-def test_a_look_moves_no_iterator() -> None:
+def test_copying_does_not_advance_an_iterator() -> None:
     values = itertools.count(3), itertools.cycle([1, 2]), iter([5]), (each for each in (7, 8)), map(abs, [9])
     for value in values:
         look(value)

@@ -1,4 +1,4 @@
-"""The guard: an engine that computes anything else than plain PyTorch is noticed, whatever it gets wrong."""
+"""The guard detects every engine whose results differ from plain PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import compare
-from ganherd.herd.checks.trial import SMALL, ComparisonTask
+from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
 from ganherd.herd.lowering.network import member_call
 from ganherd.herd.state import Blueprint, ModuleTraits, new_state
 from ganherd.util.errors import UserError
@@ -169,7 +169,7 @@ CARELESS = {
 
 
 @pytest.mark.parametrize("mistake", CARELESS)
-def test_whatever_an_engine_gets_wrong_is_noticed_and_named(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guard_detects_and_names_every_engine_error(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own, careless, named = CARELESS[mistake]
 
     def mistaken(make_g, make_d, *more, **settings):
@@ -182,7 +182,7 @@ def test_whatever_an_engine_gets_wrong_is_noticed_and_named(mistake: str, monkey
 
 
 @pytest.mark.parametrize("role", ["generator", "discriminator"])
-def test_rows_that_mix_are_noticed(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guard_detects_mixed_up_rows(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def mixing(self, state, *more, **options):
         real(self, state, *more, **options)
         state[f"{role[0]}.params"].copy_(state[f"{role[0]}.params"].flip(0))
@@ -237,11 +237,11 @@ def test_a_sound_net_passes_with_every_engine(sound: ComparisonTask) -> None:
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])
-def test_numbers_drawn_outside_of_the_members_stream_are_noticed(draw: Callable[[], float]) -> None:
+def test_guard_detects_draws_outside_of_the_members_stream(draw: Callable[[], float]) -> None:
     assert guard.check(task(net(middle=lambda self, h: h * draw()))).results["loop"].why
 
 
-def test_initial_weights_that_no_seed_repeats_are_noticed() -> None:
+def test_guard_detects_initial_weights_that_ignore_the_seed() -> None:
     built = iter(range(1, 100))
 
     def drawn(self: Net) -> None:
@@ -261,7 +261,7 @@ def test_a_net_that_plain_pytorch_cannot_train_is_refused_in_one_sentence() -> N
 
 
 @pytest.mark.parametrize("group", [2, 4, 8, 16])
-def test_a_net_that_compares_groups_of_samples_passes(group: int) -> None:
+def test_guard_accepts_a_net_that_compares_groups_of_samples(group: int) -> None:
     def deviation(self: Net, h: Tensor) -> Tensor:
         return h + h.reshape(group, -1, 6).std(0).repeat(group, 1)
 
@@ -273,7 +273,9 @@ def test_a_net_that_compares_groups_of_samples_passes(group: int) -> None:
 
 
 @pytest.mark.parametrize("side", ["checks.plain_pytorch.PlainGan.step", "step.step.Step.__call__"])
-def test_memory_that_runs_out_is_no_verdict_on_an_engine(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_is_reported_as_such_and_not_as_a_difference(
+    side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
@@ -293,15 +295,15 @@ def test_an_engine_that_fails_is_reported_as_failing(monkeypatch: pytest.MonkeyP
         assert re.fullmatch(r"it fails: no way; test_guard\.py, line \d+", one.why)
 
 
-def test_a_net_with_float32_of_its_own_is_compared_in_float32() -> None:
+def test_a_net_with_fixed_float32_tensors_is_compared_in_float32() -> None:
     report = guard.check(task(net(middle=lambda self, h: self.last.weight.new_ones(()).float() * h.float())))
     assert "float32" in report.extent and not any(one.why for one in report.results.values())
 
 
-def test_an_expensive_net_is_compared_on_less_but_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expensive_net_gets_the_smaller_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_EXPENSIVE", 100)
     report = guard.check(task(net(lambda self: self.first.weight.register_hook(lambda g: 0 * g))))
-    assert report.extent == SMALL.describe(torch.float64) == "2 members, batch 4, 1 step, float64"
+    assert report.extent == SMALL_EXTENT.describe(torch.float64) == "2 members, batch 4, 1 step, float64"
     assert set(report.results) == set(guard.ENGINES)
 
 
@@ -322,13 +324,13 @@ def test_operations_that_vmap_runs_member_by_member_are_named_and_not_warned_abo
     assert report.slow == ("lerp_",)
 
 
-def test_the_guard_leaves_no_trace_in_any_random_generator() -> None:
+def test_guard_restores_all_global_random_generators() -> None:
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     guard.check(task(Painter, "generator"))
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
 
 
-def test_tensors_are_compared_by_their_own_size() -> None:
+def test_tensors_are_compared_relative_to_their_own_magnitude() -> None:
     def one(value: list[float]) -> dict:
         return {("d", "gradient", "large"): torch.tensor([1.0]), ("d", "gradient", "w"): torch.tensor(value)}
 
@@ -343,7 +345,7 @@ def test_tensors_are_compared_by_their_own_size() -> None:
     assert compare({("d", "value", "w"): torch.ones(1)}, {}, "d", torch.float64).why  # a tensor that is not there
 
 
-def test_attributes_that_a_forward_pass_sets_are_put_back_if_it_fails() -> None:
+def test_attributes_are_restored_when_a_forward_pass_fails() -> None:
     def fails(self: Net, h: Tensor) -> Tensor:
         self.seen = h
         raise ValueError("no")

@@ -1,4 +1,4 @@
-"""The graph engine does what the fused one does, replayed: on a GPU, in float64, to 1e-9."""
+"""On a GPU the graph engine equals the fused engine, in float64 to 1e-9."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.herd.engine.engines import Plan, make_engine, place
+from ganherd.herd.engine.engines import Plan, make_engine, place_state
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.nets import build_discriminator, build_generator
@@ -40,8 +40,8 @@ def trained(tmp_path, engine: str, stops: list[int], **sections):
         recipe[section] = {**recipe.get(section, {}), **values}
     assembly = assemble(recipe_file.load(recipe))
     plan = Plan(engine, 3, 1, "cuda")
-    place(assembly.herd, plan)
-    sums = assembly.herd.no_sums()
+    place_state(assembly.herd, plan)
+    sums = assembly.herd.zero_sums()
     running = make_engine(assembly.herd, plan)
     for start, stop in zip([0, *stops], stops, strict=False):
         assert running.advance(start, stop, sums) == stop
@@ -91,7 +91,7 @@ def test_graph_equals_fused(tmp_path, sections):
     assert (fused_sums - graph_sums).abs().max() < 1e-6
 
 
-def test_a_state_kept_on_the_host_while_a_graph_is_captured_is_the_same(tmp_path, monkeypatch):
+def test_capture_with_a_backup_on_the_host_gives_the_same_state(tmp_path, monkeypatch):
     beside, _ = trained(tmp_path, "graph", [9])
     monkeypatch.setattr("ganherd.herd.engine.cuda_graph._LARGE", 0.0)
     on_host, _ = trained(tmp_path, "graph", [9])
@@ -107,16 +107,18 @@ def test_fused_on_a_gpu_equals_the_loop(tmp_path):
 @pytest.mark.parametrize("name", ["wcgan", "dcgan", "residual"])
 @pytest.mark.parametrize("role", ["generator", "discriminator"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
-def test_a_module_by_kernels_is_the_module(name, role, dtype, tolerance):
-    """Output and gradients of three members through the kernels against plain modules in float64; where a sign that is nearly
-    zero decides, as in residual nets, gradients are as near to them as those of PyTorch in the same precision."""
+def test_a_module_run_by_kernels_equals_the_plain_module(name, role, dtype, tolerance):
+    """Compare outputs and gradients of three members with plain modules in float64.
+
+    If the sign of numbers near zero matters, as in residual nets, gradients are as close as those of PyTorch in that precision.
+    """
     torch.manual_seed(0)
     quiet = {"dropout": 0.0} if (name, role) == ("wcgan", "discriminator") else {}
     shape, net = (3, 32, 32), NetConfig(name=name, settings=quiet)
     build = build_generator if role == "generator" else build_discriminator
     modules = [build(net, shape, *([20] if role == "generator" else [])).cuda() for _ in range(3)]
     blueprint = Blueprint(modules[0])
-    rows = torch.stack([blueprint.row(m) for m in modules]).requires_grad_()
+    rows = torch.stack([blueprint.flatten_parameters(m) for m in modules]).requires_grad_()
     buffers = {k: torch.stack([dict(m.named_buffers())[k] for m in modules]) for k in blueprint.buffers}
     x = torch.randn(3, 16, *((20,) if role == "generator" else shape), device="cuda")
     keys = torch.zeros(3, dtype=torch.int64, device="cuda")

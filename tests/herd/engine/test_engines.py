@@ -1,4 +1,4 @@
-"""How a herd is executed changes its speed, never its result; and how much of it is on the device is measured, not tried out."""
+"""The engine and the number of blocks change the speed of training, never its result; memory is measured, not guessed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Visiting(Engine):
     is_resident = False
 
 
-def test_blocks_that_visit_the_device_end_where_the_whole_herd_does(make):
+def test_block_by_block_training_equals_training_the_whole_herd(make):
     whole, visiting = make(7), make(7)
-    sums = [whole.no_sums(), visiting.no_sums()]
+    sums = [whole.zero_sums(), visiting.zero_sums()]
     Engine(whole, Plan("fused", 7, 1, "cpu")).advance(0, 5, sums[0])
     engine = Visiting(visiting, Plan("fused", 3, 1, "cpu"))
     assert [engine.advance(0, 2, sums[1]), engine.advance(2, 5, sums[1])] == [2, 5]
@@ -43,17 +43,17 @@ def test_blocks_that_visit_the_device_end_where_the_whole_herd_does(make):
     assert torch.allclose(*sums, rtol=1e-4)
 
 
-def test_a_stop_leaves_all_blocks_at_the_same_step(make):
+def test_all_blocks_stop_at_the_same_step(make):
     herd = make(5)
     calls = []
     reached = Visiting(herd, Plan("fused", 2, 1, "cpu")).advance(
-        0, 9, herd.no_sums(), asked_to_stop=lambda: calls.append(1) or len(calls) == 3
+        0, 9, herd.zero_sums(), should_stop=lambda: calls.append(1) or len(calls) == 3
     )
     assert reached == 3
     assert herd.state["g.adam.t"].tolist() == [3] * 5
 
 
-def test_a_thousand_members_where_the_device_holds_sixty_four(make):
+def test_a_thousand_members_train_on_a_device_that_holds_sixty_four(make):
     herd = make(1000)
     limit = 64 * memory_per_member(herd) + 1
     assert members_that_fit(herd, limit) == 64
@@ -65,7 +65,7 @@ def test_a_thousand_members_where_the_device_holds_sixty_four(make):
     assert plan.chunk == 64
     assert "16 blocks of 64" in plan.describe(1000)
     before = herd.state["g.params"].clone()
-    Visiting(herd, plan).advance(0, 1, herd.no_sums())
+    Visiting(herd, plan).advance(0, 1, herd.zero_sums())
     assert (herd.state["g.params"] != before).any(1).all()
 
 
@@ -76,7 +76,7 @@ def test_memory_of_a_member_counts_its_state_and_grows_with_the_batch(make):
     assert state < small < large
 
 
-def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypatch):
+def test_the_fastest_plan_is_measured_once_and_cached(make, tmp_path, monkeypatch):
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
     herd = make(3)
     measured = []
@@ -85,7 +85,7 @@ def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypat
         measured.append(plan)
         return 100.0 if plan.name == "loop" else 50.0
 
-    monkeypatch.setattr(autotune, "rate", rate)
+    monkeypatch.setattr(autotune, "measure_rate", rate)
     settings = recipe_file.load({"engine": {"threads": 1}}).engine
     said: list[str] = []
     assert autotune.choose(herd, settings, said.append).name == "loop"  # never slower than the loop
@@ -99,11 +99,11 @@ def test_the_fastest_way_is_chosen_once_and_remembered(make, tmp_path, monkeypat
     assert len(measured) > again  # another herd is measured for itself
 
 
-def test_where_a_step_takes_very_long_the_other_ways_are_not_measured(make, tmp_path, monkeypatch):
+def test_remaining_plans_are_not_measured_if_a_step_is_very_slow(make, tmp_path, monkeypatch):
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(autotune, "_MOST", 0.0)
+    monkeypatch.setattr(autotune, "_MAX_SECONDS", 0.0)
     said: list[str] = []
     settings = recipe_file.load({"engine": {"threads": 1}}).engine
     assert autotune.choose(make(3), settings, said.append).name == "fused"
-    assert sum("not measured, since a step takes so long here" in line for line in said) == 1
+    assert sum("not measured, because a step is slow here" in line for line in said) == 1
     assert not (tmp_path / "cache" / "engines.json").exists()  # what was not measured is not known

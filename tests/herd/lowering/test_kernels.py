@@ -1,4 +1,4 @@
-"""The Triton kernels equal their PyTorch twins, value and gradient, on shapes of every kind; on a CPU by Triton's interpreter."""
+"""The Triton kernels equal plain PyTorch, values and gradients, on shapes of every kind; on a CPU by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ganherd.herd.lowering.kernels.conv import ConvSpec
 from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.norm import MemberNorm
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
-from ganherd.herd.lowering.kernels.taps import Turn
+from ganherd.herd.lowering.kernels.taps import WeightLayout
 from ganherd.herd.step.adam import adam_reference_
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
@@ -57,7 +57,7 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolution_equals_its_twin(name):
+def test_convolution_kernel_equals_plain_pytorch(name):
     n, b, h, w, ci, co, k, stride, pad, transposed, dtype, normed = CONVOLUTIONS[name]
     generator = torch.Generator().manual_seed(n * 1000 + h * 100 + w * 10 + k)
 
@@ -75,7 +75,7 @@ def test_convolution_equals_its_twin(name):
     ours_w = rows[:, 7:].view(weight.shape).copy_(weight.float()).requires_grad_()
     ours_b = bias.clone().requires_grad_()
     size = tuple(theirs.shape[-2:])
-    turn = Turn(k, in_first=transposed)
+    turn = WeightLayout(k, in_first=transposed)
     how = ConvSpec(size, turn, stride, pad, transposed, False)
     ours, stats = MemberConv.apply(ours_x, ours_w, ours_b, how, normed)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
@@ -98,7 +98,7 @@ def test_convolution_equals_its_twin(name):
 
 
 @pytest.mark.parametrize(("channels", "size"), [((3, 5), (4, 5)), ((20, 17), (3, 3))])
-def test_an_upsampling_before_a_convolution_equals_both_modules(channels, size):
+def test_fused_upsampling_and_convolution_equals_both_modules(channels, size):
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(*channels, 3, padding=1)
     x = torch.randn(2, 2, channels[0], *size)
@@ -114,11 +114,11 @@ def test_an_upsampling_before_a_convolution_equals_both_modules(channels, size):
 
 
 @pytest.mark.parametrize("more", [(0, 0), (1, 1), (0, 1)])
-def test_a_doubling_of_any_size_equals_its_module(more):
-    """Output padding makes a transposed convolution of stride 2 double exactly; where the edges differ, no kernel fits."""
+def test_transposed_convolution_with_output_padding_equals_its_module(more):
+    """Output padding makes a transposed convolution of stride 2 double exactly; if the edges differ, there is no kernel."""
     torch.manual_seed(0)
     layer = torch.nn.ConvTranspose2d(3, 2, 5, 2, 2, output_padding=more).to(DEVICE)
-    assert ops_triton.fits(layer) == (more[0] == more[1])
+    assert ops_triton.has_conv_kernel(layer) == (more[0] == more[1])
     x = torch.randn(1, 2, 3, 4, 4, device=DEVICE)
     ours = ops_triton.conv_transpose2d(x, layer.weight[None], layer.bias[None], layer)
     close(ours[0], layer(x[0]), 1e-5)
@@ -127,17 +127,17 @@ def test_a_doubling_of_any_size_equals_its_module(more):
 @pytest.mark.parametrize(
     ("m", "c", "slope", "parts"), [(5, 3, 0.2, 128), (1100, 20, 0.0, 128), (1100, 3, 0.2, 8), (64, 70, 1.0, 128)]
 )
-def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope, parts, monkeypatch):
+def test_batch_norm_kernel_with_activation_equals_plain_pytorch(m, c, slope, parts, monkeypatch):
     """Also where there are more rows than parts of one tile, which then are added by another kernel."""
-    monkeypatch.setattr(norm, "_MOST_PARTS", parts)
-    monkeypatch.setattr(norm, "_FEW_PARTS", parts // 2)
+    monkeypatch.setattr(norm, "_MAX_PARTIALS", parts)
+    monkeypatch.setattr(norm, "_FEW_PARTIALS", parts // 2)
     generator = torch.Generator().manual_seed(m)
     x = (torch.randn(2, m, c, generator=generator) * 3 + 5).to(DEVICE)
     weight, bias = (torch.randn(2, c, generator=generator).to(DEVICE) for _ in range(2))
     theirs_in = [t.double().requires_grad_() for t in (x, weight, bias)]
     before = [torch.rand(2, c, generator=generator).to(DEVICE) for _ in range(2)]
     count = torch.zeros(2, dtype=torch.int64, device=DEVICE)
-    running = ops.Running(before[0].double(), before[1].double(), count, 0.1)
+    running = ops.RunningStats(before[0].double(), before[1].double(), count, 0.1)
     theirs, moved = ops.batch_norm(*theirs_in, 1e-5, slope, running)
     ours_in = [t.clone().requires_grad_() for t in (x, weight, bias)]
     batches = torch.tensor([3, 9], device=DEVICE)
@@ -154,7 +154,7 @@ def test_batch_norm_with_its_activation_equals_its_twin(m, c, slope, parts, monk
 
 
 @pytest.mark.parametrize("slope", [1.0, 0.2])
-def test_dropout_draws_what_the_streams_would(slope):
+def test_dropout_kernel_draws_the_masks_of_the_streams(slope):
     x = torch.randn(3, 2, 5, 4, 3).to(DEVICE)  # [N, B, C, H, W]
     keys = torch.from_numpy(rng.keys(rng.np.arange(3), 7)).to(DEVICE)
     u = rng._hashed(keys, (2, 5, 4, 3), "uniform", torch.float32)
@@ -168,7 +168,7 @@ def test_dropout_draws_what_the_streams_would(slope):
 
 
 @pytest.mark.parametrize("width", [1500, 1517])
-def test_adam_equals_its_twin(width):
+def test_adam_kernel_equals_plain_pytorch(width):
     """Also where the rows lie apart, as those of a breed that is not the widest: what lies between is not touched."""
     generator = torch.Generator().manual_seed(0)
     params, grads, m = (torch.randn(3, 1500, generator=generator).to(DEVICE) for _ in range(3))
@@ -188,7 +188,7 @@ def test_adam_equals_its_twin(width):
         assert (rows[:, 1500:] == 7.0).all()
 
 
-def test_clipping_equals_its_twin_and_keeps_what_is_not_a_number():
+def test_clipping_kernel_equals_plain_pytorch_and_keeps_nan():
     rows = torch.randn(3, 1600, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     rows[0, 4] = float("nan")
     which = (torch.arange(1500) % 3 > 0).to(DEVICE)
@@ -200,7 +200,7 @@ def test_clipping_equals_its_twin_and_keeps_what_is_not_a_number():
     assert torch.equal(rows[:, 1500:], before[:, 1500:])
 
 
-def test_keys_and_numbers_are_those_of_the_streams():
+def test_kernel_keys_and_draws_equal_those_of_rng():
     base = rng.np.arange(-3, 4) * 12345678987654321
     keys = torch.from_numpy(base).to(DEVICE)
     at = torch.tensor(41, device=DEVICE)
@@ -213,8 +213,8 @@ def test_keys_and_numbers_are_those_of_the_streams():
 
 
 @pytest.mark.parametrize(("flatten", "shape"), [(True, ()), (False, (5, 2, 3)), (True, (5, 2, 3)), (False, ())])
-def test_a_linear_layer_between_images_equals_its_twin(flatten, shape):
-    """The kernel reads the weights in another order; nobody else notices."""
+def test_linear_kernel_between_images_equals_plain_pytorch(flatten, shape):
+    """The kernel reads the weights in another order, which does not show outside."""
     torch.manual_seed(0)
     x = torch.randn(2, 3, 4, 3, 2) if flatten else torch.randn(2, 3, 24)
     weight, bias = torch.randn(2, 30, 24), torch.randn(2, 30)
@@ -231,7 +231,7 @@ def test_a_linear_layer_between_images_equals_its_twin(flatten, shape):
 
 @pytest.mark.parametrize("shape", [(17, 3, 3, 3), (1, 40), (70, 150)], ids=["convolution", "one row", "linear"])
 @pytest.mark.parametrize("move", [True, False])
-def test_a_weight_over_its_largest_singular_value_equals_its_twin(shape, move):
+def test_spectral_kernel_equals_plain_pytorch(shape, move):
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(3, 5 + math.prod(shape), generator=generator)  # a part of a longer row, as in the state
     u, given = (torch.randn(3, *sizes, generator=generator) for sizes in (shape[:1], shape))

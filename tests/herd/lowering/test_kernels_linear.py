@@ -1,4 +1,4 @@
-"""The library's batched product with its biases equals the plain one: value, gradient and gradient of a gradient."""
+"""The batched product with the bias kernel equals the plain linear layer: value, gradient and second gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @pytest.mark.parametrize(("n", "b", "i", "o"), [(1, 4, 4, 4), (3, 12, 8, 20), (2, 100, 64, 260)])
 @pytest.mark.parametrize("apart", [0, 5], ids=["rows together", "rows apart"])
-def test_a_linear_layer_equals_its_twin(n: int, b: int, i: int, o: int, apart: int) -> None:
+def test_linear_kernel_equals_plain_pytorch(n: int, b: int, i: int, o: int, apart: int) -> None:
     rng = torch.Generator().manual_seed(n + b)
     flat = torch.randn(n, o * i + o + apart, generator=rng, dtype=torch.float64)
     x = torch.randn(n, b, i, generator=rng, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Whatever a user's module does in its forward, all members at once give what each of them gives alone."""
+"""Lowered modules give each member the same results as the module alone, whatever its forward does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ganherd.herd.state import Blueprint
 
 
 class Scaled(nn.Module):
-    """A number and a row of its own, of lower rank than the data."""
+    """Parameters of lower rank than the data: a number and a row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,11 +122,11 @@ class Branches(nn.Module):
 
 @pytest.mark.parametrize("members", [2, 5])
 @pytest.mark.parametrize("make", [Scaled, Residual, Shapes, ByName, Indices, Maxout, Shared])
-def test_all_members_at_once_are_each_alone(make, members):
+def test_lowered_members_equal_each_member_alone(make, members):
     torch.manual_seed(0)
     modules = [make().double() for _ in range(members)]
     blueprint = Blueprint(modules[0])
-    rows = torch.stack([blueprint.row(module) for module in modules])
+    rows = torch.stack([blueprint.flatten_parameters(module) for module in modules])
     buffers = {name: torch.stack([dict(m.named_buffers())[name] for m in modules]) for name in blueprint.buffers}
     x = torch.randn(members, 5, 3, dtype=torch.float64)  # five members and five samples: axes that could be mixed up
     lowered = lower(modules[0])
@@ -141,7 +141,7 @@ def test_all_members_at_once_are_each_alone(make, members):
 
 
 @pytest.mark.parametrize("make", [Counts, Branches])
-def test_what_cannot_be_lowered_is_left_to_vmap_or_the_loop(make):
+def test_modules_that_cannot_be_lowered_run_through_vmap_or_the_loop(make):
     module = make()
     before = dict(vars(module))
     assert lower(module) is None

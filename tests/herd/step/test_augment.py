@@ -62,7 +62,7 @@ def one_image(image: np.ndarray, u: list[float], policy: tuple[str, ...]) -> np.
     width=st.integers(1, 17),
     seed=st.integers(0, 1000),
 )
-def test_every_image_of_every_member_is_the_reference_alone(
+def test_augmentation_equals_the_reference_image_by_image(
     policy: tuple[str, ...], members: int, batch: int, channels: int, height: int, width: int, seed: int
 ) -> None:
     random = torch.Generator().manual_seed(seed)
@@ -77,7 +77,7 @@ def test_every_image_of_every_member_is_the_reference_alone(
             assert np.allclose(out[n, b].numpy(), expected, rtol=0, atol=1e-12)
 
 
-def test_the_reach_of_each_part() -> None:
+def test_ranges_of_each_augmentation() -> None:
     """At 32 px: shifts of -4 … 4 equally often, a window of 16 whose centre goes from edge to edge, half flipped."""
     steps = (torch.arange(90_000, dtype=torch.float64) + 0.5) / 90_000
     image = torch.zeros(len(steps), 1, 1, 33, dtype=torch.float64)
@@ -111,7 +111,7 @@ def test_grey_images_keep_their_saturation() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_gradients_are_those_of_the_images_alone(name: str) -> None:
+def test_gradients_equal_those_of_single_images(name: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 2, 3, 5, 4, dtype=torch.float64, requires_grad=True)
     u = torch.rand(2, 2, numbers([name]), dtype=torch.float64)
@@ -131,7 +131,7 @@ def test_shapes_do_not_depend_on_what_was_drawn() -> None:
     assert augment(x.to("meta"), u.to("meta"), ALL).shape == x.shape
 
 
-def test_numbers_and_names() -> None:
+def test_number_of_draws_and_names_of_augmentations() -> None:
     assert [numbers([name]) for name in ALL] == [3, 2, 2, 1] and set(POLICIES) == set(ALL)
     assert numbers(()) == 0
     x = torch.randn(1, 2, 3, 4, 4)

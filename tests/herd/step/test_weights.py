@@ -1,4 +1,4 @@
-"""Gradients go to Adam in pieces, and nobody can tell: not from one bit of what comes out."""
+"""Passing gradients to Adam in pieces gives the same weights as whole rows, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.herd.step.adam import adam_
-from ganherd.herd.step.weights import Weights, joined, pieces
+from ganherd.herd.step.weights import Weights, join_pieces, piece_slices
 
 N = 3
 SIZES = {
@@ -33,7 +33,7 @@ def test_adam_on_pieces_is_adam_on_rows_bit_for_bit(sizes, dtype):
     whole, cut = (adam_state(sum(sizes), dtype) for _ in range(2))
     for _ in range(3):
         parts = [torch.randn(N, size, dtype=dtype) for size in sizes]
-        own = [joined(parts[piece]) for piece in pieces(sizes)]
+        own = [join_pieces(parts[piece]) for piece in piece_slices(sizes)]
         for (params, m, v, t, *rates), grads in ((whole, [torch.cat(parts, 1)]), (cut, own)):
             adam_(params, grads, m, v, t, *rates, 1e-8)
     assert all(torch.equal(one, other) for one, other in zip(whole, cut, strict=True))
@@ -41,14 +41,14 @@ def test_adam_on_pieces_is_adam_on_rows_bit_for_bit(sizes, dtype):
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_every_parameter_is_in_one_piece_and_large_ones_are_copied_only_where_rows_cannot_be_cut(sizes):
-    found = pieces(sizes)
+    found = piece_slices(sizes)
     assert [number for piece in found for number in range(len(sizes))[piece]] == list(range(len(sizes)))
     if all(size % 16 == 0 for size in sizes[:-1]):
         assert all(piece.stop - piece.start == 1 for piece in found if max(sizes[piece]) >= 1 << 14)
 
 
 class Odd(nn.Module):
-    """A large layer, a number of its own, one that is never used, and one whose gradient is the same number everywhere."""
+    """A large layer, a scalar parameter, an unused one, and one whose gradient is the same number everywhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Odd(nn.Module):
 def test_gradients_in_pieces_are_those_of_the_rows():
     torch.manual_seed(0)
     net = Blueprint(Odd())
-    rows, x = torch.randn(N, net.size), torch.randn(N, 4, 128)
+    rows, x = torch.randn(N, net.num_params), torch.randn(N, 4, 128)
     module = lower(net.module)
     assert module is not None
 
@@ -76,5 +76,5 @@ def test_gradients_in_pieces_are_those_of_the_rows():
     assert all(piece.is_contiguous() for piece in found) and len(found) > 1
     leaf = rows.clone().requires_grad_()
     (wanted,) = torch.autograd.grad((loss(net.views(leaf), x) + loss(net.views(leaf), -x)).sum(), leaf)
-    assert torch.equal(joined(found), wanted)
+    assert torch.equal(join_pieces(found), wanted)
     assert not rows.requires_grad

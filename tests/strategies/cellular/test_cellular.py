@@ -14,7 +14,7 @@ from ganherd.features.moments import moments
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Plan, make_engine
 from ganherd.herd.rng import Streams
-from ganherd.herd.state import bases
+from ganherd.herd.state import base_keys
 from ganherd.metrics import frechet
 from ganherd.mixture import mixture
 from ganherd.strategies.cellular.fitness import Side
@@ -57,7 +57,7 @@ def test_the_mutated_learning_rate_is_the_one_that_adam_uses(tmp_path: Path, eac
     list(strategy.open(0))
     state = assembly.herd.state
     before = {kind: state[f"{kind}.params"].clone() for kind in ("g", "d")}
-    engine.advance(0, 1, assembly.herd.no_sums())
+    engine.advance(0, 1, assembly.herd.zero_sums())
     for kind, first in (("g", 0.02), ("d", 0.01)):
         moved = (state[f"{kind}.params"] - before[kind]).abs().amax(1)
         torch.testing.assert_close(moved, state[f"set.lr_{kind}"], rtol=1e-4, atol=0)
@@ -81,7 +81,7 @@ def test_cells_start_apart_and_draw_apart(tmp_path: Path) -> None:
     state, herd = assembly.herd.state, assembly.herd
     for kind in ("g", "d"):
         assert len({tuple(row) for row in state[f"{kind}.params"].tolist()}) == 9
-    base = bases(state)
+    base = base_keys(state)
     noise = Streams(base, 0).prior((rng.NOISE, 0), (4, 3), "normal", torch.float64)
     assert len({tuple(row) for row in noise.flatten(1).tolist()}) == 9
     assert len({tuple(row) for row in herd.feed.indices(slice(0, 9), base, 0).tolist()}) == 9
@@ -96,7 +96,7 @@ def test_a_loss_is_drawn_at_every_batch(tmp_path: Path) -> None:
     list(strategy.open(0))
     drawn = []
     for step in range(40):
-        engine.advance(step, step + 1, assembly.herd.no_sums())
+        engine.advance(step, step + 1, assembly.herd.zero_sums())
         drawn.append(assembly.herd.state["set.loss"].tolist())
     counts = np.array(drawn).sum(0)  # of the second loss
     assert ((counts > 8) & (counts < 32)).all() and len({tuple(column) for column in np.array(drawn).T.tolist()}) == 4
@@ -111,7 +111,7 @@ def test_every_iteration_tells_how_often_each_loss_was_drawn(tmp_path: Path) -> 
         list(strategy.open(iteration * SPAN))
         drawn = []
         for step in range(iteration * SPAN, (iteration + 1) * SPAN):
-            engine.advance(step, step + 1, assembly.herd.no_sums())
+            engine.advance(step, step + 1, assembly.herd.zero_sums())
             drawn.append(assembly.herd.state["set.loss"].clone())
             if step == SPAN + 1:  # a repair gives a member other draws from here on
                 strategy.on_steps_done(0.0, step + 1)
@@ -171,7 +171,7 @@ def test_nets_that_cannot_be_fused_are_judged_one_by_one(tmp_path: Path) -> None
     net._lowered = refuses  # type: ignore[assignment]
     for one, other in zip(whole, strategy.evaluator.losses(*sides, on), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
-    assert not net.mapped
+    assert not net.fused
 
 
 # -- members that are not finite --------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_member_that_is_not_finite_wins_nothing_and_is_healed_by_its_neighbour
     assert facts["fitness_g"][sick] == np.inf and facts["fitness_d"][0] == np.inf
     others = [f for m, f in enumerate(facts["fitness_g"]) if m != sick]
     assert np.isfinite(others).all()  # whom it met is not judged by it
-    sums = assembly.herd.no_sums()
+    sums = assembly.herd.zero_sums()
     engine.advance(0, SPAN, sums)
     events = dict(strategy.close(SPAN))
     assert all(torch.isfinite(value).all() for value in state.values()) and torch.isfinite(sums).all()
@@ -205,11 +205,11 @@ def test_a_member_that_is_not_finite_is_nobodys_opponent(tmp_path: Path) -> None
     state = assembly.herd.state
     state["d.params"][4] = torch.nan
     list(strategy.open(0))
-    rivals = assembly.herd.rivals
+    rivals = assembly.herd.opponents
     assert rivals is not None
     for cell, (row, count) in enumerate(zip(rivals.table.tolist(), rivals.count.tolist(), strict=True)):
         assert row[0] == cell and set(row[:count]) == (NEAR[cell] if cell == 4 else NEAR[cell] - {4})
-    engine.advance(0, SPAN, assembly.herd.no_sums())
+    engine.advance(0, SPAN, assembly.herd.zero_sums())
     events = dict(strategy.close(SPAN))
     well = torch.isfinite(state["g.params"]).all(1)
     assert [m for m in range(9) if not well[m]] == [4]  # whom its own discriminator taught
@@ -291,7 +291,7 @@ def test_a_run_may_end_with_the_generators_of_its_best_iteration(tmp_path: Path,
     """What is kept of a replica is, to the bit, what its cells were when their best mixture had its least distance."""
     mixing = {"samples": 40, "sigma": 0.1, "keep": "best"}
     assembly, strategy, engine = made(settings(tmp_path, grid=[2, 2], seeds=seeds, mixing=mixing))
-    sums, was, scores, weights = assembly.herd.no_sums(), [], [], []
+    sums, was, scores, weights = assembly.herd.zero_sums(), [], [], []
     assert strategy.generators() is None and strategy.neighbourhoods(0).iteration is None  # nothing is kept yet
     for step in range(0, SPAN * 6, SPAN):
         list(strategy.open(step))
@@ -316,7 +316,7 @@ def test_a_run_may_end_with_the_generators_of_its_best_iteration(tmp_path: Path,
 def test_individuals_of_a_cell_share_its_diet_and_its_best_one_stands_for_it(tmp_path: Path) -> None:
     recipe = settings(tmp_path, grid=[2, 2], population=2, mixing={"when": "off", "samples": 20})
     assembly, strategy, _ = train(recipe)
-    rows = [assembly.herd.feed.own_rows(member).tolist() for member in range(8)]
+    rows = [assembly.herd.feed.member_rows(member).tolist() for member in range(8)]
     assert all(rows[2 * cell] == rows[2 * cell + 1] for cell in range(4)) and len({tuple(row) for row in rows}) == 4
     fitness = strategy.fitness.reshape(4, 2, 2)
     assert (fitness[:, 0] <= fitness[:, 1]).all()

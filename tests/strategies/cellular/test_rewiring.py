@@ -87,7 +87,7 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"rewire": [{"at": 1, "topology": "ring"}], "rewire_by": "a:b"}, "both say who meets whom"),
+        ({"rewire": [{"at": 1, "topology": "ring"}], "rewire_by": "a:b"}, "both choose the neighbours"),
         ({"iteration": "0"}, "strategy.cellular.iteration must be longer than 0"),
         ({"replacements": 2}, "more than the 1 individuals of a cell"),
         ({"staleness": 3}, "staleness has no effect with strategy.cellular.exchange sync"),
@@ -96,7 +96,7 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ({"topology": "graph", "graph": [[1], [2]]}, "cell 1 lists 2, and its cells are numbered from 0 to 1"),
         (
             {"topology": "graph", "graph": [[1], [-1]]},
-            r"a graph lists the neighbours .* this is none: \[\[1\], \[-1\]\]",
+            r"a graph lists the neighbours .* this is not one: \[\[1\], \[-1\]\]",
         ),
         ({"rewire": [{"at": 1, "topology": "graph"}]}, "rewire.topology graph: give both or neither"),
         ({"rewire": [{"at": 1, "topology": "full", "graph": [[0]]}]}, "rewire.topology graph: give both or neither"),
@@ -106,7 +106,7 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ),
         (
             {"rewire": [{"at": 1, "topology": "graph", "graph": [[1], ["x"]]}]},
-            r"a graph lists the neighbours .* this is none: \[\[1\], \['x'\]\]",
+            r"a graph lists the neighbours .* this is not one: \[\[1\], \['x'\]\]",
         ),
         (
             {"rewire": [{"at": 4, "topology": "graph", "graph": [[1], [0]]}]},
@@ -114,14 +114,14 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ),
         (
             {"rewire": [{"at": 4, "topology": "ring"}, {"at": 2, "topology": "full"}, {"at": 4, "topology": "moore"}]},
-            "rewire says twice what changes at iteration 4: leave one of them out",
+            "rewire has two changes at iteration 4: leave one of them out",
         ),
         ({"neighbours": 2}, "neighbours 2 has no effect on the topology torus: it is for ring"),
         ({"rewire": [{"at": 1, "topology": "full", "neighbours": 3}]}, "3 has no effect on the topology full"),
         ({"selection": False, "tournament": 3}, "tournament has no effect with strategy.cellular.selection false"),
         ({"selection": False, "population": 2, "replacements": 2}, "replacements has no effect with"),
-        ({"mutation": {"loss_each": "iteration"}}, "loss_each has no effect where no losses are drawn"),
-        ({"grid": [0, 3]}, "must be rows and columns, two whole numbers of at least 1, as .3, 3., not .0, 3."),
+        ({"mutation": {"loss_each": "iteration"}}, "loss_each has no effect if no losses are drawn"),
+        ({"grid": [0, 3]}, "must be rows and columns, two whole numbers of at least 1, such as .3, 3., not .0, 3."),
         ({"grid": [3]}, "must be rows and columns"),
         ({"mixing": {"keep": "best", "when": "end"}}, "needs a score of every iteration"),
         ({"mixing": {"keep": "best"}, "rewire": [{"at": 1, "topology": "ring"}]}, "the same neighbourhoods"),

@@ -12,7 +12,7 @@ from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Placement
 from ganherd.herd import rng
 from ganherd.recipe import recipe_file
-from ganherd.recipe.strategy_config import GapConfig as Settings
+from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, count_meetings, pairs, swapped_tensors
 from ganherd.strategies.gap.paced import PacedGap
 from ganherd.training.setup.build_strategy import never_due
@@ -148,12 +148,12 @@ def test_at_their_own_pace_members_meet_when_two_are_ready() -> None:
     ("change", "words"),
     [
         ("strategy.gap.pace=[1, 0.5]", "lists 2 speeds, but the herd has 4 members"),
-        ("strategy.gap.pace=[0.5, 0.5, 0.5, 0.25]", "is 0.5 for the fastest member, which makes every step of the run"),
+        ("strategy.gap.pace=[0.5, 0.5, 0.5, 0.25]", "is 0.5 for the fastest member, which takes every step of the run"),
         ("strategy.gap.stay=[4]", "names slot 4, but 4 members have the slots 0 to 3"),
         ("strategy.gap.stay=[0, 1, 2]", "leaves 1 of 4 members to swap, and a swap takes two"),
         ("strategy.gap.stay=[0, 1, 2, 3]", "leaves 0 of 4 members"),
         ("herd.members=1", "gap needs at least two members"),
-        ("data.partition=by-class", "each knows another class"),
+        ("data.partition=by-class", "each sees another class"),
     ],
 )
 def test_settings_that_cannot_be(change: str, words: str) -> None:

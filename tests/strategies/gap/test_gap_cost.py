@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ganherd.herd.state import finite
+from ganherd.herd.state import finite_members
 from ganherd.strategies.gap.gap import Gap, swapped_tensors
 from ganherd.training.health import response
 from ganherd.training.setup.assemble import PreparedHerd
@@ -43,7 +43,7 @@ def made(folder: Path, **gap: Any) -> tuple[PreparedHerd, Gap]:
 
 
 def look(assembly: PreparedHerd, strategy: Gap, step: int) -> None:
-    strategy.on_health_check(step, finite(assembly.herd.state).cpu().numpy())
+    strategy.on_health_check(step, finite_members(assembly.herd.state).cpu().numpy())
 
 
 @pytest.mark.parametrize("net", ["toy", "mlp"])
@@ -104,8 +104,8 @@ def test_the_loop_looks_once_for_a_meeting(tmp_path: Path, monkeypatch: pytest.M
     from ganherd.strategies.gap import gap
 
     looks: list[str] = []
-    monkeypatch.setattr(gap, "finite", lambda state: looks.append("swap") or finite(state))
-    monkeypatch.setattr(response, "finite", lambda state: looks.append("loop") or finite(state))
+    monkeypatch.setattr(gap, "finite_members", lambda state: looks.append("swap") or finite_members(state))
+    monkeypatch.setattr(response, "finite_members", lambda state: looks.append("loop") or finite_members(state))
     little.be_brief(monkeypatch)
     data = small_data(tmp_path / "data.npz", each=(60, 60, 60))
     sections: dict[str, Any] = {"data": {"partition": "all"}, "herd": {"members": 4}}
@@ -134,13 +134,13 @@ def test_a_number_that_is_not_finite_is_found_wherever_it_is(wrong: float, width
             "set.seed": torch.zeros(4, dtype=torch.int64),
         }
 
-    assert finite(state()).tolist() == [True] * 4
+    assert finite_members(state()).tolist() == [True] * 4
     for name, value in state().items():
         if value.is_floating_point():
             sick = state()
             sick[name].view(4, -1)[2, -1] = wrong
-            assert finite(sick).tolist() == [True, True, False, True], name
+            assert finite_members(sick).tolist() == [True, True, False, True], name
             both = state()  # opposite infinities do not cancel
             both[name].view(4, -1)[0, 0], both["d.params"][0, 1] = wrong, -wrong
-            assert not finite(both)[0]
-            assert not finite({name: sick[name]})[2]  # of one dtype, and of plain numbers alone
+            assert not finite_members(both)[0]
+            assert not finite_members({name: sick[name]})[2]  # of one dtype, and of plain numbers alone

@@ -111,7 +111,7 @@ def swapped(assembly: PreparedHerd, meetings: int) -> list[tuple[int, int]]:
     engine, strategy = Engine(herd, Plan("fused", 4, 1, "cpu")), make_strategy(assembly, {"every": 2, "warmup": 0})
     met = []
     for meeting in range(1, meetings + 1):
-        engine.advance(2 * meeting - 2, 2 * meeting, herd.no_sums())
+        engine.advance(2 * meeting - 2, 2 * meeting, herd.zero_sums())
         before = herd.state["d.params"].clone()
         ((_, event),) = strategy.open(2 * meeting)
         for a, b in event["pairs"]:

@@ -88,12 +88,12 @@ def test_an_image_recipe_trains_and_swaps_with_narrow_nets_on_made_data(name: st
         Engine(assembly.herd, Plan("fused", 4, 1, "cpu")),
         make_strategy(assembly, {"every": 2, "warmup": 0}),
     )
-    engine.advance(0, 2, assembly.herd.no_sums())
+    engine.advance(0, 2, assembly.herd.zero_sums())
     before = assembly.herd.state["d.params"].clone()
     ((_, event),) = strategy.open(2)
     a, b = event["pairs"][0]
     assert torch.equal(assembly.herd.state["d.params"][a], before[b])
-    engine.advance(2, 3, assembly.herd.no_sums())
+    engine.advance(2, 3, assembly.herd.zero_sums())
     assert all(torch.isfinite(value).all() for value in assembly.herd.state.values() if value.is_floating_point())
 
 

@@ -17,7 +17,7 @@ from ganherd.features.extract import ExtractedFeatures
 from ganherd.features.moments import Moments, moments
 from ganherd.metrics import frechet, inception_score, prdc
 from ganherd.metrics import modes as known_modes
-from ganherd.metrics.registry import GROUPS
+from ganherd.metrics.metric_registry import GROUPS
 from ganherd.recipe import recipe_file
 from ganherd.recipe.mixture_scores import BY, known_score, more_is_better
 from ganherd.scoring import METRICS
@@ -262,7 +262,7 @@ def test_the_best_iteration_is_the_one_with_the_most_of_it(tmp_path: Path) -> No
     told = []
     for step in range(0, SPAN * 5, SPAN):
         list(strategy.open(step))
-        engine.advance(step, step + SPAN, assembly.herd.no_sums())
+        engine.advance(step, step + SPAN, assembly.herd.zero_sums())
         told.append(max(dict(strategy.close(step + SPAN))["mixture"]["after"]))
     assert strategy.neighbourhoods(SPAN * 5).iteration == [int(np.argmax(told))]
 
@@ -303,8 +303,8 @@ def test_every_score_is_either_one_to_weigh_by_or_refused_with_a_reason() -> Non
 @pytest.mark.parametrize(
     ("mixing", "sentence"),
     [
-        ({"score": "recall"}, "recall is no score to weigh generators by, as its balls reach .* choose fid, tvd, kid"),
-        ({"score": "covrage"}, "did you mean coverage"),
+        ({"score": "recall"}, "recall is no score to weigh generators by, as its radii depend .* choose fid, tvd, kid"),
+        ({"score": "covrage"}, "did you mean 'coverage"),
         ({"score": "modes"}, "score modes: mode coverage needs 2-D points"),
         ({"score": "ifid"}, "score ifid needs generators that take a label"),
         ({"score": "stacked_modes"}, "stacked digits, images of three channels"),

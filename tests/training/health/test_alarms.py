@@ -17,7 +17,6 @@ from ganherd.recipe import recipe_file
 from ganherd.runs import run_status
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
-from ganherd.training.health import response
 from ganherd.training.health.alarms import ALARMS, LIMITS, Alarms
 from ganherd.training.health.monitor import SCORES, Monitor, _called, below
 from ganherd.training.setup.assemble import assemble
@@ -45,7 +44,7 @@ def alarms_of(kind: str, folder: Path, seed: int, seeds: int, steps: int | None 
         import failing_gans
 
         trainer = alarms.train(failing_gans.recipe(kind, folder, seed, seeds, steps), folder / "run")
-        found: list[dict[str, int]] = failing_gans.told(trainer.folder.events(), trainer.herd.size)
+        found: list[dict[str, int]] = failing_gans.told(trainer.folder.events(), trainer.herd.num_members)
     return found
 
 
@@ -206,7 +205,6 @@ def test_a_collapsed_member_is_treated_as_the_recipe_says_and_no_other_changes(
 
 def test_a_member_that_starts_anew_has_the_weights_of_its_next_life(tmp_path: Path) -> None:
     from ganherd.herd.state import Seat, new_state
-    from ganherd.training.health.repair import repair
     from ganherd.training.setup.assemble import makers
 
     recipe = recipe_file.load(little.recipe(tmp_path))
@@ -215,7 +213,7 @@ def test_a_member_that_starts_anew_has_the_weights_of_its_next_life(tmp_path: Pa
     trainer = loop.Trainer(assembly, Plan("fused", 3, 1, "cpu"), folder, loop.Budget(5), Progress([], quiet=True))
     before = {name: value.clone() for name, value in trainer.herd.state.items()}
     trainer.herd.state["g.adam.t"][2] = 7
-    repair(trainer, 2, "collapse", "reseed")
+    trainer.health.repairer.repair(trainer, 2, "collapse", "reseed")
     make_g, make_d = makers(recipe, assembly.dataset.shape, 3, False)
     fresh = new_state(make_g, make_d, [Seat(0, 2, life=1)], {}, torch.float32, True)[2]
     for name, value in fresh.items():
@@ -232,8 +230,8 @@ def test_a_member_with_two_alarms_at_once_is_repaired_once_for_the_first(tmp_pat
     trainer = loop.Trainer(assemble(recipe), plan, folder, loop.Budget(5), Progress([], quiet=True))
     bad, known = torch.zeros(3, 4, dtype=torch.bool), torch.ones(3, 4, dtype=torch.bool)
     bad[2] = True
-    trainer.alarms.state["watch.bad"][2] = max(LIMITS.patience)  # they were all bad long enough
-    response.raise_alarms(trainer, 2, bad, known)
+    trainer.state.alarms.state["watch.bad"][2] = max(LIMITS.patience)  # they were all bad long enough
+    trainer.health.raise_alarms(trainer, 2, bad, known)
     trainer.close()
     told = [(e["event"], e.get("what"), e.get("policy")) for e in folder.events()]
     assert told == [("alarm", what, None) for what in ALARMS[2:]] + [("repair", None, "reseed")]

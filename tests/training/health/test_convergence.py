@@ -144,7 +144,7 @@ def test_some_members_are_fed_as_among_all(shared: bool, streamed: bool) -> None
     count = np.array([20, 20, 20] if shared else [20, 7, 11])
     given = (index, count, 4, 0.0, 1.0, torch.float64)
     feed = StreamFeed(x, y, *given, torch.device("cpu")) if streamed else Feed(*map(torch.from_numpy, (x, y)), *given)
-    part, base = feed.only([0, 2]), np.array([5, 6, 7])
+    part, base = feed.select([0, 2]), np.array([5, 6, 7])
     for batch in (0, 3, 9):
         whole, own = feed.batch_at(slice(0, 3), base, batch), part.batch_at(slice(0, 2), base[[0, 2]], batch)
         assert all(torch.equal(all_of[[0, 2]], few) for all_of, few in zip(whole, own, strict=True))
@@ -158,7 +158,7 @@ def test_a_part_of_nobody_does_nothing(tmp_path: Path, engine: str) -> None:
     herd = assemble(recipe_file.load(recipe(tmp_path))).herd
     before = {name: value.clone() for name, value in herd.state.items()}
     part = SubsetEngine(herd, Plan(engine, 3, 1, "cpu"), [])
-    assert part.advance(3, 9, herd.no_sums()) == 9
+    assert part.advance(3, 9, herd.zero_sums()) == 9
     part.close()
     assert all(torch.equal(value, before[name]) for name, value in herd.state.items())
 

@@ -75,7 +75,7 @@ class Own(nn.Module):
 
 def test_operations_of_every_product_are_counted() -> None:
     state = torch.random.get_rng_state()
-    found = look_interval.operations(Own, (1, 6, 12), (2,))
+    found = look_interval.count_operations(Own, (1, 6, 12), (2,))
     convolutions, products = 2 * 4 * 6 * 12 * 9 + 2 * 4 * 6 * 12 * 8, 2 * 576 * 576 + 2 * 5 * 576 + 2 * 5
     assert found == convolutions + products
     assert torch.equal(torch.random.get_rng_state(), state)

@@ -11,7 +11,7 @@ import pytest
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import RankLost, Survivors
-from ganherd.training.conclude import Run
+from ganherd.training.finish import Run
 from ganherd.training.ranks.recovery import Recovery
 from ganherd.util.errors import Interrupted
 

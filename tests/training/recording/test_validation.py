@@ -39,7 +39,7 @@ def trained(tmp_path: Path) -> PreparedHerd:
         data, data={"partition": "all"}, loss={"name": "non-saturating"}, train={"precision": "float64"}
     )
     assembly = assemble(recipe_file.load({**recipe, "nets": NETS}))
-    Engine(assembly.herd, Plan("fused", 3, 1, "cpu")).advance(0, 5, assembly.herd.no_sums())
+    Engine(assembly.herd, Plan("fused", 3, 1, "cpu")).advance(0, 5, assembly.herd.zero_sums())
     return assembly
 
 
@@ -92,7 +92,7 @@ def test_a_member_that_overfits_costs_more_on_held_out_data(tmp_path: Path) -> N
     )
     recipe["nets"]["discriminator"]["width"] = 64
     assembly = assemble(recipe_file.load({**recipe, "loss": {"name": "non-saturating"}}))
-    Engine(assembly.herd, Plan("fused", 1, 1, "cpu")).advance(0, 150, assembly.herd.no_sums())
+    Engine(assembly.herd, Plan("fused", 1, 1, "cpu")).advance(0, 150, assembly.herd.zero_sums())
     costs = Validation(assembly, 20).look()
     assert costs["cost_held_out"][0] > 2 * costs["cost_train"][0]
 

@@ -95,7 +95,7 @@ def test_members_start_with_the_nets_and_weights_of_theirs(runs: dict[str, Path]
             assert torch.equal(value, wanted[name]), (row, name)
     for name in ("g.adam.m", "d.adam.v", "g.adam.t"):
         assert not made.herd.state[name].any()
-    width = made.herd.breeds.all[1].g.size
+    width = made.herd.breeds.all[1].g.num_params
     assert not made.herd.state["g.params"][2:, width:].any()
 
 
@@ -160,7 +160,7 @@ def test_start_from_takes_members_of_the_same_number_or_the_only_one(runs: dict[
     herd = {"start_from": str(runs["single"]), "members": 3, "seeds": 2}
     made = assemble(recipe_file.load(recipe(runs["data"], None, herd=herd)))
     only = last(runs["single"])[1]["g.params"][0]
-    assert made.herd.size == 6 and all(torch.equal(row, only) for row in made.herd.state["g.params"])
+    assert made.herd.num_members == 6 and all(torch.equal(row, only) for row in made.herd.state["g.params"])
     assert len({int(base) for base in made.herd.state["set.slot"] * 2 + made.herd.state["set.seed"]}) > 1  # own streams
 
 

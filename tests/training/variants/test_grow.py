@@ -172,7 +172,7 @@ def test_retraining_is_resumed_exactly(there: Path, tmp_path: Path, monkeypatch:
         patch.setattr(loop.Trainer, "tick", dies)
         with pytest.raises(little.Killed):
             little.resume(tmp_path / "killed")
-    with pytest.raises(ganherd.UserError, match="leave --budget out"):
+    with pytest.raises(ganherd.UserError, match="--budget out until it is done"):
         little.resume(tmp_path / "killed", "10steps")
     little.resume(tmp_path / "killed")
     little.assert_same(tmp_path / "killed", tmp_path / "whole")

@@ -16,7 +16,7 @@ import ganherd
 from ganherd.comm.backends.local import Local
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
-from ganherd.training import start
+from ganherd.training import session
 from ganherd.training.setup import dry_run
 from ganherd.training.setup.identity import refuse_changes
 from ganherd.training.variants import phases
@@ -67,17 +67,17 @@ def test_one_command_is_the_same_as_two(recipe: dict[str, Any]) -> None:
 def test_stopped_in_the_first_phase_the_same_command_goes_on(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = start._begin
+    run = session.Session.run
 
-    def stopped(rescue: Any, asked: Any, *rest: Any) -> Any:
-        shorter = recipe_file.load(asked, ["train.budget=3steps"])
-        begin(rescue, shorter, *rest)
+    def stopped(self: Any) -> Any:
+        self.source.recipe = recipe_file.load(self.source.recipe, ["train.budget=3steps"])
+        run(self)
         raise Interrupted("stopped by SIGTERM at step 3.")
 
     ganherd.train(recipe, run="whole", quiet=True)
     with monkeypatch.context() as patch:
-        patch.setattr(start, "_begin", stopped)
-        with pytest.raises(Interrupted, match="the same command with --run run goes on"):
+        patch.setattr(session.Session, "run", stopped)
+        with pytest.raises(Interrupted, match="the same command with --run run continues"):
             ganherd.train(recipe, run="run", quiet=True)
     assert not Path("run").exists() and RunFolder(Path("run-first")).info["step"] == 3
     ganherd.train(recipe, run="run", quiet=True)
@@ -108,10 +108,10 @@ def test_several_processes_and_parts_are_refused_before_anything_trains(
 ) -> None:
     loaded = recipe_file.load(recipe)
     with pytest.raises(UserError, match=r"train \S*one.yaml by itself, then this with --set herd.start_from=RUN"):
-        start.begin(loaded, "run", part=range(1))
+        session.train(loaded, "run", part=range(1))
     monkeypatch.setattr(Local, "size", 2)
     with pytest.raises(UserError, match="by one process"):
-        start.begin(loaded, "run", job=Local())
+        session.train(loaded, "run", job=Local())
     assert not Path("run").exists() and not Path("run-first").exists()
 
 
@@ -194,7 +194,7 @@ def test_a_dry_run_tells_both_phases(recipe: dict[str, Any]) -> None:
         ({"first": {"recipe": "one.yaml"}}, "herd.first.share"),
         (
             {"first": {"recipe": "one.yaml", "share": 0.5}, "members": [{"from": "there", "member": 0}]},
-            "both say where members start from",
+            "both set where members start from",
         ),
     ],
 )

@@ -13,9 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ganherd.bench import cases
+from ganherd.bench.checkout import rival_module
 from ganherd.util.errors import UserError
+from ganherd.util.text import text_table
 
 Row = dict[str, Any]
+_HEAD = ("scaling", "strategy", "ranks", "members", "steps, ms", "exchange, ms", "received", "efficiency")
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,7 @@ def _with_efficiency(found: dict[str, Any], asked: ScalingRequest) -> dict[str, 
 
 def model(found: dict[str, Any], every: int | None = None) -> dict[str, Any]:
     """The line fitted to messages, and what it says of more ranks; `every`: steps between exchanges, default: as measured."""
-    from ganherd.bench.scaling import alpha_beta as ab
-
+    ab = rival_module("alpha_beta", "--model")
     if not found["messages"]:
         raise UserError("a model of exchanges needs at least two ranks: give --ranks 1,2.")
     line = ab.fit(*zip(*((row["bytes"], row["seconds"]) for row in found["messages"]), strict=True))
@@ -110,13 +112,7 @@ def table(found: dict[str, Any]) -> str:
     lines = [
         f"{found['engine']}, {found['hosts']} host{'s' * (found['hosts'] != 1)}, {found['cores']} cores; {asked['case']}, an "
         f"exchange every {asked['steps']} steps; the slowest rank's time, medians of {asked['rounds']}",
-        f"{'scaling':<7}  {'strategy':<20}  {'ranks':>5}  {'members':>7}  {'steps, ms':>9}  {'exchange, ms':>12}  "
-        f"{'received':>10}  {'efficiency':>10}",
-    ]
-    lines += [
-        f"{row['kind']:<7}  {row['strategy']:<20}  {row['ranks']:>5}  {row['members']:>7}  {1e3 * row['compute_seconds']:>9.1f}  "
-        f"{1e3 * row['exchange_seconds']:>12.2f}  {row['bytes']:>10,}  {_percent(row.get('efficiency')):>10}"
-        for row in found["rows"]
+        *text_table([_HEAD, *map(_cells, found["rows"])], right=range(2, len(_HEAD))),
     ]
     lines.append(
         "Efficiency: against one rank, counting cores where there are more ranks than cores; that of independent members is what "
@@ -127,6 +123,12 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _cells(row: dict[str, Any]) -> list[str]:
+    times = (f"{1e3 * row['compute_seconds']:.1f}", f"{1e3 * row['exchange_seconds']:.2f}")
+    counts = (str(row["ranks"]), str(row["members"]))
+    return [row["kind"], row["strategy"], *counts, *times, f"{row['bytes']:,}", _percent(row.get("efficiency"))]
+
+
 def _model_lines(made: dict[str, Any]) -> list[str]:
     names = list(dict.fromkeys(row["strategy"] for row in made["rows"]))
     each = {(row["strategy"], row["ranks"]): row for row in made["rows"]}
@@ -134,10 +136,11 @@ def _model_lines(made: dict[str, Any]) -> list[str]:
         f"a message: {1e6 * made['alpha']:.0f} µs + {1e9 * made['beta']:.3f} ns a byte; the {made['every']} steps between "
         f"exchanges: {1e3 * made['compute_seconds']:,.0f} ms",
         "weak-scaling efficiency, by the model:",
-        f"{'ranks':>5}  " + "  ".join(f"{name:>20}" for name in names),
     ]
+    rows = [["ranks", *names]]
     for ranks in sorted({row["ranks"] for row in made["rows"]}):
-        lines.append(f"{ranks:>5}  " + "  ".join(f"{_percent(each[n, ranks]['efficiency']):>20}" for n in names))
+        rows.append([str(ranks), *(_percent(each[n, ranks]["efficiency"]) for n in names)])
+    lines += text_table(rows, right=range(len(rows[0])))
     told = ", ".join(
         f"{row['ranks']} cells {row['minutes']:.1f} min ({_percent(row['efficiency'])})" for row in made["paper"]
     )

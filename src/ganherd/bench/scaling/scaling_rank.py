@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -19,13 +20,12 @@ from torch import Tensor
 from ganherd.bench.cases import known, recipe_of
 from ganherd.bench.peak_memory import synchronize
 from ganherd.bench.random_images import as_file
-from ganherd.bench.scaling.alpha_beta import _square
 from ganherd.comm.backends.detect import connect, detect
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.placement import place
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import Herd, Plan, make_engine
-from ganherd.herd.engine.engines import place as put
+from ganherd.herd.engine.engines import place_state as put
 from ganherd.strategies.cellular.topology import torus
 from ganherd.strategies.gap.gap import swapped_tensors
 from ganherd.training.setup.assemble import assemble
@@ -75,10 +75,10 @@ def measure(comm: Communicator, asked: RankRequest) -> dict[str, Any] | None:
 
 def _round(comm: Communicator, members: int, asked: RankRequest) -> list[Row]:
     """Steps and exchanges of so many members on these ranks; what the slowest rank took counts."""
-    grid = _square(members)
+    grid = near_square(members)
     order, blocks = place(members, comm.world_size), place(members, comm.world_size, grid=grid)
     herd = _herd(len(order.ranks[comm.rank]), asked)
-    engine, sums, steps = make_engine(herd, _plan(herd)), herd.no_sums(), 0
+    engine, sums, steps = make_engine(herd, _plan(herd)), herd.zero_sums(), 0
     engine.advance(0, 2, sums)
     exchanges = _exchanges(herd, comm, order, blocks, grid)
     took: dict[str, list[float]] = {name: [] for name in ("compute", "cpu", *exchanges)}
@@ -117,6 +117,16 @@ def _round(comm: Communicator, members: int, asked: RankRequest) -> list[Row]:
     ]
 
 
+def near_square(number: int) -> tuple[int, int]:
+    """Return the rows and columns of the grid with this many cells that is closest to a square.
+
+    >>> near_square(12), near_square(7)
+    ((3, 4), (1, 7))
+    """
+    rows = next(n for n in range(math.isqrt(number), 0, -1) if number % n == 0)
+    return rows, number // rows
+
+
 def _exchanges(
     herd: Herd, comm: Communicator, order: Placement, blocks: Placement, grid: tuple[int, int]
 ) -> dict[str, Any]:
@@ -124,7 +134,7 @@ def _exchanges(
     cells, topology = blocks.ranks, torus(*grid)
     nets = {name: value for name, value in herd.state.items() if name.startswith(("g.", "d.")) or name == "set.lr_g"}
     # as many rows as the rank has cells: their numbers do not matter, and blocks may be of other sizes than shares
-    rows = [n % herd.size for n in range(len(cells[comm.rank]))]
+    rows = [n % herd.num_members for n in range(len(cells[comm.rank]))]
     nets = {name: value[rows] for name, value in nets.items()}
     # and what mixtures are scored by: of its samples' features a mean and a covariance
     nets["mean"] = torch.zeros(len(rows), _FEATURES, dtype=torch.float64, device=herd.device)
@@ -178,7 +188,7 @@ def _herd(members: int, asked: RankRequest) -> Herd:
 
 
 def _plan(herd: Herd) -> Plan:
-    return Plan("fused", herd.size, 1, herd.device.type)
+    return Plan("fused", herd.num_members, 1, herd.device.type)
 
 
 def _width(state: dict[str, Tensor]) -> int:

@@ -164,8 +164,9 @@ def bench_scaling(
     from ganherd.bench.scaling import scaling
 
     if alone:
-        from ganherd.bench.scaling import unrelated_runs
+        from ganherd.bench.checkout import rival_module
 
+        unrelated_runs = rival_module("unrelated_runs", "--alone")
         beside = unrelated_runs.measure(alone, steps, (lambda text: None) if quiet else say)
         print(json.dumps(beside) if as_json else unrelated_runs.table(beside))
         return

@@ -103,11 +103,11 @@ def data_prepare(
     quiet: Quiet = False,
 ) -> None:
     """Make a folder of images fit for training at any scale; killed, it goes on where it was."""
-    from ganherd.cli.meter import Meter
     from ganherd.data.shards.prepare import prepare
+    from ganherd.util.meter import ProgressBar
 
     out = out or Path(f"{folder.resolve().name}-{size}")
-    with Meter("images", quiet or as_json) as meter:
+    with ProgressBar("images", quiet or as_json) as meter:
         index = prepare(folder, out, size, crop.value, seed, jobs, meter.at)
     counts = {label: 0 for label in index.labels}
     for shard in index.shards:

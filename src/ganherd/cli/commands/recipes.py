@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ganherd.cli.options import Json, show
+from ganherd.util.text import text_table
 
 
 def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] = None, as_json: Json = False) -> None:
@@ -22,5 +23,4 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
     if as_json:
         show(json.dumps({"recipes": [{"name": n, "about": about} for n, about in rows]}))
     else:
-        width = max(len(n) for n, _ in rows)
-        show("\n".join(f"{n:<{width}}  {about}" for n, about in rows))
+        show("\n".join(text_table(rows)))

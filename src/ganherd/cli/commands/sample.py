@@ -48,9 +48,9 @@ def sample(
         raise UserError("--per-class says how many of every label: leave -n and --weights out.")
     if label is not None and weights is not None:
         raise UserError("--weights is p(y) of several labels: leave --label out.")
-    from ganherd.cli.meter import Meter
     from ganherd.features.extract import best_device
     from ganherd.mixture import mixture
+    from ganherd.util.meter import ProgressBar
 
     made = mixture.load(run, trust_code)
     made = label_weights.weighted(made, how, run) if how is not None else made
@@ -58,7 +58,7 @@ def sample(
         raise UserError("--device cuda, but PyTorch sees no GPU here; `ganherd doctor` says what this machine has.")
     made = made.to(best_device() if device == Where.auto else device.value)
     count = per_class * len(made.labels) if per_class else n or 64
-    with Meter("images", quiet or as_json) as meter:
+    with ProgressBar("images", quiet or as_json) as meter:
         meter.at(0, count)
         told = (output, n or 64, label, per_class, seed, replica)
         path = sampling.save(made, *told, watch=lambda done: meter.at(done, count))

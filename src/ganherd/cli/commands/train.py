@@ -17,7 +17,7 @@ from ganherd.util.errors import UserError
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
     from ganherd.recipe.schema import Recipe
-    from ganherd.training.conclude import Run
+    from ganherd.training.finish import Run
 
 
 def train(
@@ -148,7 +148,7 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
         assembly = assemble(loaded, trust_code=True)
         reports = [net_guard.facts(report) for _, report in net_guard.checked(assembly)]
         found = explaining.explain(assembly.herd, reports)
-        show(json.dumps(found) if as_json else explaining.text(found))
+        show(json.dumps(found) if as_json else explaining.render_text(found))
         return
     from ganherd.training.setup import dry_run as dry
 
@@ -195,11 +195,13 @@ def _train(
 
                 trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
             resume, overrides = path, []
-    from ganherd.training import start
+    from ganherd import api
+    from ganherd.training import session
 
     if resume:
-        return start.resume(resume, overrides, quiet, trust_code, comm)
-    return start.begin(loaded, run, Path(recipe or recipe_file.DEFAULT).stem, quiet, job=comm)
+        return session.resume(resume, overrides, quiet, trust_code, comm, finishers=api.FINISHERS)
+    name = Path(recipe or recipe_file.DEFAULT).stem
+    return session.train(loaded, run, name, quiet, job=comm, finishers=api.FINISHERS)
 
 
 def _part(
@@ -208,11 +210,12 @@ def _part(
     """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
     loaded = _load(recipe, None, overrides, trust_code)
     refuse_meeting(loaded, "--members")
+    from ganherd import api
     from ganherd.training.variants import job_parts, phases
 
     phases.refuse(loaded)
 
-    done = job_parts.train_part(loaded, run, members, quiet)
+    done = job_parts.train_part(loaded, run, members, quiet, finishers=api.FINISHERS)
     if "part" not in done.folder.info or as_json:
         _trained(done, as_json)
         return

@@ -168,12 +168,8 @@ class Heartbeat:
                 "exchange_seconds": round(comm.exchange_seconds, 3),
             }
         self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_name(f".{self.path.name}.new")
-        aside.unlink(missing_ok=True)  # It may be left by a kill, or be a link that must not be written through.
         # Not synced: losing a beat in a power cut does not matter.
-        with aside.open("x", encoding="utf-8") as handle:
-            json.dump(asdict(replace(self._beat, **now)), handle)
-        aside.replace(self.path)
+        files.atomic_write(self.path, json.dumps(asdict(replace(self._beat, **now))), sync=False)
 
 
 def read(folder: Path) -> list[Beat]:

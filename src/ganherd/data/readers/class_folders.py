@@ -1,8 +1,8 @@
-"""An image folder: one folder per class, or flat without labels; what is no image is named, then refused or skipped.
+"""Read a folder of images: one folder per class, or flat without labels. Other files are reported, and refused or skipped.
 
-Meaning of what the files may hold: grey stays grey if every image is grey (also 1-bit, 16-bit and grey palettes), else
-all become RGB; 16-bit grey is scaled to 8; CMYK becomes RGB; what is transparent lies on white; of an animation the
-first picture counts; a camera's note on orientation is followed.
+Images stay grey if all of them are grey (1-bit, 16-bit and grey palettes included); otherwise all become RGB. 16-bit grey is
+scaled to 8 bits, CMYK becomes RGB, transparency is replaced by white, the first frame of an animation is taken, and the
+orientation that a camera recorded is applied.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pil
 CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left behind by file managers and archivers
 SPLITS = {"train", "test", "val", "valid", "validation"}
 CENTRE = (0.5, 0.5)
-TURNS = {  # what undoes each orientation that a camera notes
+TURNS = {  # the operation that undoes each recorded orientation
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
     6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90",
 }  # fmt: skip
 
 
 def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
-    """Folders `train` and `test` (or `val`) inside are taken as the source's own split."""
+    """Read the images of a folder; folders `train` and `test` (or `val`) in it are its split."""
     names = {entry.name.lower(): entry for entry in _entries(root) if entry.is_dir()}
     others = [names[k] for k in ("test", "val", "valid", "validation") if k in names]
     reader = _Reader(root, settings)
@@ -47,7 +47,7 @@ def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
 
 
 def resized(x: Array, size: int) -> Array:
-    """uint8 [n, C, H, W] cropped to the centre square and resized, [n, C, size, size]."""
+    """Return images uint8 [n, C, H, W] cropped to the centre square and resized to [n, C, size, size]."""
     from PIL import Image
 
     out = np.empty((len(x), x.shape[1], size, size), np.uint8)
@@ -59,7 +59,11 @@ def resized(x: Array, size: int) -> Array:
 
 
 def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: tuple[int, int] | None = None) -> Any:
-    """`whole` is the size of the image itself, where it was decoded at a fraction of it."""
+    """Return the square of an image, resized.
+
+    Args:
+        whole: The size of the image, if it was decoded at a fraction of it.
+    """
     from PIL import Image
 
     width, height = whole or image.size
@@ -68,7 +72,7 @@ def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: t
     left, top = int((width - side) * place[0]), int((height - side) * place[1])
     box = [edge / shrunk for edge in (left, top, left + side, top + side)]
     hull = [math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3])]
-    square = image.crop(hull)  # first, or the border would blend in what lies beyond
+    square = image.crop(hull)  # first, or the border would blend with pixels outside
     inside = (box[0] - hull[0], box[1] - hull[1], box[2] - hull[0], box[3] - hull[1])
     return square.resize((size, size), Image.Resampling.LANCZOS, inside)
 
@@ -76,7 +80,7 @@ def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: t
 def decode(
     path: Path, size: int | None = None, place: tuple[float, float] = CENTRE, draft: bool = False
 ) -> tuple[Array, set[str]]:
-    """One image as uint8 [H, W] (grey) or [H, W, 3], and what had to be converted.
+    """Return an image as uint8 [H, W] (grey) or [H, W, 3], and what was converted.
 
     `place` is where the square is cut for `size`, from (0, 0) for left and top to (1, 1). With `draft` a JPEG that is much
     larger is decoded at a half, a quarter or an eighth of its size: much faster, and about half a grey level away.
@@ -126,12 +130,12 @@ def decode(
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder, in order, without what is hidden."""
+    """Return the entries of a folder in order, without hidden ones."""
     try:
-        found = [p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in CLUTTER]
+        visible = [p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in CLUTTER]
     except OSError as error:
         raise UserError(f"the folder {folder} cannot be read: {error.strerror}.") from None
-    return sorted(found, key=lambda p: p.name)
+    return sorted(visible, key=lambda p: p.name)
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -141,7 +145,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 @dataclass
 class _Reader:
-    """Reads the images of one root; all must have one size, and skipped files are counted."""
+    """Read the images below one folder. All must have one size; skipped files are counted."""
 
     root: Path
     settings: schema.DataConfig
@@ -153,10 +157,10 @@ class _Reader:
     files: Counter[tuple[int, int]] = field(default_factory=Counter)  # by identity: links to a file are that file
 
     def read(self, folder: Path, labels: tuple[str, ...] | None) -> tuple[list[Array], Array | None, tuple[str, ...]]:
-        """Images, labels and class names; the names are given for a second split."""
+        """Return images, labels and class names; for a second split the names are given."""
         seen = {_identity(self.root), _identity(folder)}
         inside = _entries(folder)
-        classes = [p for p in inside if p.is_dir() and _identity(p) not in seen]  # a link to the root is no class
+        classes = [p for p in inside if p.is_dir() and _identity(p) not in seen]  # a link to the root is not a class
         classes.sort(key=lambda p: (0, int(p.name), "") if p.name.isdecimal() else (1, 0, p.name))
         names = tuple(p.name for p in classes)
         files = [p for p in inside if not p.is_dir()]
@@ -165,22 +169,22 @@ class _Reader:
         if not classes:
             images = self._images(files)
         else:
-            self.bad += [(p, "it lies beside the class folders") for p in files]
+            self.bad += [(p, "it is next to the class folders") for p in files]
         if labels is not None and (bool(labels) != bool(names) or not set(names) <= set(labels)):
             strange = ", ".join(name for name in names if name not in labels) or "no class folders"
-            raise UserError(f"{folder} has {strange}, unlike the training folder beside it.")
+            raise UserError(f"{folder} has {strange}, unlike the training folder next to it.")
         known = labels or names
         for path in classes:
             before = len(self.bad)
-            found = self._images(self._walk(path, {*seen, _identity(path)}))
-            if not found and len(self.bad) == before:
+            read = self._images(self._walk(path, {*seen, _identity(path)}))
+            if not read and len(self.bad) == before:
                 raise UserError(f"the class folder {path} is empty; add images or remove the folder.")
-            if not found and self.settings.bad_images == "skip":
+            if not read and self.settings.bad_images == "skip":
                 raise UserError(
                     f"the class folder {path} has no file that is an image; add images or remove the folder."
                 )
-            images += found
-            y += [known.index(path.name)] * len(found)
+            images += read
+            y += [known.index(path.name)] * len(read)
         if self.bad and self.settings.bad_images == "refuse":
             raise UserError(f"{self._named()}; remove what is no image, or skip it with --set data.bad_images=skip.")
         if not images:
@@ -188,7 +192,7 @@ class _Reader:
         return images, np.array(y, np.int64) if known else None, known
 
     def _walk(self, folder: Path, seen: set[tuple[int, int]]) -> list[Path]:
-        """All files below a class folder; a folder that links back to one already seen is not entered again."""
+        """Return all files below a class folder; links back to a folder that was entered before are not followed."""
         files: list[Path] = []
         for path in _entries(folder):
             if not path.is_dir():
@@ -201,7 +205,7 @@ class _Reader:
     def _images(self, files: list[Path]) -> list[Array]:
         images = []
         for path in files:
-            if not path.is_file():  # a pipe would wait for ever, a broken link has nothing
+            if not path.is_file():  # a pipe would block, and a broken link has no content
                 self.bad.append((path, "it is no file"))
                 continue
             try:
@@ -230,7 +234,7 @@ class _Reader:
         )
 
     def stack(self, images: list[Array]) -> Array:
-        """[n, C, H, W]; grey images repeat their channel where others have colour."""
+        """Return images as one array [n, C, H, W]; grey images repeat their channel if others have colour."""
         channels = 3 if self.colour else 1
         out = np.empty((len(images), channels, *images[0].shape[:2]), np.uint8)
         for i, image in enumerate(images):

@@ -1,24 +1,24 @@
-"""Gets the published data sets: official files, checked by their checksums, written aside and renamed."""
+"""Download published data sets: official files, verified by checksums, written to a temporary file and renamed."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ganherd.data.readers.named import NAMED, find
+from ganherd.data.readers.named import find
 from ganherd.util.errors import UserError
+from ganherd.util.files import replacing
 from ganherd.util.paths import data_home
+from ganherd.util.registry import DATA_SOURCES
+from ganherd.util.text import did_you_mean
 
-TIMEOUT = 30  # seconds without an answer
+TIMEOUT = 30  # seconds without a reply
 BLOCK = 2**20
 
 
@@ -27,12 +27,12 @@ class Download:
     """One official file and where it belongs below the data folder."""
 
     url: str
-    path: str  # without .gz where the url has it: then it is unpacked, and ranks can share it as it lies
+    path: str  # without .gz if the url has it: it is unpacked, so that ranks can share its memory map
     md5: str
 
     @property
     def packed(self) -> str:
-        """Where it may lie as it comes."""
+        """The path of the file as it was downloaded."""
         return self.path + ".gz" * self.is_unpacked
 
     @property
@@ -62,26 +62,29 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
 
 
 def list_sources() -> list[dict[str, Any]]:
-    """Every source that a recipe may name: what it is, where it lies or is looked for, and whether it is there."""
+    """Return every source that a recipe can name: what it is, where its files belong, and whether they are there."""
     rows = []
-    for name, source in NAMED.items():
-        found = find(name)
-        where = "" if not source.places else str(found or data_home() / source.places[0])
+    for name, source in DATA_SOURCES.items():
+        path = find(name)
+        where = "" if not source.places else str(path or data_home() / source.places[0])
         rows.append(
-            {"name": name, "about": source.about, "where": where, "present": not source.places or found is not None}
+            {"name": name, "about": source.about, "where": where, "present": not source.places or path is not None}
         )
+    for name, package in DATA_SOURCES.packages().items():
+        rows.append({"name": name, "about": f"added by the package {package}", "where": "", "present": True})
     return rows
 
 
 def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> dict[str, Any]:
-    """Fetch a named source unless it is here already; says where it lies and which files were fetched."""
-    if name not in NAMED:
-        near = get_close_matches(name, NAMED, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMED)}."
+    """Fetch a named source unless it exists; return its path and the files that were fetched."""
+    if name not in DATA_SOURCES:
+        names = DATA_SOURCES.names()
+        hint = did_you_mean(name, names, "{}") or f"there are {', '.join(names)}."
         raise UserError(f"there is no data set {name!r} to get; {hint}")
     fetched = []
-    if NAMED[name].places and find(name) is None:
-        for item in downloads[NAMED[name].made_of or name]:  # what an interrupted call has got is not fetched again
+    source = DATA_SOURCES[name]
+    if source.places and find(name) is None:
+        for item in downloads[source.made_of or name]:  # what an interrupted call has got is not fetched again
             if not any((data_home() / path).exists() for path in (item.path, item.packed)):
                 fetched.append(str(_fetch(name, item)))
     return {"name": name, "where": str(find(name) or ""), "fetched": fetched}
@@ -90,29 +93,26 @@ def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) ->
 def _fetch(name: str, item: Download) -> Path:
     target = data_home() / item.path
     by_hand = f"fetch {item.url} by hand and put it at {data_home() / item.packed}"
-    aside = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(prefix=".part-", dir=target.parent)
         request = urllib.request.Request(item.url, headers={"User-Agent": "ganherd"})
-        with os.fdopen(handle, "wb") as file, urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
-            digest = _copy(reply, file, target.name)
-        if digest != item.md5:
-            raise UserError(f"the file fetched for {name} is not the published one (its checksum differs); {by_hand}.")
-        if item.is_unpacked:
-            Path(aside).write_bytes(gzip.decompress(Path(aside).read_bytes()))
-        os.replace(aside, target)
+        with replacing(target) as temporary:
+            with temporary.open("xb") as file, urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
+                digest = _copy(reply, file, target.name)
+            if digest != item.md5:
+                raise UserError(
+                    f"the file fetched for {name} is not the published one (its checksum differs); {by_hand}."
+                )
+            if item.is_unpacked:
+                temporary.write_bytes(gzip.decompress(temporary.read_bytes()))
     except (OSError, ValueError) as error:  # no network, no such host, no space, …
         reason = getattr(error, "reason", None) or error
         raise UserError(f"{name} could not be fetched ({reason}); {by_hand}.") from None
-    finally:
-        if aside and os.path.exists(aside):
-            os.unlink(aside)
     return target
 
 
 def _copy(reply: Any, file: Any, label: str) -> str:
-    """Copy block by block; progress goes to stderr, on one line where that is a terminal."""
+    """Copy block by block and print progress to stderr, on one line if it is a terminal."""
     total, done = int(reply.headers.get("Content-Length") or 0), 0
     digest = hashlib.md5(usedforsecurity=False)
     live = sys.stderr.isatty()

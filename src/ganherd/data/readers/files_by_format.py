@@ -34,12 +34,12 @@ _BROKEN = (
 
 
 class UnreadableFile(UserError):
-    """A file that is there, and is not what it should be."""
+    """A file that exists but cannot be read as what it should be."""
 
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Turns the many ways in which a file can be broken into one sentence."""
+    """Turn the many errors of broken files into one sentence."""
     try:
         yield
     except UserError:
@@ -76,9 +76,9 @@ def read_npz(path: Path, mapped: bool = False) -> RawData:
         keys = set(file.files)
         names = [name for name in ("x", "x_train", "images") if name in keys]
         if not names:
-            found = ", ".join(sorted(keys)) or "none"
+            others = ", ".join(sorted(keys)) or "none"
             raise UserError(
-                f"{path} needs an array x (with y), x_train (with y_train) or images (with labels); it has: {found}."
+                f"{path} needs an array x (with y), x_train (with y_train) or images (with labels); it has: {others}."
             )
         if len(names) > 1:
             raise UserError(f"{path} has both {names[0]} and {names[1]}; keep one of them.")
@@ -124,8 +124,8 @@ def _names(labels: Array, path: Path) -> tuple[str, ...] | None:
 # --- idx (MNIST and its kin) ----------------------------------------------------------------------------------------
 
 
-SPLITS = (("train",), ("t10k", "test"))  # how the files of the two sets are called
-KINDS = (("images", 3), ("labels", 1))  # what they hold, with how many axes
+SPLITS = (("train",), ("t10k", "test"))  # names of the files of the two sets
+KINDS = (("images", 3), ("labels", 1))  # content and number of axes
 
 
 def is_idx(folder: Path) -> bool:
@@ -137,8 +137,12 @@ def is_idx_complete(folder: Path) -> bool:
 
 
 def read_idx(folder: Path, mapped: bool = False) -> RawData:
-    """A folder with the four idx files, gzipped or not. `mapped`: images of files that are not are not copied."""
-    found = []
+    """Read a folder with the four idx files, gzipped or not.
+
+    Args:
+        mapped: Map files that are not gzipped into memory instead of copying them.
+    """
+    arrays = []
     for words in SPLITS:
         for kind, rank in KINDS:
             files = _idx_files(folder, words, kind)
@@ -146,19 +150,19 @@ def read_idx(folder: Path, mapped: bool = False) -> RawData:
                 raise UserError(f"{folder} lacks the file {words[0]}-{kind}-idx{rank}-ubyte (or with .gz).")
             if len(files) > 1:
                 raise UserError(f"{folder} has {words[0]} {kind} twice: {files[0].name}, {files[1].name}; keep one.")
-            found.append(read_idx_file(files[0], rank, mapped and kind == "images"))
-    x, y, x_test, y_test = found
+            arrays.append(read_idx_file(files[0], rank, mapped and kind == "images"))
+    x, y, x_test, y_test = arrays
     return RawData(x, y, x_test, y_test)
 
 
 def read_idx_images(path: Path) -> RawData:
-    """One idx file of images, with the labels that lie beside it, if any."""
+    """Read one idx file of images, with the file of labels next to it, if any."""
     twin = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
     return RawData(read_idx_file(path, 3), read_idx_file(twin, 1) if twin != path and twin.is_file() else None)
 
 
 def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
-    """Files of one set and kind; a gzipped one counts only where no plain one lies beside it."""
+    """Return the files of one set and kind; gzipped ones only if there is no plain one."""
     pattern = re.compile(rf"([^.].*[-_])?({'|'.join(words)})[-_]{kind}[-.]idx\d[-.]ubyte(\.gz)?", re.IGNORECASE)
     try:
         files = sorted(p for p in folder.iterdir() if pattern.fullmatch(p.name) and p.is_file())
@@ -168,7 +172,7 @@ def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
 
 
 def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
-    """An array of bytes with `rank` axes; the header must fit what follows."""
+    """Return an array of bytes with `rank` axes; the header must match the content."""
     packed = path.suffix == ".gz"
     with reading(path, "an idx file"), gzip.open(path) if packed else path.open("rb") as file:
         head = file.read(4)
@@ -191,7 +195,7 @@ def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
 
 
 def _at_most(file: IO[bytes] | gzip.GzipFile, n: int) -> bytes:
-    """Up to n bytes, block by block: a header that lies must not reserve memory."""
+    """Read up to n bytes, block by block, so that a wrong header does not reserve memory."""
     blocks, left = [], n
     while left and (block := file.read(min(left, 2**24))):
         blocks.append(block)
@@ -214,7 +218,7 @@ def is_cifar(folder: Path) -> bool:
 
 
 def read_cifar(path: Path) -> RawData:
-    """CIFAR-10 or CIFAR-100 (fine labels) from its folder or its .tar.gz, which is never unpacked."""
+    """Read CIFAR-10 or CIFAR-100 (fine labels) from its folder or its .tar.gz, which is never unpacked."""
     files = _cifar_files(path)
     pickled = not any(name.endswith(".bin") for name in files)
     end = "" if pickled else ".bin"
@@ -266,8 +270,8 @@ def _cifar_binary(data: bytes, where: str, hundred: bool) -> tuple[Array, Array]
 
 
 def _cifar_pickled(data: bytes, where: str) -> tuple[Array, Array]:
-    found = read_pickle(data, where)
-    x, y = found.get("data"), found.get("fine_labels", found.get("labels"))
+    batch = read_pickle(data, where)
+    x, y = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072:
         raise UserError(f"{where} has no array `data` of n × 3072 bytes; use the binary version.")
     if not isinstance(y, list) or not all(type(v) is int for v in y):
@@ -292,7 +296,7 @@ def _cifar_names(files: dict[str, bytes], path: Path) -> tuple[str, ...] | None:
 
 
 def read_points(path: Path) -> RawData:
-    """Lines `x y` or `x y label`, apart by blanks or commas; what follows a # is not read."""
+    """Read lines `x y` or `x y label`, separated by blanks or commas; text after a # is ignored."""
     rows: list[list[float]] = []
     with reading(path, "text"):
         _require_memory(path, path.stat().st_size)

@@ -1,13 +1,22 @@
-"""Where the named sources lie on this machine, and what to say when one does not."""
+"""Data sources that a recipe can name: how each is read, and where its files lie on this machine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ganherd.data.readers.files_by_format import is_idx_complete
+import numpy as np
+
+from ganherd.data.arrays import RawData, tidy
+from ganherd.data.readers.files_by_format import UnreadableFile, is_idx_complete, read_points
+from ganherd.data.readers.read_path import read_path
+from ganherd.data.readers.stacked_mnist import stack
+from ganherd.data.readers.toys import draw
+from ganherd.recipe import schema
 from ganherd.util.errors import UserError
 from ganherd.util.paths import data_home
+from ganherd.util.registry import DATA_SOURCES
 
 _HUNDRED = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
@@ -25,48 +34,112 @@ CIFAR100 = tuple(_HUNDRED.split())
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A source that a recipe may name; `places` are looked for under the data folder, in this order."""
+    """A data source that a recipe can name.
 
-    about: str
-    places: tuple[str, ...] = ()  # none: it needs no file
-    labels: tuple[str, ...] | None = None  # names that its files may lack
+    Register one with `DATA_SOURCES.register`: the decorated function takes the `data` section of a recipe and returns `RawData`.
+    """
+
+    read: Any = None  # function of DataConfig that returns RawData; None: read the files of `places`
+    about: str = ""
+    places: tuple[str, ...] = ()  # files or folders below the data folder, of which the first that exists is read
+    labels: tuple[str, ...] | None = None  # names of the classes, if the files do not hold them
     made_of: str = ""  # another source, whose files it is made of
+    draws_points: bool = False  # draw data.points points, and data.holdout times as many held-out ones
 
 
-NAMED = {
-    "digits": NamedSource("1,797 handwritten digits, 8 × 8 grey, ten classes; comes with scikit-learn"),
-    "ring8": NamedSource("2-D points: a ring of 8 Gaussians, radius 1, std 0.01; drawn when needed"),
-    "grid25": NamedSource("2-D points: a 5 × 5 grid of Gaussians, two apart, std 0.05; drawn when needed"),
-    "r15": NamedSource("2-D points: 600 in 15 clusters (Veenman et al. 2002); comes with ganherd"),
-    "mnist": NamedSource("70,000 handwritten digits, 28 × 28 grey, ten classes", ("mnist.npz", "mnist")),
+def _digits(settings: schema.DataConfig) -> RawData:
+    from sklearn.datasets import load_digits  # here, because importing it takes a second
+
+    digits = load_digits()
+    x = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # 0 … 16 to 0 … 255
+    return RawData(x, digits.target, labels=tuple("0123456789"))
+
+
+def _r15(settings: schema.DataConfig) -> RawData:
+    return read_points(Path(__file__).with_name("r15.txt"))  # its first lines name the source
+
+
+def _stacked_mnist(settings: schema.DataConfig) -> RawData:
+    return stack(tidy(read_files("stacked-mnist", settings), "mnist"))
+
+
+_SOURCES = {
+    "digits": NamedSource(_digits, "1,797 handwritten digits, 8 × 8 grey, ten classes; comes with scikit-learn"),
+    "ring8": NamedSource(
+        lambda settings: draw("ring8", settings.points, settings.holdout),
+        "2-D points: a ring of 8 Gaussians, radius 1, std 0.01; drawn when needed",
+        draws_points=True,
+    ),
+    "grid25": NamedSource(
+        lambda settings: draw("grid25", settings.points, settings.holdout),
+        "2-D points: a 5 × 5 grid of Gaussians, two apart, std 0.05; drawn when needed",
+        draws_points=True,
+    ),
+    "r15": NamedSource(_r15, "2-D points: 600 in 15 clusters (Veenman et al. 2002); comes with ganherd"),
+    "mnist": NamedSource(
+        about="70,000 handwritten digits, 28 × 28 grey, ten classes",
+        places=("mnist.npz", "mnist"),
+    ),
     "stacked-mnist": NamedSource(
+        _stacked_mnist,
         "128,000 stacks of three MNIST digits, 28 × 28 RGB, a thousand modes, no labels",
-        ("mnist.npz", "mnist"),
+        places=("mnist.npz", "mnist"),
         made_of="mnist",
     ),
     "cifar10": NamedSource(
-        "60,000 photographs, 32 × 32 RGB, ten classes",
-        (
+        about="60,000 photographs, 32 × 32 RGB, ten classes",
+        places=(
             "cifar10.npz",
             "cifar-10-batches-bin",
             "cifar-10-binary.tar.gz",
             "cifar-10-batches-py",
             "cifar-10-python.tar.gz",
         ),
-        CIFAR10,
+        labels=CIFAR10,
     ),
     "cifar100": NamedSource(
-        "60,000 photographs, 32 × 32 RGB, a hundred classes",
-        ("cifar100.npz", "cifar-100-binary", "cifar-100-binary.tar.gz", "cifar-100-python", "cifar-100-python.tar.gz"),
-        CIFAR100,
+        about="60,000 photographs, 32 × 32 RGB, a hundred classes",
+        places=(
+            "cifar100.npz",
+            "cifar-100-binary",
+            "cifar-100-binary.tar.gz",
+            "cifar-100-python",
+            "cifar-100-python.tar.gz",
+        ),
+        labels=CIFAR100,
     ),
 }
+for _name, _source in _SOURCES.items():
+    DATA_SOURCES.register(_name, _source)
+DATA_SOURCES.seal()
+
+
+def read_named(settings: schema.DataConfig) -> RawData:
+    """Read the source that `data.source` names."""
+    source = DATA_SOURCES[settings.source]
+    if source.read is not None:
+        raw: RawData = source.read(settings)
+        return raw
+    raw = read_files(settings.source, settings)
+    return replace(raw, labels=raw.labels or source.labels)
+
+
+def read_files(name: str, settings: schema.DataConfig) -> RawData:
+    """Read the files of a named source, which stay memory-mapped where their format allows it."""
+    path = find(name)
+    if path is None:
+        raise missing(name)
+    try:
+        return read_path(path, settings, mapped=True)
+    except UnreadableFile as error:
+        again = f"remove it, and `ganherd data get {DATA_SOURCES[name].made_of or name}` fetches it again"
+        raise UserError(f"{str(error).rstrip('.')}; {again}.") from None
 
 
 def find(name: str) -> Path | None:
-    """Where a named source lies, or None."""
-    name = NAMED[name].made_of or name
-    for place in NAMED[name].places:
+    """Return the path of a named source on this machine, or None."""
+    name = DATA_SOURCES[name].made_of or name
+    for place in DATA_SOURCES[name].places:
         path = data_home() / place
         if path.is_file() or (path.is_dir() and (name != "mnist" or is_idx_complete(path))):
             return path
@@ -74,6 +147,7 @@ def find(name: str) -> Path | None:
 
 
 def missing(name: str) -> UserError:
-    name = NAMED[name].made_of or name
-    places = " or ".join(str(data_home() / place) for place in NAMED[name].places[:2])
+    """Return the error about a named source whose files are not on this machine."""
+    name = DATA_SOURCES[name].made_of or name
+    places = " or ".join(str(data_home() / place) for place in DATA_SOURCES[name].places[:2])
     return UserError(f"the data {name} is not on this machine: run `ganherd data get {name}`, or put it at {places}.")

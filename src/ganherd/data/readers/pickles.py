@@ -1,7 +1,7 @@
-"""Reads the arrays out of a pickle without executing anything: every name that it may call is a plain record here.
+"""Read the arrays of a pickle without executing it: every name that it may call is a plain record here.
 
-A pickle is a small program that may call what it names. This reader imports nothing: the few names that a pickled
-numpy array needs stand for records of their arguments, from which the array is rebuilt by hand; any other is refused.
+A pickle is a small program that may call what it names. This reader imports nothing: the few names that a pickled numpy array
+needs are replaced by records of their arguments, from which the array is rebuilt. All other names are refused.
 """
 
 from __future__ import annotations
@@ -109,16 +109,16 @@ class _Reader(pickle._Unpickler):
 
 
 def read_pickle(data: bytes, where: str) -> dict[str, Any]:
-    """The top-level dictionary of a pickle, with text keys and arrays rebuilt.
+    """Return the top-level dictionary of a pickle, with text keys and arrays rebuilt.
 
     >>> read_pickle(pickle.dumps({b"labels": [1, 2]}), "example")
     {'labels': [1, 2]}
     """
     try:
-        found = _Reader(io.BytesIO(data), encoding="bytes").load()
-        if not isinstance(found, dict):
+        content = _Reader(io.BytesIO(data), encoding="bytes").load()
+        if not isinstance(content, dict):
             raise ValueError("no dictionary")
-        return {_text(key): value.real() if isinstance(value, _Array) else value for key, value in found.items()}
+        return {_text(key): value.real() if isinstance(value, _Array) else value for key, value in content.items()}
     except _Refused as error:
         raise UserError(
             f"{where} is refused, and nothing of it was run: it names {error}, which no array needs; "

@@ -16,7 +16,7 @@ class Toy:
 
     means: Array  # [modes, 2]
     std: float
-    points: int  # drawn where the recipe does not say
+    points: int  # number of points if the recipe does not set it
 
 
 def ring8() -> Toy:
@@ -33,7 +33,7 @@ TOYS = {"ring8": ring8, "grid25": grid25}
 
 
 def draw(name: str, points: int | None, holdout: float) -> RawData:
-    """`points` to train on and a fresh set of `holdout` times as many; labels are the modes, in equal numbers.
+    """Return `points` training points and `holdout` times as many held-out ones; labels are the modes, in equal numbers.
 
     >>> draw("ring8", 16, 0.5).x.shape, draw("ring8", 16, 0.5).x_test.shape
     ((16, 2), (8, 2))

@@ -1,4 +1,4 @@
-"""A tree of images of any size becomes a prepared folder: all cores read, and whoever is killed goes on where he was.
+"""Prepare a tree of images for training, with all cores; a run that is killed continues where it stopped.
 
 The files of a class are cut into units; a worker makes a part of a unit, and later a shard of the parts of a class. Each is
 there whole or not at all, so a restart looks at what is there and does the rest.
@@ -6,7 +6,6 @@ there whole or not at all, so a restart looks at what is there and does the rest
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -28,10 +27,11 @@ from ganherd.data.shards import worker as unit_work
 from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, Shard, ShardSettings, Skipped, read_index
 from ganherd.data.shards.tree import Tree, list_tree
 from ganherd.data.shards.worker import ClassFiles, Piece
+from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.host import cores
 
-Progress = Callable[[int, int], None]  # how many files are done, of how many
+Progress = Callable[[int, int], None]  # number of finished files, number of all files
 Task = tuple[ClassFiles, int]  # the unit of a class; -1: its shard
 
 
@@ -44,7 +44,11 @@ def prepare(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Index:
-    """Reads the images below `folder`, writes `out`, and answers its index. `jobs` is how many processes read."""
+    """Read the images below `folder`, write `out`, and return its index.
+
+    Args:
+        jobs: Number of processes that read.
+    """
     if seed is not None and crop != "random":
         raise UserError("--seed places random crops, and the crop is centre; leave it out, or take --crop random.")
     if not folder.is_dir():
@@ -68,18 +72,20 @@ def prepare(
                 work.run()
                 index = work.index(tree)
             except KeyboardInterrupt:
-                done = _Work(*rest).done  # what lies there now
+                done = _Work(*rest).done  # recounted from the disk
                 raise Interrupted(
-                    f"stopped after {done:,} of {work.total:,} files; the same command goes on from there."
+                    f"stopped after {done:,} of {work.total:,} files; the same command continues from there."
                 ) from None
             except OSError as error:
-                raise UserError(f"{out} cannot be written: {error.strerror}; the same command goes on.") from error
+                raise UserError(
+                    f"{out} cannot be written: {error.strerror}; run the same command to continue."
+                ) from error
         shutil.rmtree(out / PARTS, ignore_errors=True)
     return index
 
 
 class _Work:
-    """What is still to do, and the processes that do it."""
+    """The tasks that are left, and the processes that work on them."""
 
     def __init__(
         self, folder: Path, out: Path, settings: ShardSettings, sources: list[ClassFiles], jobs: int, progress: Progress
@@ -105,9 +111,9 @@ class _Work:
                 try:
                     broken = self._run_in(pool)
                 except BaseException:
-                    pool.shutdown(cancel_futures=True)  # ends with what is being read, not with all that waits
+                    pool.shutdown(cancel_futures=True)  # finish the current tasks, drop the waiting ones
                     raise
-            for source, unit in broken:  # one of them crashes whoever reads it
+            for source, unit in broken:  # one of its files crashes its reader
                 if unit < 0:
                     self._todo.append((source, unit))
                     continue
@@ -116,7 +122,7 @@ class _Work:
                 self._finished(source, unit)
 
     def _run_in(self, pool: ProcessPoolExecutor) -> list[Task]:
-        """Works until all is done, or until a process dies: then the tasks that it may have died of."""
+        """Work until all is done, or until a process dies; return the tasks that may have killed it."""
         running: dict[Future[None], Task] = {}
         broken: list[Task] = []
         while (self._todo and not broken) or running:
@@ -151,11 +157,11 @@ class _Work:
         self._progress(self.done, self.total)
 
     def index(self, tree: Tree) -> Index:
-        """Brings all shards to the same channels and writes down what there is."""
+        """Convert all shards to the same number of channels, and write the index."""
         records = [unit_work.read_record(self.out, source) for source in self.sources]
         colour = any(record and record["count"] and record["channels"] == 3 for record in records)
         shards: list[Shard] = []
-        skipped = [Skipped(file=_text(name), why="it lies beside the class folders") for name in tree.beside]
+        skipped = [Skipped(file=_text(name), why="it is next to the class folders") for name in tree.unclassified]
         converted: Counter[str] = Counter()
         grey = 0
         for source, record in zip(self.sources, records, strict=True):
@@ -195,12 +201,8 @@ class _Work:
         for path in (self.out / SHARDS).iterdir():  # left by a process that was killed, or that knew other files
             if f"{SHARDS}/{path.name}" not in known:
                 path.unlink()
-        aside = self.out / f".{INDEX}.new"
-        with aside.open("w", encoding="utf-8") as handle:
-            handle.write(json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
-            handle.flush()
-            os.fsync(handle.fileno())
-        aside.replace(self.out / INDEX)
+        text = json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+        files.atomic_write(self.out / INDEX, text)
         return index
 
 
@@ -208,20 +210,20 @@ class _Work:
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
-    """Forked where that is sound: a worker is ready at once, and a caller's script needs no guard."""
+    """Return the start method of workers: fork where it is safe, so that they start at once without a main guard."""
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     return ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
 
 
 def _begin() -> None:
-    """A worker leaves Ctrl-C to its parent, and ends when that is gone, also by SIGKILL."""
+    """Prepare a worker: it leaves Ctrl-C to its parent, and ends with it, also after SIGKILL."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries in C grumble there; what matters is in the index
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries in C print warnings there; problems are in the index
     end_with_parent()
 
 
 def end_with_parent() -> None:
-    """From now on this process ends when the one that started it is gone, whatever it does."""
+    """End this process when the one that started it ends."""
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -233,7 +235,7 @@ def end_with_parent() -> None:
 
 
 def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files: tuple[str, ...]) -> Piece:
-    """Halves the files until the one that kills its reader is alone; that one is skipped."""
+    """Halve the files until the one that kills its reader is found; it is skipped."""
     try:
         with _pool(1) as pool:
             return pool.submit(unit_work.read_piece, folder, settings, source.folder, files).result()
@@ -250,7 +252,7 @@ def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files:
 
 
 def _refuse_others(out: Path, settings: ShardSettings) -> None:
-    """A folder is prepared with one kind of settings; what is not ours is not written to."""
+    """Refuse a folder that was prepared with other settings, or that holds other files."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -262,7 +264,7 @@ def _refuse_others(out: Path, settings: ShardSettings) -> None:
         try:
             before = ShardSettings.model_validate_json(begun.read_bytes())
         except ValueError:
-            raise UserError(f"{begun} cannot be read; remove {out} and begin anew.") from None
+            raise UserError(f"{begun} cannot be read; remove {out} and start again.") from None
     elif any(path.name != PARTS for path in out.iterdir()):
         raise UserError(f"{out} exists already and is not a prepared folder; choose another -o.")
     else:
@@ -283,7 +285,7 @@ def _sources(tree: Tree, settings: ShardSettings) -> list[ClassFiles]:
 
 
 def _prepared_before(out: Path, sources: list[ClassFiles]) -> Index:
-    """The index that is there, if it is of the files that are there."""
+    """Return the index of the folder if it was made of the same files."""
     index = read_index(out)
     if [shard.listing for shard in index.shards] != [source.listing for source in sources]:
         raise UserError(
@@ -293,18 +295,13 @@ def _prepared_before(out: Path, sources: list[ClassFiles]) -> Index:
 
 
 def _lock(out: Path) -> TextIO:
-    """Held by the one process that prepares here; its workers do not hold it, so it goes when that process does."""
-    handle = (out / PARTS / ".lock").open("a")
+    """Hold the lock of the folder for this process. Workers do not hold it, so it ends with this process."""
     try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        handle.close()
+        return files.lock(out / PARTS / ".lock", children_hold_it=False)
+    except BlockingIOError:
         raise UserError(f"another process is preparing {out}; wait for it, or choose another -o.") from None
-    except OSError:  # a file system without locks: nothing can be said about others
-        pass
-    return handle
 
 
 def _text(name: str) -> str:
-    """A file's name may be no UTF-8 text; the index holds nothing else."""
+    """Return a file name as UTF-8 text, which is all that the index can hold."""
     return name.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Prepared images: one file of bytes for each class with an index beside them, read when and where rows are asked for.
+"""Prepared images: one file of bytes for each class and an index. Rows are read when they are needed.
 
 ```
 OUT/index.json         labels, size and channels; of each shard its class, count and sha256; what was skipped, and why
@@ -39,9 +39,9 @@ class _Facts(BaseModel):
 
 
 class ShardSettings(_Facts):
-    """What images were made with; one prepared folder has one of each."""
+    """The settings with which a folder was prepared."""
 
-    source: str  # the folder that they were read from
+    source: str  # the folder of the original images
     size: int = Field(ge=1)
     crop: Literal["centre", "random"] = "centre"
     seed: int | None = None  # of random crops
@@ -51,11 +51,11 @@ class Shard(_Facts):
     """The images of one class in one split."""
 
     file: str = Field(pattern=r"^shards/[0-9]{5,9}\.npy$")
-    label: int = Field(ge=-1)  # index into the labels; -1: none
+    label: int = Field(ge=-1)  # index into the labels; -1: no label
     split: Literal["train", "test"] = "train"
-    count: int = Field(ge=0)  # 0: nothing of it could be read, and there is no file
+    count: int = Field(ge=0)  # 0: no image could be read, and there is no file
     sha256: str = ""
-    listing: str = ""  # stands for the names of the files that it was made from
+    listing: str = ""  # digest of the names of its original files
 
 
 class Skipped(_Facts):
@@ -64,14 +64,14 @@ class Skipped(_Facts):
 
 
 class Index(_Facts):
-    """What `index.json` says."""
+    """The content of `index.json`."""
 
     format: Literal["ganherd-shards-1"] = "ganherd-shards-1"
     settings: ShardSettings
     channels: Literal[1, 3]
     labels: tuple[str, ...]
     shards: tuple[Shard, ...]
-    converted: dict[str, int] = {}  # how many images became what they were not
+    converted: dict[str, int] = {}  # number of images by kind of conversion
     skipped: tuple[Skipped, ...] = ()
 
     @model_validator(mode="after")
@@ -85,7 +85,7 @@ class Index(_Facts):
         return self.channels, self.settings.size, self.settings.size
 
     def notes(self) -> tuple[str, ...]:
-        """What a person should know about the images."""
+        """Return notes for the user about the images."""
         notes = [f"{n:,} {what}" for what, n in sorted(self.converted.items())]
         if self.skipped:
             names = few([f"{one.file} ({one.why})" for one in self.skipped], 5)
@@ -94,7 +94,7 @@ class Index(_Facts):
 
 
 def header(shape: tuple[int, ...]) -> bytes:
-    """The head of a .npy file of bytes, which `numpy.load` reads too.
+    """Return the header of a .npy file of bytes, so that `numpy.load` reads shards.
 
     >>> len(header((1300, 3, 64, 64)))
     128
@@ -107,12 +107,12 @@ def header(shape: tuple[int, ...]) -> bytes:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether a folder was made by `ganherd data prepare`; one that it has not finished is refused."""
+    """Return whether a folder was made by `ganherd data prepare`; an unfinished one is refused."""
     if (folder / INDEX).is_file() and (folder / SHARDS).is_dir():
         return True
     if (folder / PARTS / "settings.json").is_file():
         raise UserError(
-            f"{folder} is not prepared to its end; run the same `ganherd data prepare` again: it goes on where it stopped."
+            f"{folder} is not prepared to its end; run the same `ganherd data prepare` again: it continues where it stopped."
         )
     return False
 
@@ -132,30 +132,30 @@ def read_index(folder: Path) -> Index:
 
 
 class ShardFiles:
-    """Opens shards of one folder when they are wanted, and counts what it opens and reads."""
+    """Open the shards of one folder when they are needed, and count what is opened and read."""
 
     def __init__(self, folder: Path, index: Index, shards: Sequence[Shard]) -> None:
         self.folder, self.shape, self.shards = folder, index.shape, tuple(shards)
         self.start: Ints = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)  # [shards + 1] first rows
-        self.opened: list[str] = []  # in order; once more where one was closed in between
+        self.opened: list[str] = []  # in order; again if one was closed in between
         self.bytes_read = 0
         self._maps: OrderedDict[int, Array] = OrderedDict()
         self._most = _most_open()
         self._lock = threading.Lock()  # the threads of a streaming feed share this
 
     def pixels(self, number: int) -> Array:
-        """A shard as uint8 [count, C, H, W], mapped."""
+        """Return a shard as a memory map, uint8 [count, C, H, W]."""
         with self._lock:
             if number in self._maps:
                 self._maps.move_to_end(number)
                 return self._maps[number]
-            found = self._maps[number] = self._open(self.shards[number])
+            pixels = self._maps[number] = self._open(self.shards[number])
             if len(self._maps) > self._most:  # a map keeps its file open, and a process may not have many
                 self._maps.popitem(last=False)
-            return found
+            return pixels
 
     def read(self, rows: Ints, out: Array) -> None:
-        """Copies rows [n], counted through all shards, to `out` [n, C, H, W]."""
+        """Copy rows [n], counted through all shards, to `out` [n, C, H, W]."""
         if not len(rows):
             return
         shard = np.searchsorted(self.start, rows, side="right") - 1
@@ -183,16 +183,16 @@ class ShardFiles:
                 size = handle.seek(0, 2)
                 if size != wanted:
                     raise UserError(f"{path} has {size:,} bytes and should have {wanted:,}; prepare the images again.")
-                found = np.memmap(handle, np.uint8, "r", HEADER, shape)
+                pixels = np.memmap(handle, np.uint8, "r", HEADER, shape)
         except OSError as error:
             raise UserError(f"the shard {path} cannot be read: {error.strerror}.") from None
         self.opened.append(shard.file)
-        return np.asarray(found)
+        return np.asarray(pixels)
 
 
 @dataclass(frozen=True, eq=False)
 class ShardRows:
-    """Rows of shards as one array uint8 [n, C, H, W] that reads what is indexed, when it is indexed.
+    """Rows of shards as one array uint8 [n, C, H, W] that reads rows when they are indexed.
 
     It takes the place of a numpy array where rows are asked for by number, slice or mask; `numpy.asarray` reads it whole.
     """
@@ -229,16 +229,16 @@ class ShardRows:
         return self[:].reshape(*shape)
 
     def read(self, rows: Ints, out: Array) -> None:
-        """Copies rows [n] to `out` [n, C, H, W]."""
+        """Copy rows [n] to `out` [n, C, H, W]."""
         self.files.read(self.rows[rows], out)
 
     def pick(self, key: Array) -> ShardRows:
-        """Some of the rows, by number or mask; nothing is read."""
+        """Return some of the rows, by number or mask, without reading them."""
         return ShardRows(self.files, self.rows[key])
 
     @cached_property
     def digest(self) -> str:
-        """Stands for the content, by what the index says of it: nothing is read."""
+        """Return a digest of the content, from the digests in the index, without reading it."""
         total = hashlib.sha256()
         for shard in self.files.shards:
             total.update(f"{shard.sha256}{shard.count}\n".encode())
@@ -247,7 +247,7 @@ class ShardRows:
 
 
 def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Index, ShardRows, Ints]:
-    """(index, x [n, C, H, W], y [n]) of a prepared folder, of all classes or of some; no shard is opened yet."""
+    """Return (index, x [n, C, H, W], y [n]) of a prepared folder, of all classes or some, without opening a shard."""
     index = read_index(folder)
     return index, *rows_of(folder, index, "train", classes)
 
@@ -255,7 +255,7 @@ def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Ind
 def rows_of(
     folder: Path, index: Index, split: Literal["train", "test"], classes: Sequence[int] | None = None
 ) -> tuple[ShardRows, Ints]:
-    """(x [n, C, H, W], y [n]) of one split."""
+    """Return (x [n, C, H, W], y [n]) of one split."""
     known = {shard.label for shard in index.shards}
     wanted = known if classes is None else set(classes)
     if strange := sorted(wanted - known):
@@ -268,27 +268,27 @@ def rows_of(
 
 
 def _check_size(folder: Path, index: Index, shard: Shard) -> None:
-    """Refuse a shard that has not as many images as the index says, before memory is reserved for them."""
+    """Refuse a shard whose size differs from the index, before memory is reserved for it."""
     path, wanted = folder / shard.file, HEADER + shard.count * math.prod(index.shape)
     try:
         size = path.stat().st_size if shard.count else wanted
     except OSError:
-        return  # told when it is opened, which may be never
+        return  # reported when it is opened, if ever
     if size != wanted:
         raise UserError(f"{path} has {size:,} bytes and should have {wanted:,}; prepare the images again.")
 
 
 def verify(folder: Path) -> None:
-    """Reads every shard and holds it against the index; the first that is not as it was written is a UserError."""
+    """Read every shard and compare it with the index; a UserError names the first that differs."""
     for shard in read_index(folder).shards:
         if shard.count:
             path = folder / shard.file
             try:
                 with files.open_binary(path, _ANY) as handle:
-                    found = hashlib.file_digest(handle, "sha256").hexdigest()
+                    digest = hashlib.file_digest(handle, "sha256").hexdigest()
             except OSError as error:
                 raise UserError(f"the shard {path} cannot be read: {error.strerror}.") from None
-            if found != shard.sha256:
+            if digest != shard.sha256:
                 raise UserError(f"{path} is damaged: it is not what was prepared (sha256); prepare the images again.")
 
 

@@ -1,4 +1,4 @@
-"""A tree of image files as lists of names: which classes there are, and which files are below each. Nothing is opened."""
+"""List the classes and files of a tree of images, without opening any file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Split = Literal["train", "test"]
 class FileGroup:
     """The files of one class and split, in order."""
 
-    label: int  # index into the labels; -1: the tree has no classes
+    label: int  # index into the labels; -1: no classes
     split: Split
     folder: str  # below the root; "" is the root itself
     files: tuple[str, ...]  # below that folder
@@ -28,11 +28,11 @@ class FileGroup:
 class Tree:
     labels: tuple[str, ...]
     groups: tuple[FileGroup, ...]
-    beside: tuple[str, ...]  # files that lie beside class folders, and belong to none
+    unclassified: tuple[str, ...]  # files next to class folders, which belong to no class
 
 
 def list_tree(root: Path, leave_out: Path | None = None) -> Tree:
-    """One folder per class, or flat; `train` and `test` (or `val`) inside are splits. As folders are read for training.
+    """Return the classes and files of a tree: one folder per class, or flat; `train` and `test` (or `val`) are splits.
 
     `leave_out` is a folder that may lie inside and does not belong to it.
     """
@@ -40,11 +40,11 @@ def list_tree(root: Path, leave_out: Path | None = None) -> Tree:
     inside = {entry.name.lower(): entry.name for entry in _entries(root) if _is_new(entry, seen)}
     test = [inside[name] for name in ("test", "val", "valid", "validation") if name in inside]
     if "train" not in inside or not test or set(inside) - SPLITS:
-        labels, groups, beside = _split(root, "", "train", None, seen)
-        return Tree(labels, tuple(groups), tuple(beside))
-    labels, groups, beside = _split(root, inside["train"], "train", None, seen)
+        labels, groups, unclassified = _split(root, "", "train", None, seen)
+        return Tree(labels, tuple(groups), tuple(unclassified))
+    labels, groups, unclassified = _split(root, inside["train"], "train", None, seen)
     _, more, also = _split(root, test[0], "test", labels, seen)
-    return Tree(labels, (*groups, *more), (*beside, *also))
+    return Tree(labels, (*groups, *more), (*unclassified, *also))
 
 
 def _split(
@@ -59,10 +59,10 @@ def _split(
     # a folder's name may be no UTF-8 text; labels go into JSON and pages, which hold nothing else
     labels = tuple(name.encode("utf-8", "replace").decode() for name in names)
     if len(set(labels)) < len(labels):
-        raise UserError(f"{here} has two class folders whose names cannot be told apart; rename one.")
+        raise UserError(f"{here} has two class folders whose names look the same; rename one.")
     if known is not None and (bool(known) != bool(labels) or not set(labels) <= set(known)):
         strange = ", ".join(name for name in labels if name not in known) or "no class folders"
-        raise UserError(f"{here} has {strange}, unlike the training folder beside it.")
+        raise UserError(f"{here} has {strange}, unlike the training folder next to it.")
     if not names:
         if not files:
             raise UserError(f"{here} holds no images.")
@@ -70,15 +70,15 @@ def _split(
     groups = []
     for name, label in zip(names, labels, strict=True):
         path = os.path.join(folder, name)
-        found = tuple(_walk(str(root / path), {*seen, _identity(root / path)}))
-        if not found:
+        below = tuple(_walk(str(root / path), {*seen, _identity(root / path)}))
+        if not below:
             raise UserError(f"the class folder {root / path} is empty; add images or remove the folder.")
-        groups.append(FileGroup((known or labels).index(label), split, path, found))
+        groups.append(FileGroup((known or labels).index(label), split, path, below))
     return known or labels, groups, [os.path.join(folder, name) for name in files]
 
 
 def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
-    """All files below a folder, in order; a folder that links back to one already seen is not entered again."""
+    """Yield all files below a folder in order; links back to a folder that was entered before are not followed."""
     levels = [("", iter(_entries(top)))]
     while levels:
         before, entries = levels[-1]
@@ -95,19 +95,19 @@ def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    """What lies in a folder, in order, without what is hidden."""
+    """Return the entries of a folder in order, without hidden ones."""
     try:
-        with os.scandir(folder) as found:
-            kept = [e for e in found if not e.name.startswith(".") and e.name.lower() not in CLUTTER]
+        with os.scandir(folder) as entries:
+            visible = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in CLUTTER]
     except OSError as error:
         raise UserError(f"the folder {folder} cannot be read: {error.strerror}.") from None
-    return sorted(kept, key=lambda entry: entry.name)
+    return sorted(visible, key=lambda entry: entry.name)
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads round in a ring
+    except OSError:  # a circular link
         return False
 
 

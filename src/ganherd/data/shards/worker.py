@@ -1,4 +1,4 @@
-"""What one worker does when images are prepared: a unit of files becomes a part on disk, the parts of a class its shard.
+"""The work of one process when images are prepared: units of files become parts on disk, and the parts of a class its shard.
 
 Parts and shards are written aside and renamed, so that what is there is whole, whenever a process was killed.
 """
@@ -22,20 +22,21 @@ from ganherd.data.keyed import raw
 from ganherd.data.readers.class_folders import CENTRE, decode
 from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, header
 from ganherd.data.shards.tree import Split
+from ganherd.util import files
 
-UNIT = 256  # files of a unit: what a killed process loses, at most, for each of its workers
+UNIT = 256  # files of a unit: the most that each worker of a killed process loses
 
 
 @dataclass(frozen=True)
 class ClassFiles:
-    """The files of one class and split, in order, and where they are to go."""
+    """The files of one class and split, in order, and their shard."""
 
-    number: int  # of the shard
+    number: int  # number of the shard
     label: int  # -1: no classes
     split: Split
-    folder: str  # below the folder that is prepared; "" where it has no class folders
+    folder: str  # below the folder that is prepared; "" if it has no class folders
     files: tuple[str, ...]  # below the folder of the class
-    listing: str  # sha256 of settings and names: the same work has the same
+    listing: str  # sha256 of settings and names, which identifies the work
 
     @property
     def units(self) -> range:
@@ -47,11 +48,11 @@ class ClassFiles:
 
 @dataclass
 class Piece:
-    """Images of some files with one or three channels, and what became of the files."""
+    """Images of some files with one or three channels, and the files that were skipped."""
 
     x: Array  # uint8 [n, 1 or 3, size, size]
-    grey: int = 0  # how many of them were grey
-    skipped: list[tuple[str, str]] = field(default_factory=list)  # (file, why)
+    grey: int = 0  # number of grey images
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # (file, reason)
     converted: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -65,13 +66,13 @@ class Piece:
 
 
 def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[str, ...]) -> Piece:
-    """Decodes the files; what cannot be read is skipped and named."""
+    """Decode the files; those that cannot be read are skipped and listed."""
     x = np.empty((len(files), 3, settings.size, settings.size), np.uint8)
     piece = Piece(x[:0])
     n, colour = 0, False
     for name in files:
         path = Path(root, folder, name)
-        if not path.is_file():  # a pipe would wait for ever, a broken link has nothing
+        if not path.is_file():  # a pipe would block, and a broken link has no content
             piece.skipped.append((name, "it is no file"))
             continue
         try:
@@ -91,7 +92,7 @@ def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[st
 
 
 def joined(pieces: list[Piece]) -> Piece:
-    """One after the other; grey images repeat their channel where others have colour."""
+    """Concatenate images; grey ones repeat their channel if others have colour."""
     channels = max(piece.x.shape[1] for piece in pieces)
     total = Piece(np.concatenate([np.repeat(piece.x, channels // piece.x.shape[1], axis=1) for piece in pieces]))
     for piece in pieces:
@@ -100,7 +101,7 @@ def joined(pieces: list[Piece]) -> Piece:
 
 
 def _place(settings: ShardSettings, name: str) -> tuple[float, float]:
-    """Where the square is cut: it belongs to the seed and the name, whoever reads the file and when."""
+    """Return the centre of a random crop, which depends on the seed and the file's name only."""
     if settings.crop == "centre":
         return CENTRE
     across, down = raw(2, f"crop {os.fsencode(name).hex()}", settings.seed or 0).astype(np.float64) / 2.0**64
@@ -111,26 +112,26 @@ def _place(settings: ShardSettings, name: str) -> tuple[float, float]:
 
 
 def part_path(out: Path, source: ClassFiles, unit: int) -> Path:
-    """A part bears the names of its files in its own: another listing, and it is not found."""
+    """Return the path of a part. It depends on the names of its files, so a part of other files is not found."""
     names = hashlib.sha256("\0".join((source.listing, *source.files_of(unit))).encode("utf-8", "surrogateescape"))
     return out / PARTS / f"{source.number:05d}-{unit:05d}-{names.hexdigest()[:16]}.npz"
 
 
 def make_part(out: Path, root: Path, settings: ShardSettings, source: ClassFiles, unit: int) -> None:
-    """The work of one unit."""
+    """Decode one unit and write its part."""
     write_part(part_path(out, source, unit), read_piece(root, settings, source.folder, source.files_of(unit)))
 
 
 def write_part(path: Path, piece: Piece) -> None:
     facts = np.frombuffer(json.dumps(piece.facts).encode(), np.uint8)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("wb") as handle:
-        np.savez(handle, x=piece.x, facts=facts)
-    aside.replace(path)  # not synced: a part that a power cut spoilt fails its checksum, and is made again
+    with files.replacing(
+        path
+    ) as temporary:  # not synced: a part that a power cut damaged fails its checksum and is made again
+        np.savez(temporary, x=piece.x, facts=facts)
 
 
 def read_part(path: Path) -> Piece | None:
-    """None where the part is damaged."""
+    """Return a part, or None if it is damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             facts = json.loads(bytes(file["facts"]))
@@ -144,7 +145,7 @@ def read_part(path: Path) -> Piece | None:
 
 
 def make_shard(out: Path, root: Path, settings: ShardSettings, source: ClassFiles) -> None:
-    """Joins the parts of a class, writes down what it holds, and removes them. Twice through, one part at a time."""
+    """Join the parts of a class into its shard, write its record, and remove the parts. Reads them twice, one at a time."""
 
     def pieces() -> Iterator[Piece]:
         for unit, path in zip(source.units, paths, strict=True):
@@ -167,13 +168,13 @@ def make_shard(out: Path, root: Path, settings: ShardSettings, source: ClassFile
 
 
 def make_colour(out: Path, source: ClassFiles, record: dict[str, Any]) -> None:
-    """A shard of grey images once more with three channels, because other classes have colour."""
+    """Rewrite a shard of grey images with three channels, because other classes have colour."""
     path, sides = out / shard_file(source), tuple(record["sides"])
     shape = (record["count"], 3, *sides)
     there = 1 if path.stat().st_size == _bytes(record, 1) else 3  # 3: a process was killed between shard and record
-    found = np.memmap(path, np.uint8, "r", HEADER, (record["count"], there, *sides))
+    pixels = np.memmap(path, np.uint8, "r", HEADER, (record["count"], there, *sides))
     facts = {key: record[key] for key in ("grey", "skipped", "converted")}
-    _write_shard(out, source, shape, (found[i : i + UNIT] for i in range(0, len(found), UNIT)), facts)
+    _write_shard(out, source, shape, (pixels[i : i + UNIT] for i in range(0, len(pixels), UNIT)), facts)
 
 
 def shard_file(source: ClassFiles) -> str:
@@ -185,7 +186,7 @@ def record_path(out: Path, source: ClassFiles) -> Path:
 
 
 def read_record(out: Path, source: ClassFiles) -> dict[str, Any] | None:
-    """What is known of a shard that is there; None where it is still to be made, or was made of other files."""
+    """Return the record of a finished shard; None if it is missing, or was made of other files."""
     try:
         record: dict[str, Any] = json.loads(record_path(out, source).read_bytes())
         if record["listing"] != source.listing:
@@ -207,20 +208,15 @@ def _bytes(record: dict[str, Any], channels: int) -> int:
 def _write_shard(
     out: Path, source: ClassFiles, shape: tuple[int, ...], blocks: Iterator[Array], facts: dict[str, Any]
 ) -> None:
-    """The record is written after the shard: where it is, the shard is."""
+    """Write the record of a shard, after the shard itself: a record implies a complete shard."""
     digest = hashlib.sha256(head := header(shape))
     if shape[0]:
-        path = out / shard_file(source)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        with aside.open("wb") as handle:
+        with files.replacing(out / shard_file(source), sync=True) as temporary, temporary.open("xb") as handle:
             handle.write(head)
             for block in blocks:
                 pixels = np.ascontiguousarray(np.repeat(block, shape[1] // block.shape[1], axis=1)).data
                 handle.write(pixels)
                 digest.update(pixels)
-            handle.flush()
-            os.fsync(handle.fileno())
-        aside.replace(path)
     record = {
         "listing": source.listing,
         "count": shape[0],
@@ -229,6 +225,4 @@ def _write_shard(
         "sha256": digest.hexdigest() if shape[0] else "",
         **facts,
     }
-    aside = record_path(out, source).with_suffix(f".{os.getpid()}")
-    aside.write_text(json.dumps(record))
-    aside.replace(record_path(out, source))
+    files.atomic_write(record_path(out, source), json.dumps(record), sync=False)

@@ -1,1 +1,1 @@
-"""Check a user's nets before a run: what cannot be trained correctly is refused, and each engine is compared with plain PyTorch."""
+"""Check a user's nets before a run: refuse nets that cannot be trained correctly, and compare each engine with plain PyTorch."""

@@ -15,12 +15,13 @@ from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 
 
-def operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: Sequence[int]) -> float:
-    """Return the floating-point operations of products and convolutions of a fresh net, for each row of its input.
+def count_operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: Sequence[int]) -> float:
+    """Count the floating-point operations of products and convolutions of a new net, per sample.
 
     Args:
-        shape: of one row.
-        batches: numbers of rows to try, until the net runs.
+        make: Builds the net.
+        shape: The shape of one sample.
+        batches: Batch sizes to try until the net runs.
     """
 
     def count(rows: int) -> float:
@@ -35,7 +36,7 @@ def operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: S
 
 
 class _Counter(TorchFunctionMode):
-    """Count the operations of products and convolutions; PyTorch's own counter takes a second to be imported."""
+    """Count the operations of products and convolutions; importing PyTorch's own counter takes a second."""
 
     operations = 0.0
 
@@ -43,29 +44,34 @@ class _Counter(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+        tensors = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
         if (count := _COUNTS.get(getattr(func, "__name__", ""))) is not None:
-            self.operations += count(out, *given)
+            self.operations += count(out, *tensors)
         return out
 
 
 def _product(out: Tensor, a: Tensor, *_: Tensor) -> float:
+    """Count the operations of a matrix product."""
     return 2.0 * out.numel() * a.shape[-1]
 
 
 def _sum_and_product(out: Tensor, added: Tensor, a: Tensor, *_: Tensor) -> float:
+    """Count the operations of a matrix product with a summand."""
     return _product(out, a)
 
 
 def _convolution(out: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> float:
+    """Count the operations of a convolution."""
     return 2.0 * out.numel() * weight[0].numel()
 
 
 def _transposed(out: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> float:
+    """Count the operations of a transposed convolution."""
     return 2.0 * x.numel() * weight[0].numel()
 
 
 def _attention(out: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
+    """Count the operations of both products of an attention."""
     return 4.0 * query.numel() * key.shape[-2]
 
 

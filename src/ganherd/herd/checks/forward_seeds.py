@@ -1,4 +1,4 @@
-"""Refuse nets that seed PyTorch's generator in forward: the numbers after it would not come from a member's own stream."""
+"""Refuse nets that seed PyTorch's generator in forward: their draws would not come from the member's stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEEDING = ("manual_seed", "seed", "set_state", "set_offset")
 
 
 class _Guarded:
-    """PyTorch's own generator, which answers but cannot be seeded."""
+    """PyTorch's default generator, with methods that seed it refused."""
 
     def __init__(self, generator: torch.Generator, kind: str) -> None:
         self._generator, self._kind = generator, kind
@@ -23,19 +23,19 @@ class _Guarded:
     def __getattr__(self, name: str) -> Any:
         if name in _SEEDING:
             raise UserError(
-                f"{self._kind} seeds PyTorch's generator in forward{calling_line()}, and each member has its own stream: "
-                "draw fixed numbers in the constructor and register them as a buffer, or leave the seed out for a member's own "
-                "numbers."
+                f"{self._kind} seeds PyTorch's generator in forward{calling_line()}, but each member has its own stream. "
+                "Draw fixed numbers in the constructor and register them as a buffer, or leave the seed out to draw from the "
+                "member's stream."
             )
         return getattr(self._generator, name)
 
 
 @contextmanager
 def no_seeding(kind: str) -> Iterator[None]:
-    """Refuse `torch.manual_seed`, `seed`, `set_rng_state` and `fork_rng`, which all use the default generator.
+    """Refuse calls of `torch.manual_seed`, `seed`, `set_rng_state` and `fork_rng` inside this context.
 
     Args:
-        kind: The class of the net that is called.
+        kind: The class of the net that is called, for the message.
     """
     places: tuple[Any, ...] = (torch, torch.random)
     before = torch.random.default_generator

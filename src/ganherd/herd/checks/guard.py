@@ -1,12 +1,12 @@
-"""Compare every engine with plain PyTorch on a small batch, so that no engine trains a net wrongly without a word.
+"""Compare every engine with plain PyTorch on a small batch, so that no engine silently trains a net wrongly.
 
 The comparison does not depend on a list of what engines support. It trains the net on a CPU in float64, once as real module
-instances with PyTorch's Adam (see `reference`) and once with each engine, from the same weights, data and random streams. After
-every step all outputs, gradients, parameters and buffers must agree. The net trains against a trivial partner, so that a
-difference is the net's own.
+instances with PyTorch's Adam (see `plain_pytorch`) and once with each engine, from the same weights, data and random streams.
+After every step all outputs, gradients, parameters and buffers must agree. The net trains against a trivial partner, so any
+difference comes from the net under test.
 
-It covers what an engine makes of a module. It does not cover the GPU's kernels, which the tests compare with plain PyTorch,
-and it cannot see what a module does only after more steps than the comparison has.
+This covers how engines execute a module. It does not cover GPU kernels, which the tests compare with plain PyTorch, and behaviour
+that starts after more steps than the comparison makes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torch import Tensor
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.checks.agreement import FAILS, Agreement, compare
-from ganherd.herd.checks.flops import operations
-from ganherd.herd.checks.module_copies import in_short
+from ganherd.herd.checks.flops import count_operations
+from ganherd.herd.checks.module_copies import short_message
 from ganherd.herd.checks.plain_pytorch import AdamSettings, PlainGan, Snapshot
 from ganherd.herd.checks.trial import (
     SEATS,
-    SMALL,
+    SMALL_EXTENT,
     ComparisonTask,
     Extent,
     batch_sizes,
@@ -38,44 +38,44 @@ from ganherd.herd.checks.trial import (
 from ganherd.herd.checks.vmap_fallback import slow_operations
 from ganherd.herd.engine.engines import Engine, Herd, Plan
 from ganherd.herd.global_generators import seeded_generators
-from ganherd.herd.state import State, buffers_of, new_state, seeded
+from ganherd.herd.state import State, buffers_of, build_seeded, new_state
 from ganherd.herd.step.step import SUMS
 from ganherd.util.errors import UserError, with_type
 from ganherd.util.memory import is_out_of_memory, reason
 
 ENGINES = ("loop", "fused")  # `graph` runs the same lowered net as `fused`
-_EXPENSIVE = 2e7  # floating-point operations of a net on one sample, above which the smaller comparison is made
+_EXPENSIVE = 2e7  # nets with more floating-point operations per sample get the smaller comparison
 
-History = list[list[Snapshot]]  # by member: at the start, and after each step
+History = list[list[Snapshot]]  # for each member, the snapshots at the start and after each step
 
 
 @dataclass(frozen=True)
 class GuardReport:
-    """What the guard found out about one net."""
+    """The result of the comparison for one net."""
 
     extent: str
     results: dict[str, Agreement]  # by engine
-    slow: tuple[str, ...] = ()  # operations that vmap runs member by member, because PyTorch has no rule for all
+    slow: tuple[str, ...] = ()  # operations that vmap runs member by member, because PyTorch has no batching rule
 
 
 class _PlainFailure(Exception):
-    """Plain PyTorch itself cannot train the net."""
+    """Raised if plain PyTorch itself cannot train the net."""
 
 
 def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
-    """Train the net plainly and with each engine, and compare.
+    """Train a net with plain PyTorch and with each engine, and compare the results.
 
     Args:
-        extent: how much to compute; by default less for a net that is expensive on a CPU.
+        extent: How much to compute; by default less for a net that is expensive on a CPU.
 
     Raises:
-        UserError: if plain PyTorch cannot train the net either, or if there is not enough memory.
+        UserError: If plain PyTorch cannot train the net either, or if there is not enough memory.
     """
-    extent = extent or (SMALL if _work(task) > _EXPENSIVE else Extent())
+    extent = extent or (SMALL_EXTENT if _work(task) > _EXPENSIVE else Extent())
     *few, own = batch_sizes(task.batch)
     try:
         for batch in few:
-            with suppress(UserError):  # the net may need the number of samples that it trains on
+            with suppress(UserError):  # the net may need the full batch
                 report = _check(task, replace(extent, batch=batch))
                 if not report.results["loop"].failed:
                     return report
@@ -90,14 +90,15 @@ def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
 
 
 def _work(task: ComparisonTask) -> float:
-    """Return the floating-point operations of the net on one sample; 0 if it does not run."""
+    """Return the floating-point operations of a net per sample; 0 if it does not run."""
     try:
-        return operations(task.make, task.input, batch_sizes(task.batch))
-    except Exception:  # the comparison reports it
+        return count_operations(task.make, task.input, batch_sizes(task.batch))
+    except Exception:  # the comparison reports the error
         return 0.0
 
 
 def _check(task: ComparisonTask, extent: Extent) -> GuardReport:
+    """Compare all engines with plain PyTorch at one extent."""
     dtype, plain = _reference(task, extent)
     with slow_operations() as slow:
         results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}
@@ -108,11 +109,11 @@ def _check(task: ComparisonTask, extent: Extent) -> GuardReport:
 
 
 def _reference(task: ComparisonTask, extent: Extent) -> tuple[torch.dtype, History]:
-    """Train plainly in float64, or in float32 if the module has tensors that only fit that."""
+    """Train with plain PyTorch in float64, or in float32 if the module only runs in float32. Return the dtype and snapshots."""
     failures = []
-    for dtype, apart in product((torch.float64, torch.float32), (False, True)):
+    for dtype, separate_backward in product((torch.float64, torch.float32), (False, True)):
         try:
-            return dtype, _plain(task, extent, dtype, apart)
+            return dtype, _train_plainly(task, extent, dtype, separate_backward)
         except _PlainFailure as error:
             failures.append(str(error))
     raise UserError(
@@ -120,30 +121,31 @@ def _reference(task: ComparisonTask, extent: Extent) -> tuple[torch.dtype, Histo
     )
 
 
-def _plain(task: ComparisonTask, extent: Extent, dtype: torch.dtype, apart: bool) -> History:
-    """Train real module instances, one member after another; see `PlainGan` for `apart`."""
-    rules, feed, found = rules_of(task, extent), feed_of(task, extent, dtype), []
+def _train_plainly(task: ComparisonTask, extent: Extent, dtype: torch.dtype, separate_backward: bool) -> History:
+    """Train real module instances, one member after another; see `PlainGan` for `separate_backward`."""
+    rules, feed, history = rules_of(task, extent), feed_of(task, extent, dtype), []
     try:
         with seeded_generators(0):  # the engines get other seeds: a net that draws from these generators differs
             for row, seat in enumerate(SEATS):
-                keys = (rng.key(seat.base(), purpose) for purpose in (rng.INIT_G, rng.INIT_D))
-                g, d = (seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
-                gan = PlainGan(g, d, row, np.array([seat.base()]), rules, feed, AdamSettings(), apart)
-                found.append([gan.snapshot()])
+                keys = (rng.key(seat.base_key(), purpose) for purpose in (rng.INIT_G, rng.INIT_D))
+                g, d = (build_seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
+                base = np.array([seat.base_key()])
+                gan = PlainGan(g, d, row, base, rules, feed, AdamSettings(), separate_backward)
+                history.append([gan.snapshot()])
                 for step in range(extent.steps):
                     gan.step(step)
-                    found[-1].append(gan.snapshot())
+                    history[-1].append(gan.snapshot())
     except UserError:
         raise
     except Exception as error:  # a user's module may raise anything
         if is_out_of_memory(error):
             raise
         raise _PlainFailure(with_type(error)) from error
-    return found
+    return history
 
 
 def _result(task: ComparisonTask, extent: Extent, dtype: torch.dtype, name: str, plain: History) -> Agreement:
-    """Train with one engine, as often as the extent says, always from the same start."""
+    """Train with one engine, several times from the same start, and return the worst agreement with plain PyTorch."""
     try:
         with seeded_generators(1):
             herd = _herd(task, extent, dtype)
@@ -156,42 +158,47 @@ def _result(task: ComparisonTask, extent: Extent, dtype: torch.dtype, name: str,
             if worst.why:
                 break
         return worst
-    except Exception as error:  # whatever stops the engine: it cannot be used for this net
+    except Exception as error:  # the engine cannot be used for this net, whatever the reason
         if is_out_of_memory(error):
             raise
-        return Agreement(math.nan, FAILS + in_short(error))
+        return Agreement(math.nan, FAILS + short_message(error))
 
 
 def _one_pass(engine: Engine, start: State, plain: History, net: str, dtype: torch.dtype) -> Agreement:
-    """Train with the engine up to the first step after which it differs from plain PyTorch."""
+    """Train with an engine up to the first step after which it differs from plain PyTorch."""
     herd, worst = engine.herd, Agreement(0.0)
     for name, value in herd.state.items():
         value.copy_(start[name])
     for step in range(len(plain[0])):
-        sums = herd.no_sums()
+        sums = herd.zero_sums()
         if step:
             engine.advance(step - 1, step, sums)
         for row, snapshots in enumerate(plain):
-            there = _snapshot(herd, sums if step else None, row)
-            found = compare(snapshots[step], there, net, dtype, "" if step else "initial")
-            worst = max(worst, found, key=_severity)
+            snapshot = _snapshot(herd, sums if step else None, row)
+            agreement = compare(snapshots[step], snapshot, net, dtype, "" if step else "initial")
+            worst = max(worst, agreement, key=_severity)
         if worst.why:
             break
     return worst
 
 
-def _severity(one: Agreement) -> tuple[bool, float]:
-    return bool(one.why), one.difference
+def _severity(agreement: Agreement) -> tuple[bool, float]:
+    """Return a key by which agreements are sorted, the worst last."""
+    return bool(agreement.why), agreement.difference
 
 
 def _snapshot(herd: Herd, sums: Tensor | None, row: int) -> Snapshot:
-    """The same as `PlainGan.snapshot`, of one member of an engine's herd; `sums`: of its last step, if it made one."""
+    """Copy one member of an engine's herd, like `PlainGan.snapshot`.
+
+    Args:
+        sums: [4, N] of the last step; None before the first step.
+    """
     out: Snapshot = {}
     for kind, net in (("g", herd.g), ("d", herd.d)):
         named = {**net.views(herd.state[f"{kind}.params"]), **buffers_of(herd.state, kind)}
         out |= {(kind, "value", name): value[row] for name, value in named.items()}
         if sums is not None:
-            gradients = net.views(herd.state[f"{kind}.adam.m"])  # beta1 is zero: of the last update alone
+            gradients = net.views(herd.state[f"{kind}.adam.m"])  # beta1 is zero, so this is the last gradient
             out |= {(kind, "gradient", name): value[row] for name, value in gradients.items()}
     if sums is not None:
         out |= {("", "output", name): sums[number, row] for number, name in enumerate(SUMS)}
@@ -199,6 +206,7 @@ def _snapshot(herd: Herd, sums: Tensor | None, row: int) -> Snapshot:
 
 
 def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Herd:
+    """Return the herd that engines train."""
     adam, make_g, make_d = AdamSettings(), *task.pair()
     both = [1.0] * len(SEATS)
     settings = {
@@ -208,7 +216,7 @@ def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Herd:
         "beta2": [adam.beta2 * one for one in both],
     }
     g, d, state = new_state(make_g, make_d, SEATS, {**settings, "loss": [0] * len(SEATS)}, dtype, ema=False)
-    if task.habits is not None:
-        (g if task.kind == "g" else d).adopt(task.habits)
+    if task.traits is not None:
+        (g if task.kind == "g" else d).adopt(task.traits)
     feed = feed_of(task, extent, dtype)
     return Herd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))

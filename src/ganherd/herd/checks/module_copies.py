@@ -1,4 +1,4 @@
-"""What plain modules of a user may do that neither a traced graph nor `vmap` would show: hooks, replaced methods, and the like."""
+"""Inspect and copy a user's modules: find hooks, replaced methods and other behaviour that a trace or `vmap` would miss."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as _of_all  # its dictionaries of hooks that every module runs
+from torch.nn.modules import module as _global_hooks  # has dictionaries of hooks that every module runs
 
 from ganherd.util.errors import first_line
 from ganherd.util.version import PACKAGE
 
 _FORWARD = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
-_EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks")
-_EVERYWHERE_BACK = ("_global_backward_hooks", "_global_backward_pre_hooks")
+_GLOBAL_FORWARD = ("_global_forward_hooks", "_global_forward_pre_hooks")
+_GLOBAL_BACKWARD = ("_global_backward_hooks", "_global_backward_pre_hooks")
 _LIBRARIES = (os.path.dirname(os.path.abspath(torch.__file__)) + os.sep, str(PACKAGE) + os.sep)
 _PYTHON = os.path.dirname(os.__file__)  # the folder of the standard library
 
 
 def why_not_traced(module: nn.Module) -> str:
-    """Return why a graph of this module would leave something out; empty if it would not.
+    """Return why a traced graph of this module would be incomplete; empty if it would be complete.
 
     >>> net = nn.Sequential(nn.Linear(2, 2))
-    >>> handle = net[0].register_forward_hook(lambda layer, given, out: out * 2)
+    >>> handle = net[0].register_forward_hook(lambda layer, args, out: out * 2)
     >>> why_not_traced(net)
     'its layer 0 (Linear) has a hook'
     """
-    if any(getattr(_of_all, hooks) for hooks in (*_EVERYWHERE, *_EVERYWHERE_BACK)):
+    if any(getattr(_global_hooks, hooks) for hooks in (*_GLOBAL_FORWARD, *_GLOBAL_BACKWARD)):
         return "a hook is registered for all modules"
     for name, layer in module.named_modules():
         if any(getattr(layer, hooks) for hooks in (*_FORWARD, *_BACKWARD)):
-            return f"{_called(name, layer)} has a hook"
+            return f"{_describe(name, layer)} has a hook"
         if replaced := _replaced(layer):
-            return f"{replaced} of {_called(name, layer)} is replaced"
+            return f"{replaced} of {_describe(name, layer)} is replaced"
     return ""
 
 
-def why_alone(module: nn.Module) -> str:
-    """Return why only one member at a time can run this module; empty if all can at once."""
-    if any(getattr(_of_all, hooks) for hooks in _EVERYWHERE_BACK):
+def why_not_fused(module: nn.Module) -> str:
+    """Return why only one member at a time can run this module; empty if all members can run at once."""
+    if any(getattr(_global_hooks, hooks) for hooks in _GLOBAL_BACKWARD):
         return "a backward hook is registered for all modules"
     for name, layer in module.named_modules():
         if any(getattr(layer, hooks) for hooks in _BACKWARD):
-            return f"{_called(name, layer)} has a backward hook"
-    if where := held(module, module.parameters()):
+            return f"{_describe(name, layer)} has a backward hook"
+    if where := find_second_reference(module, module.parameters()):
         return f"{where} holds a parameter of it"
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
@@ -61,36 +61,36 @@ def why_alone(module: nn.Module) -> str:
     return ""
 
 
-def held(module: nn.Module, tensors: Iterable[Tensor]) -> str:
-    """Return which attribute or hook of a module holds one of its own tensors besides; empty if none does.
+def find_second_reference(module: nn.Module, tensors: Iterable[Tensor]) -> str:
+    """Return which attribute or hook of a module holds a second reference to one of these tensors; empty if none does.
 
     >>> net = nn.Linear(2, 2)
     >>> net.all = [net.weight, net.bias]
-    >>> held(net, net.parameters())
+    >>> find_second_reference(net, net.parameters())
     'all of the module itself'
     """
-    own = {id(tensor) for tensor in tensors}
+    wanted = {id(tensor) for tensor in tensors}
     for name, layer in module.named_modules():
-        for attribute, value in _besides(layer).items():
-            if any(id(tensor) in own for tensor in _tensors(value)):
-                return f"{attribute} of {_called(name, layer)}"
+        for attribute, value in _other_attributes(layer).items():
+            if any(id(tensor) in wanted for tensor in _tensors(value)):
+                return f"{attribute} of {_describe(name, layer)}"
     return ""
 
 
-def _besides(layer: nn.Module) -> dict[str, Any]:
-    """Return what a layer holds apart from its parameters, buffers and layers, by name; what its hooks hold, too."""
-    found = {name: value for name, value in vars(layer).items() if name not in ("_parameters", "_buffers", "_modules")}
-    hooks = [list(getattr(layer, kind).values()) for kind in (*_FORWARD, *_BACKWARD)]
-    found = {name: value for name, value in found.items() if name not in (*_FORWARD, *_BACKWARD)}
-    return found | {"a hook": hooks}
+def _other_attributes(layer: nn.Module) -> dict[str, Any]:
+    """Return the attributes of a layer except its parameters, buffers and layers; all hooks are one attribute."""
+    registered = ("_parameters", "_buffers", "_modules", *_FORWARD, *_BACKWARD)
+    others = {name: value for name, value in vars(layer).items() if name not in registered}
+    return others | {"a hook": [list(getattr(layer, kind).values()) for kind in (*_FORWARD, *_BACKWARD)]}
 
 
-def _called(name: str, layer: nn.Module) -> str:
+def _describe(name: str, layer: nn.Module) -> str:
+    """Describe a layer in a message, e.g. "its layer 0 (Linear)"."""
     return f"its layer {name} ({type(layer).__name__})" if name else "the module itself"
 
 
 def _replaced(layer: nn.Module) -> str:
-    """Return the name of a method that an instance, or a change of a class of PyTorch, has replaced."""
+    """Return the name of a method that is replaced in an instance or in a class of PyTorch; empty if none is."""
     kind = type(layer)
     for name, value in vars(layer).items():
         if callable(value) and callable(getattr(kind, name, None)) and not isinstance(value, nn.Module):
@@ -103,53 +103,55 @@ def _replaced(layer: nn.Module) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """Return the line of the user's own code that raised an error, e.g. "nets.py, line 12"; empty if there is none."""
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    """Return the line of the user's code that raised an error, e.g. "nets.py, line 12"; empty if there is none."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_user_file(frame.filename)]
     return f"{os.path.basename(lines[-1].filename)}, line {lines[-1].lineno}" if lines else ""
 
 
-def in_short(error: BaseException) -> str:
-    """Return the first sentence of an error, and the line of the user's code that raised it."""
+def short_message(error: BaseException) -> str:
+    """Return the first sentence of an error's message, and the line of the user's code that raised it."""
     why = first_line(error).split(". ")[0]
     where = line_of(error)
     return f"{why}; {where}" if where else why
 
 
 def calling_line() -> str:
-    """Return the line of the user's code that is running, in brackets; empty if there is none."""
-    lines = ((frame.f_code.co_filename, frame.f_lineno) for frame in _frames())
-    own = ((name, line) for name, line in lines if is_own(name) and os.path.dirname(name) != _PYTHON)
-    return next((f" ({os.path.basename(name)}, line {line})" for name, line in own), "")
+    """Return the line of the user's code that is running now, e.g. " (nets.py, line 12)"; empty if there is none."""
+    for frame in _frames():
+        name = frame.f_code.co_filename
+        if is_user_file(name) and os.path.dirname(name) != _PYTHON:
+            return f" ({os.path.basename(name)}, line {frame.f_lineno})"
+    return ""
 
 
 def calling_net() -> str:
-    """Return the class of the net that is running, the outermost module; "the net" if a graph runs in its place."""
+    """Return the class of the outermost module that is running now; "the net" if its lowered graph is running instead."""
     modules = [frame.f_locals.get("self") for frame in _frames()]
     return next((type(module).__name__ for module in reversed(modules) if isinstance(module, nn.Module)), "the net")
 
 
 def _frames() -> Iterator[types.FrameType]:
-    """Yield the frames that are running, the innermost first."""
+    """Yield the frames of the call stack, the innermost first."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def is_own(filename: str) -> bool:
-    """Return whether a file is the user's: neither PyTorch nor ganherd."""
-    return not filename.startswith("<") and not is_library(filename)
+def is_user_file(filename: str) -> bool:
+    """Return whether a file is the user's, i.e. belongs neither to PyTorch nor to ganherd."""
+    return not filename.startswith("<") and not is_library_file(filename)
 
 
-def is_library(filename: str) -> bool:
-    """Return whether code is PyTorch's or ganherd's; that of a notebook or of `exec` is neither, and has no file."""
+def is_library_file(filename: str) -> bool:
+    """Return whether a file belongs to PyTorch or ganherd; code from a notebook or `exec` does not, and has no file."""
     return filename.startswith(_LIBRARIES)
 
 
-def twin(module: nn.Module) -> nn.Module:
-    """Return a copy whose hooks belong to it: those that hold the module in a closure hold the copy.
+def copy_module(module: nn.Module) -> nn.Module:
+    """Copy a module together with its hooks: a hook whose closure refers to the module refers to the copy afterwards.
 
-    `copy.deepcopy` refuses tensors that a forward pass left in the module, and shares functions.
+    `copy.deepcopy` alone fails on tensors that a forward pass assigned to attributes, and shares functions with the original.
     """
     memo: dict[int, Any] = {}
     for layer in module.modules():
@@ -159,25 +161,26 @@ def twin(module: nn.Module) -> nn.Module:
     copied = copy.deepcopy(module, memo)
     for layer in copied.modules():
         for hooks in (*_FORWARD, *_BACKWARD):
-            own = getattr(layer, hooks)
-            for key, hook in own.items():
-                own[key] = _moved(hook, memo)
-    for before, after in zip(module.parameters(), copied.parameters(), strict=True):
-        for hook in (before._backward_hooks or {}).values():
-            after.register_hook(_moved(hook, memo))
+            registered = getattr(layer, hooks)
+            for key, hook in registered.items():
+                registered[key] = _rebound(hook, memo)
+    for original, copied_parameter in zip(module.parameters(), copied.parameters(), strict=True):
+        for hook in (original._backward_hooks or {}).values():
+            copied_parameter.register_hook(_rebound(hook, memo))
     return copied
 
 
 def _tensors(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[Tensor]:
-    """Yield the tensors that a value holds: in containers, closures, partial functions and plain objects."""
+    """Yield the tensors that a value holds in containers, closures, partial functions and plain objects."""
     if isinstance(value, Tensor):
         yield value
     elif id(value) not in seen:
-        for each in _held_by(value):
-            yield from _tensors(each, seen | {id(value)})
+        for item in _held_by(value):
+            yield from _tensors(item, seen | {id(value)})
 
 
 def _held_by(value: Any) -> Iterable[Any]:
+    """Return the objects that a value refers to directly."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return value
     if isinstance(value, dict):
@@ -193,11 +196,11 @@ def _held_by(value: Any) -> Iterable[Any]:
     return vars(value).values()
 
 
-def _moved(hook: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any]:
-    """Return a hook with what its closure holds of the module replaced by the copy's."""
+def _rebound(hook: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any]:
+    """Return a hook whose closure refers to copies instead of originals; `memo` maps ids of originals to copies."""
     if not isinstance(hook, types.FunctionType) or not hook.__closure__:
         return hook
     cells = tuple(types.CellType(memo.get(id(cell.cell_contents), cell.cell_contents)) for cell in hook.__closure__)
-    moved = types.FunctionType(hook.__code__, hook.__globals__, hook.__name__, hook.__defaults__, cells)
-    moved.__kwdefaults__ = hook.__kwdefaults__
-    return moved
+    rebound = types.FunctionType(hook.__code__, hook.__globals__, hook.__name__, hook.__defaults__, cells)
+    rebound.__kwdefaults__ = hook.__kwdefaults__
+    return rebound

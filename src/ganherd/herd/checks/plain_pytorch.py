@@ -19,7 +19,7 @@ from ganherd.herd.feed import Feed
 from ganherd.herd.rng import MemberRandomness, Streams
 from ganherd.herd.state import takes_label
 from ganherd.herd.step.rules import StepRules
-from ganherd.losses import class_loss, gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
 
 Snapshot = dict[tuple[str, str, str], Tensor]  # (`g`, `d` or `` for both; `output`, `gradient` or `value`; name)
 
@@ -50,45 +50,45 @@ class PlainGan:
         rules: StepRules,
         feed: Feed,
         settings: AdamSettings,
-        apart: bool,
+        separate_backward: bool,
     ) -> None:
         """Take two modules as they are.
 
         Args:
-            row: the member's row in the feed.
+            row: The member's row in the feed.
             base: [1] the key of its random streams.
-            apart: call `backward()` after each forward pass instead of once for all. Modules that change in place what their
-                gradient needs, e.g. a buffer that they divide by, can only be trained so.
+            separate_backward: Call `backward()` after each forward pass instead of once for all. This is the only way to train
+                modules that change a tensor in place that their gradient needs, e.g. a buffer that they divide by.
         """
         self.modules: Mapping[str, nn.Module] = {"g": g, "d": d}
         self._row, self._base, self._rules, self._feed = slice(row, row + 1), base, rules, feed
-        self._settings, self._apart = settings, apart
+        self._settings, self._separate_backward = settings, separate_backward
         self._moments: dict[Tensor, tuple[Tensor, Tensor, Tensor]] = {}  # Adam's m, v and number of updates
         self._outputs: dict[str, Tensor] = {}
         self._gradients: dict[tuple[str, str], Tensor] = {}
 
     def step(self, number: int) -> None:
-        """Update the discriminator, then the generator, in the order of calls that a step has."""
+        """Update the discriminator, then the generator, with the same sequence of calls as `Step`."""
         draws = Streams(self._base, number)
-        x, y = (part[0] for part in self._feed.batch_at(self._row, self._base, number))
+        x, y = (value[0] for value in self._feed.batch_at(self._row, self._base, number))
         game, choice, nothing = self._rules.game, torch.zeros(1, dtype=torch.int64), x.new_zeros(1, len(x))
 
         self._begin()
         real, classes = self._call("d", x, y, draws, 9)
-        self._pay(game.d(choice, real[None], nothing)[0], self._rules.class_d, classes, y)
+        self._add_loss(game.d(choice, real[None], nothing)[0], self._rules.class_d, classes, y)
         with torch.no_grad():
             fake, _ = self._call("g", self._noise(draws, 0, x.dtype), y, draws, 8)
         logits, classes = self._call("d", fake, y, draws, 10)
-        rest = game.d(choice, nothing, logits[None])[0] - game.d(choice, nothing, nothing)[0]
-        self._pay(rest, self._rules.class_d, classes, y)
+        fake_loss = game.d(choice, nothing, logits[None])[0] - game.d(choice, nothing, nothing)[0]
+        self._add_loss(fake_loss, self._rules.class_d, classes, y)
         for penalty in self._penalties(x, fake, y, draws):
-            self._pay(penalty)
+            self._add_loss(penalty)
         loss_d = self._update("d")
 
         self._begin()
-        made, _ = self._call("g", self._noise(draws, 1, x.dtype), y, draws, 0)
-        judged, classes = self._call("d", made, y, draws, 1)
-        self._pay(game.g(choice, judged[None])[0], self._rules.class_g, classes, y)
+        samples, _ = self._call("g", self._noise(draws, 1, x.dtype), y, draws, 0)
+        sample_logits, classes = self._call("d", samples, y, draws, 1)
+        self._add_loss(game.g(choice, sample_logits[None])[0], self._rules.class_g, classes, y)
         loss_g = self._update("g")
         self._outputs = {"loss_d": loss_d, "loss_g": loss_g, "real": real.mean(), "fake": logits.mean()}
 
@@ -102,7 +102,7 @@ class PlainGan:
         return out
 
     def _call(self, kind: str, x: Tensor, y: Tensor, draws: Streams, call: int) -> tuple[Tensor, Tensor | None]:
-        """(samples, or logits [B]; logits of each class [B, K] if the module returns any)"""
+        """Call a module. Return samples or logits [B], and class logits [B, K] if the module returns any."""
         module = self.modules[kind]
         with MemberRandomness(draws.keys(rng.INSIDE, call)[0]):
             out = module(x, y) if takes_label(module) else module(x)
@@ -110,43 +110,49 @@ class PlainGan:
         return (out if kind == "g" else out.reshape(len(x))), classes
 
     def _penalties(self, x: Tensor, fake: Tensor, y: Tensor, draws: Streams) -> Iterator[Tensor]:
+        """Yield the gradient penalties that the rules ask for."""
         rules = self._rules
         if rules.game.penalty:
-            at = draws.draw((rng.PENALTY, 0), (rules.batch,), "uniform", x.dtype)
-            steep = gradient_penalty(lambda at: self._call("d", at[0], y, draws, 11)[0][None], x[None], fake[None], at)
-            yield rules.gp_weight * steep[0]
+            mix = draws.draw((rng.PENALTY, 0), (rules.batch,), "uniform", x.dtype)
+            penalty = gradient_penalty(
+                lambda at: self._call("d", at[0], y, draws, 11)[0][None], x[None], fake[None], mix
+            )
+            yield rules.gp_weight * penalty[0]
         if rules.r1 > 0:
-            steep = r1_penalty(lambda at: self._call("d", at[0], y, draws, 12)[0][None], x[None])
-            yield 0.5 * rules.r1 * steep[0]
+            penalty = r1_penalty(lambda at: self._call("d", at[0], y, draws, 12)[0][None], x[None])
+            yield 0.5 * rules.r1 * penalty[0]
 
     def _begin(self) -> None:
-        """Begin an update: no gradients, and no terms of its loss yet."""
+        """Start an update: clear gradients and the terms of the loss."""
         self._terms: list[Tensor] = []
         for module in self.modules.values():
             module.zero_grad()
 
-    def _pay(self, term: Tensor, weight: float = 0.0, classes: Tensor | None = None, y: Tensor | None = None) -> None:
-        """Add a term to the loss, with what wrong classes cost."""
+    def _add_loss(
+        self, term: Tensor, class_weight: float = 0.0, classes: Tensor | None = None, y: Tensor | None = None
+    ) -> None:
+        """Add a term to the loss, and the class loss if there are class logits."""
         if classes is not None and y is not None:
-            term = term + weight * class_loss(classes[None], y[None])[0]
-        if self._apart:
+            term = term + class_weight * class_loss(classes[None], y[None])[0]
+        if self._separate_backward:
             term.backward()
-        self._terms.append(term.detach() if self._apart else term)
+        self._terms.append(term.detach() if self._separate_backward else term)
 
     def _update(self, kind: str) -> Tensor:
-        """End an update, and return its loss."""
+        """Finish an update of one net, and return its loss."""
         loss = torch.stack(self._terms).sum()
-        if not self._apart:
+        if not self._separate_backward:
             loss.backward()
         for name, parameter in self.modules[kind].named_parameters():
             gradient = parameter.grad
             self._gradients[kind, name] = torch.zeros_like(parameter) if gradient is None else gradient.clone()
             if gradient is not None:
-                self._descend(parameter, gradient)
+                self._adam_step(parameter, gradient)
         return loss
 
     @torch.no_grad()
-    def _descend(self, parameter: Tensor, gradient: Tensor) -> None:
+    def _adam_step(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Take an Adam step for one parameter."""
         if parameter not in self._moments:
             self._moments[parameter] = torch.zeros_like(parameter), torch.zeros_like(parameter), torch.tensor(0.0)
         m, v, updates = self._moments[parameter]
@@ -157,5 +163,6 @@ class PlainGan:
         )  # fmt: skip
 
     def _noise(self, draws: Streams, update: int, dtype: torch.dtype) -> Tensor:
+        """Draw the generator's input of an update, [B, Z]."""
         shape = (self._rules.batch, self._rules.latent)
         return draws.prior((rng.NOISE, update), shape, self._rules.prior, dtype)[0]

@@ -1,4 +1,4 @@
-"""Find the line of a user's file that a refusal of a module is about."""
+"""Find the line of a user's file that causes a module to be refused."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from ganherd.herd.checks.module_copies import is_own
+from ganherd.herd.checks.module_copies import is_user_file
 
 
-def where(net: nn.Module, name: str = "") -> str:
-    """Return the line that last assigns an attribute of a net, in brackets, else the line of the net's class.
+def assignment_line(net: nn.Module, name: str = "") -> str:
+    """Return the line that last assigns an attribute of a net, or else the line of the net's class.
 
     Args:
-        name: of an attribute, parameter or buffer, with the names of its layers; or of a variable of the file.
+        name: Of an attribute, parameter or buffer, with the names of its layers; or of a variable of the file.
 
     Returns:
-        For example " (nets.py, line 12)"; empty if there is no source.
+        In brackets, e.g. " (nets.py, line 12)"; empty if there is no source.
     """
     for layer, attribute in _owners(net, name):
-        own = re.escape(attribute)
-        assignment = re.compile(rf"^(?!\s*def )(.*\.|\s*){own}\b[^=(]*(?<![=!<>])=(?!=)|[\"']{own}[\"']")
+        escaped = re.escape(attribute)
+        assignment = re.compile(rf"^(?!\s*def )(.*\.|\s*){escaped}\b[^=(]*(?<![=!<>])=(?!=)|[\"']{escaped}[\"']")
         for file, first, lines in _sources(type(layer)):
             numbers = [number for number, line in enumerate(lines, first) if assignment.search(line)]
             if numbers:
@@ -32,19 +32,19 @@ def where(net: nn.Module, name: str = "") -> str:
 
 
 def _owners(net: nn.Module, name: str) -> Iterator[tuple[nn.Module, str]]:
-    """Yield the layers along a name, the innermost first, each with the next part of the name."""
-    layers, parts = dict(net.named_modules(remove_duplicate=False)), name.split(".") if name else []
-    for depth in reversed(range(len(parts))):
-        if (layer := layers.get(".".join(parts[:depth]))) is not None:
-            yield layer, parts[depth]
+    """Yield the layers along a dotted name, the innermost first, each with the name of its attribute."""
+    layers, words = dict(net.named_modules(remove_duplicate=False)), name.split(".") if name else []
+    for depth in reversed(range(len(words))):
+        if (layer := layers.get(".".join(words[:depth]))) is not None:
+            yield layer, words[depth]
 
 
 def _sources(kind: type) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield the file, the first line and the lines of a class and of its bases that are the user's."""
+    """Yield (file, number of the first line, lines) of a class and of those bases that are in the user's files."""
     for base in kind.__mro__:
         try:
             file = inspect.getsourcefile(base)
-            if file and is_own(file):
+            if file and is_user_file(file):
                 lines, first = inspect.getsourcelines(base)
                 yield os.path.basename(file), first, lines
         except (OSError, TypeError):  # a class of a notebook or of `exec`

@@ -1,4 +1,4 @@
-"""What plain PyTorch and an engine train when they are compared: a net, its trivial partner, data and the rules of a step."""
+"""Set up the task of a comparison between plain PyTorch and an engine: a net, a trivial partner, data and step rules."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ from ganherd.herd.checks.plain_pytorch import AdamSettings
 from ganherd.herd.feed import Feed
 from ganherd.herd.state import ModuleTraits, Seat
 from ganherd.herd.step.rules import StepRules
-from ganherd.losses import Game
+from ganherd.losses.adversarial import Game
 
 SEATS = (Seat(0, 0), Seat(0, 1))
-FEW = 4  # samples that a net is tried out on; even, since some nets compare pairs
-MOST = 8  # samples of a recipe's batch, up to which a net is tried out on all of them
+FEW_SAMPLES = 4  # samples that a net is tried with; even, because some nets compare pairs
+MAX_FULL_BATCH = 8  # a net is tried with the recipe's batch only, if that has at most this many samples
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ComparisonTask:
-    """A net to check, and what it is trained on."""
+    """A net to check, and what it is trained with."""
 
     role: str  # generator or discriminator
-    name: str  # as the recipe names the net
+    name: str  # of the net in the recipe
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]  # of one sample
     latent: int
     classes: int
-    penalty: bool = False  # the loss differentiates the discriminator twice, between real and fake samples …
-    r1: bool = False  # … or at real ones
-    habits: ModuleTraits | None = None  # what the engines know of the module, from trying it out
+    penalty: bool = False  # the loss has a gradient penalty between real and fake samples
+    r1: bool = False  # the loss has an R1 penalty
+    traits: ModuleTraits | None = None  # observed when the module was tried out
     batch: int = 4  # samples in a batch of the recipe
 
     @property
     def kind(self) -> str:
+        """Return `g` or `d`."""
         return self.role[0]
 
     @property
     def input(self) -> tuple[int, ...]:
-        """The shape of one row of the net's input."""
+        """Return the shape of one sample of the net's input."""
         return (self.latent,) if self.kind == "g" else self.shape
 
     def pair(self) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
-        """Functions that make the net and its trivial partner: (generator, discriminator)."""
+        """Return functions that build the generator and the discriminator: the net and its trivial partner."""
         if self.kind == "g":
             return self.make, lambda: _Judge(self.shape)
         return lambda: _Painter(self.shape), self.make
@@ -59,33 +60,34 @@ class ComparisonTask:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is computed: samples in a batch, steps, and how often an engine repeats them from the same start."""
+    """How much a comparison computes."""
 
-    batch: int = FEW
+    batch: int = FEW_SAMPLES
     steps: int = 2
-    passes: int = 2
+    passes: int = 2  # how often an engine repeats the steps from the same start
 
     def describe(self, dtype: torch.dtype) -> str:
+        """Describe the extent, e.g. "2 members, batch 4, 2 steps, float64"."""
         steps = f"{self.steps} step{'s' * (self.steps > 1)}"
         return f"{len(SEATS)} members, batch {self.batch}, {steps}, {str(dtype).removeprefix('torch.')}"
 
 
-SMALL = Extent(steps=1, passes=1)
+SMALL_EXTENT = Extent(steps=1, passes=1)
 
 
 def batch_sizes(batch: int) -> tuple[int, ...]:
-    """Return how many samples a net of a recipe with this batch is tried out on: a few, then as many as it trains on.
+    """Return the batch sizes that a net is tried with: a few samples first, then the recipe's batch.
 
-    A net may need a certain number, for example because it compares groups of samples.
+    A net may need a certain number of samples, for example because it compares groups of them.
 
     >>> batch_sizes(32), batch_sizes(6)
     ((4, 32), (6,))
     """
-    return (batch,) if batch <= MOST else (FEW, batch)
+    return (batch,) if batch <= MAX_FULL_BATCH else (FEW_SAMPLES, batch)
 
 
 def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: type[Exception] = Exception) -> T:
-    """Return what a function returns for the first of these batch sizes that it does not fail with, else raise the last error."""
+    """Call a function with one batch size after another until it does not fail. Raise the error of the last one."""
     for batch in batches[:-1]:
         with suppress(failure):
             return call(batch)
@@ -93,7 +95,7 @@ def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: t
 
 
 def rules_of(task: ComparisonTask, extent: Extent) -> StepRules:
-    """A step with one update of each net, and a smooth loss that differentiates twice if the recipe's does."""
+    """Return rules with one update of each net per step and a smooth loss, with gradient penalties if the recipe has them."""
     game = Game(("wasserstein-gp" if task.penalty else "non-saturating",))
     return StepRules(
         game, extent.batch, task.latent, eps=AdamSettings().eps, gp_weight=1.0, r1=float(task.r1), precision="float64"
@@ -101,7 +103,7 @@ def rules_of(task: ComparisonTask, extent: Extent) -> StepRules:
 
 
 def feed_of(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Feed:
-    """Random samples in [-1, 1) of each member, with labels that spread over all classes."""
+    """Return a feed of random samples in [-1, 1) for each member, with labels spread over all classes."""
     each = extent.batch * extent.steps
     rows = each * len(SEATS)
     x = rng.draw(np.array([rng.key(0, rng.ORDER)]), (rows, *task.shape), "uniform", dtype)[0] * 2.0 - 1.0
@@ -112,7 +114,7 @@ def feed_of(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Feed:
 
 
 class _Judge(nn.Module):
-    """A discriminator that sees every number of a generator's samples."""
+    """A trivial discriminator that depends on every number of a sample."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -123,7 +125,7 @@ class _Judge(nn.Module):
 
 
 class _Painter(nn.Module):
-    """A generator whose samples differ in every number."""
+    """A trivial generator whose samples differ in every number."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()

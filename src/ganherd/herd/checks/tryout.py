@@ -1,7 +1,7 @@
-"""Tries a user's net out, alone, before it is stacked: what no herd can do right is refused in one sentence.
+"""Try a user's net out before it is stacked, and refuse what no engine can train correctly.
 
-Members share one module and take turns in it, so nothing but parameters and buffers may pass from one call to the next, and every
-random number must come from the member's own stream.
+Members share one module and take turns in it. Only parameters and buffers may therefore carry state from one call to the next, and
+every random number must come from the member's own stream.
 """
 
 from __future__ import annotations
@@ -23,171 +23,190 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ganherd.herd.checks.forward_seeds import no_seeding
-from ganherd.herd.checks.hidden_state.comparable import different, equal
-from ganherd.herd.checks.hidden_state.outside_state import Outside
-from ganherd.herd.checks.hidden_state.python_state import kept_by
-from ganherd.herd.checks.module_copies import calling_line, held, is_own, line_of
-from ganherd.herd.checks.source_line import where
+from ganherd.herd.checks.hidden_state.comparable import differing_names, equal
+from ganherd.herd.checks.hidden_state.outside_state import OutsideState
+from ganherd.herd.checks.hidden_state.python_state import copy_attributes
+from ganherd.herd.checks.module_copies import calling_line, find_second_reference, is_user_file, line_of
+from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.global_generators import outside_torch
-from ganherd.herd.parameter_names import refuse_other_numbers
+from ganherd.herd.parameter_names import refuse_unsupported_tensors
 from ganherd.herd.rng import MemberRandomness
-from ganherd.herd.state import ModuleTraits, seeded
+from ganherd.herd.state import ModuleTraits, build_seeded
 from ganherd.util.errors import UserError, first_line
 
 
 class CannotRun(UserError):
-    """A net raises an error when it is called or differentiated."""
+    """Raised if a net fails when it is called or differentiated."""
 
 
 def try_out(
-    make: Callable[[], nn.Module], given: Callable[[int], tuple[Tensor, ...]], dtype: torch.dtype
+    make: Callable[[], nn.Module], inputs: Callable[[int], tuple[Tensor, ...]], dtype: torch.dtype
 ) -> ModuleTraits:
-    """Call a net that `make` builds and differentiate it, with two inputs `given(0)` and `given(1)`.
+    """Call and differentiate a net, and return the traits that engines have to respect.
+
+    Args:
+        make: Builds the net.
+        inputs: Returns the arguments of the first call (0) and of the second (1).
 
     Raises:
-        UserError: it draws random numbers of its own, remembers something from call to call, or cannot be differentiated.
+        UserError: If the net draws random numbers outside of the member's stream, has state other than parameters and
+            buffers, or cannot be differentiated.
     """
-    net, fresh, other = seeded(make, 1), seeded(make, 1), seeded(make, 2)
+    net, fresh, other = build_seeded(make, 1), build_seeded(make, 1), build_seeded(make, 2)
     kind = type(net).__name__
-    refuse_other_numbers(net)
+    refuse_unsupported_tensors(net)
     _refuse_shared_memory(net)
-    if second := held(net, net.buffers()):
-        raise UserError(f"{kind}{where(net)} keeps a buffer under a second name, {second}: use the buffer itself.")
+    if second := find_second_reference(net, net.buffers()):
+        raise UserError(
+            f"{kind}{assignment_line(net)} keeps a buffer under a second name, {second}: use the buffer itself."
+        )
     for module in (net, fresh, other):
         module.to(dtype)
     nets = (net, fresh, other)
-    numbers, before, of_other, outside = _numbers(net), kept_by(net), kept_by(other), Outside(net, nets)
+    numbers, before, of_other, outside = (
+        _numbers(net),
+        copy_attributes(net),
+        copy_attributes(other),
+        OutsideState(net, nets),
+    )
     parameters = [id(parameter) for parameter in net.parameters()]
-    _call(net, given(0), 1)
+    _call(net, inputs(0), 1)
     after = _numbers(net)
     _refuse_other_parameters(net, numbers, after)
     if [id(p) for p in net.parameters()] != parameters:
         raise UserError(
-            f"{kind}{where(net)} replaces a parameter in forward, which no optimiser can know: change its numbers instead."
+            f"{kind}{assignment_line(net)} replaces a parameter in forward, which no optimiser can know: change its numbers "
+            "instead."
         )
     changed = [name for name, _ in net.named_parameters() if not equal(numbers[name], after[name])]
-    left, moved = different(before, kept_by(net)), different(outside.values, Outside(net, nets).values)
+    left, moved = (
+        differing_names(before, copy_attributes(net)),
+        differing_names(outside.values, OutsideState(net, nets).values),
+    )
     for name in sorted(name for name in left if name.endswith(".requires_grad")):
         raise UserError(
-            f"{kind}{where(net)} changes {name} in forward, when members take turns: freeze in its constructor."
+            f"{kind}{assignment_line(net)} changes {name} in forward, when members take turns: freeze in its constructor."
         )
-    built = different(before, kept_by(fresh)) | different(numbers, _numbers(fresh))
-    _refuse_constants(net, built - left, different(before, of_other) - left)
-    # the second member in the module of the first must do what it does in its own
-    theirs = _numbers(other)
+    built = differing_names(before, copy_attributes(fresh)) | differing_names(numbers, _numbers(fresh))
+    _refuse_constants(net, built - left, differing_names(before, of_other) - left)
+    # The second member must get the same results in the module of the first as in its own module.
+    numbers_of_other = _numbers(other)
     for name, value in (*net.named_parameters(), *net.named_buffers()):
-        value.data = theirs[name]
-    calls = [(_call(module, given(1), 2), kept_by(module), Outside(module, nets)) for module in (net, other)]
-    (one, kept, outside), (two, also_kept, also_outside) = calls
-    in_module, same = different(kept, also_kept), equal(one, two)
-    shared = different(outside.values, also_outside.values) or (set() if same or in_module or left else moved)
-    _refuse_outside_memory(net, shared, also_outside)
+        value.data = numbers_of_other[name]
+    calls = [
+        (_call(module, inputs(1), 2), copy_attributes(module), OutsideState(module, nets)) for module in (net, other)
+    ]
+    (result, attributes, outside), (result_of_other, attributes_of_other, outside_of_other) = calls
+    in_module, same = differing_names(attributes, attributes_of_other), equal(result, result_of_other)
+    shared = differing_names(outside.values, outside_of_other.values) or (set() if same or in_module or left else moved)
+    _refuse_outside_memory(net, shared, outside_of_other)
     _refuse_memory(net, left, in_module, same)
-    _refuse_outside_memory(net, *_changed_in_evaluation(net, other, given(1)))
-    alone = f"its forward changes its parameter {changed[0]}" if changed else ""
-    return ModuleTraits(tuple((layer, name) for layer, _, name in (one.rpartition(".") for one in sorted(left))), alone)
+    _refuse_outside_memory(net, *_changed_in_evaluation(net, other, inputs(1)))
+    why_not_fused = f"its forward changes its parameter {changed[0]}" if changed else ""
+    paths = [path.rpartition(".") for path in sorted(left)]
+    return ModuleTraits(tuple((layer, name) for layer, _, name in paths), why_not_fused)
 
 
 # -- one call ---------------------------------------------------------------------------------------------------------
 
 
-def _call(net: nn.Module, given: tuple[Tensor, ...], key: int) -> list[Any]:
-    """Return the answer of one call, the gradients of all parameters, and all parameters and buffers after it."""
+def _call(net: nn.Module, inputs: tuple[Tensor, ...], key: int) -> list[Any]:
+    """Call and differentiate a net. Return its outputs, the gradients, and the parameters and buffers after the call."""
     kind, before = type(net).__name__, outside_torch()
     try:
         net.zero_grad()
         with MemberRandomness(torch.tensor(key)), _Draws(kind), no_seeding(kind):
-            answer = net(*given)
+            output = net(*inputs)
         with _Backward(net):
-            _loss(answer).backward()
+            _loss(output).backward()
     except UserError:
         raise
     except Exception as error:
-        raise CannotRun(_mistake(net, given, key, error)) from error
+        raise CannotRun(_mistake(net, inputs, key, error)) from error
     for name, after in outside_torch().items():
         if not equal(before[name], after):
-            line = _line_that_draws(net, given)
+            line = _line_that_draws(net, inputs)
             raise UserError(
                 f"{kind} draws random numbers with {name} in forward{line}, which no member's stream controls: "
                 "use torch.rand or torch.randn instead."
             )
     gradients = [parameter.grad for parameter in net.parameters()]
-    return [tree_leaves(answer), gradients, _numbers(net)]
+    return [tree_leaves(output), gradients, _numbers(net)]
 
 
-def _changed_in_evaluation(net: nn.Module, other: nn.Module, given: tuple[Tensor, ...]) -> tuple[set[str], Outside]:
+def _changed_in_evaluation(
+    net: nn.Module, other: nn.Module, inputs: tuple[Tensor, ...]
+) -> tuple[set[str], OutsideState]:
     """Call two nets in evaluation mode, and return the variables outside of them that the second call changes."""
-    seen = []
+    snapshots = []
     for module in (net, other):
         with suppress(Exception):  # a user's eval() may raise anything; a net that is never sampled need not have one
             module.eval()
         with suppress(CannotRun):  # nothing is differentiated in evaluation mode, so it need not be possible
-            _call(module, given, 3)
-        seen.append(Outside(module, (net, other)))
-    return different(seen[0].values, seen[1].values), seen[1]
+            _call(module, inputs, 3)
+        snapshots.append(OutsideState(module, (net, other)))
+    return differing_names(snapshots[0].values, snapshots[1].values), snapshots[1]
 
 
-def _line_that_draws(net: nn.Module, given: tuple[Tensor, ...]) -> str:
-    """Return the line of the user's code that draws from Python or NumPy, in brackets; empty if it is not found."""
-    found: list[str] = []
+def _line_that_draws(net: nn.Module, inputs: tuple[Tensor, ...]) -> str:
+    """Return the line of the user's code that draws from Python's or NumPy's generator, in brackets; empty if not found."""
+    lines: list[str] = []
     before, line, around = outside_torch(), "", sys.gettrace()
 
     def trace(frame: types.FrameType, event: str, _: Any) -> Any:
         nonlocal before, line
-        if not is_own(frame.f_code.co_filename):
+        if not is_user_file(frame.f_code.co_filename):
             return None
         if not equal(before, now := outside_torch()):
-            found.append(line)
+            lines.append(line)
             before = now
         line = f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"
         return trace
 
     sys.settrace(trace)
     try:
-        net(*given)
+        net(*inputs)
     finally:
         sys.settrace(around)
-    return found[0] if found else ""
+    return lines[0] if lines else ""
 
 
-def _loss(answer: Any) -> Tensor:
-    """Return a number that depends on all that a net answers."""
-    leaves = [leaf for leaf in tree_leaves(answer) if isinstance(leaf, Tensor)]
+def _loss(output: Any) -> Tensor:
+    """Return a number that depends on all tensors of a net's output."""
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
     return torch.stack([leaf.double().square().mean() for leaf in leaves]).sum()
 
 
-def _mistake(net: nn.Module, given: tuple[Tensor, ...], key: int, error: Exception) -> str:
-    """Return one sentence about an error, with the line of the user's code: that of the forward pass for a backward pass."""
-    what = first_line(error).split(". ")[0].rstrip(":")
-    line = line_of(error) or _line_of_forward(net, given, key)
-    if "modified by an inplace operation" in what:
-        what, out = (
-            "it changes a tensor in place that its gradient needs",
-            "write x = x + 1 instead of x += 1, for example",
-        )
+def _mistake(net: nn.Module, inputs: tuple[Tensor, ...], key: int, error: Exception) -> str:
+    """Describe an error of a forward or backward pass in one sentence, with the line of the user's forward that causes it."""
+    problem = first_line(error).split(". ")[0].rstrip(":")
+    line = line_of(error) or _line_of_forward(net, inputs, key)
+    if "modified by an inplace operation" in problem:
+        problem = "it changes a tensor in place that its gradient needs"
+        advice = "write x = x + 1 instead of x += 1, for example"
     else:
-        what, out = f"{type(error).__name__}: {what}", "try it with PyTorch alone"
-    return f"{type(net).__name__} cannot be trained ({what}{f'; {line}' if line else ''}): {out}."
+        problem, advice = f"{type(error).__name__}: {problem}", "try it with PyTorch alone"
+    return f"{type(net).__name__} cannot be trained ({problem}{f'; {line}' if line else ''}): {advice}."
 
 
-def _line_of_forward(net: nn.Module, given: tuple[Tensor, ...], key: int) -> str:
+def _line_of_forward(net: nn.Module, inputs: tuple[Tensor, ...], key: int) -> str:
     """Return the line whose gradient failed; PyTorch's anomaly mode prints it in a warning."""
-    with warnings.catch_warnings(record=True) as said, torch.autograd.set_detect_anomaly(True, check_nan=False):
+    with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True, check_nan=False):
         warnings.simplefilter("always")
         try:
             with MemberRandomness(torch.tensor(key)):
-                answer = net(*given)
-            _loss(answer).backward()
+                output = net(*inputs)
+            _loss(output).backward()
         except Exception:
             pass
-    own = type(net).__module__.rpartition(".")[2] + ".py"
-    found = [re.findall(rf'File ".*?({re.escape(own)})", line (\d+)', str(warning.message)) for warning in said]
-    lines = [match for matches in found for match in matches]
+    file = type(net).__module__.rpartition(".")[2] + ".py"
+    pattern = re.compile(rf'File ".*?({re.escape(file)})", line (\d+)')
+    lines = [match for warning in caught for match in pattern.findall(str(warning.message))]
     return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else ""
 
 
 class _Draws(TorchFunctionMode):
-    """Refuses a function that draws from PyTorch's own generator."""
+    """Refuse functions that draw from PyTorch's default generator."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -197,11 +216,12 @@ class _Draws(TorchFunctionMode):
         before = torch.random.get_rng_state()
         out = func(*args, **(kwargs or {}))
         drew = not torch.equal(before, torch.random.get_rng_state())
-        if drew and getattr(func, "__module__", "") != "torch.nn.init":  # of a layer that is made in forward
+        if drew and getattr(func, "__module__", "") != "torch.nn.init":  # which initialises a layer built in forward
             self._refuse(getattr(func, "__name__", "a function"))
         return out
 
     def _refuse(self, name: str) -> None:
+        """Raise an error about a function that draws."""
         raise UserError(
             f"{self._kind} draws random numbers in {name}{calling_line()}, and no member's stream can give those numbers: "
             "use torch.rand, torch.randn or nn.Dropout instead."
@@ -209,7 +229,7 @@ class _Draws(TorchFunctionMode):
 
 
 class _Backward(TorchDispatchMode):
-    """Refuses a backward pass that draws random numbers, as a checkpoint does when it runs its layers again."""
+    """Refuse backward passes that draw random numbers, as activation checkpoints do when they run their layers again."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -218,16 +238,14 @@ class _Backward(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise UserError(
-                f"{type(self._net).__name__}{where(self._net)} draws random numbers within torch.utils.checkpoint, which would "
-                "draw others when it runs again in the backward pass: draw them outside of it."
+                f"{type(self._net).__name__}{assignment_line(self._net)} draws random numbers within torch.utils.checkpoint, "
+                "which would draw others when it runs again in the backward pass: draw them outside of it."
             )
         return func(*args, **(kwargs or {}))
 
 
-# -- what a net is made of ----------------------------------------------------------------------------------------------
-
-
 def _numbers(net: nn.Module) -> dict[str, Tensor]:
+    """Return copies of all parameters and buffers."""
     return {name: value.detach().clone() for name, value in (*net.named_parameters(), *net.named_buffers())}
 
 
@@ -235,26 +253,27 @@ def _numbers(net: nn.Module) -> dict[str, Tensor]:
 
 
 def _refuse_shared_memory(net: nn.Module) -> None:
-    """Parameters that overlap change each other in PyTorch; in members' rows they would not."""
-    places: list[tuple[int, int, int, str]] = []
+    """Raise if tensors overlap in memory: in plain PyTorch they change each other, in members' rows they would not."""
+    ranges: list[tuple[int, int, int, str]] = []  # first address, end, number of the tensor, name
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         if value.numel():
             last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
             start = value.data_ptr()
-            places.append((start, start + (last + 1) * value.element_size(), len(places), name))
-    places.sort()
-    for (_, end, _, name), (start, _, _, after) in pairwise(places):
+            ranges.append((start, start + (last + 1) * value.element_size(), len(ranges), name))
+    ranges.sort()
+    for (_, end, _, name), (start, _, _, after) in pairwise(ranges):
         if start < end:
             one, two = sorted((name, after))
             raise UserError(
-                f"{one} and {two} of {type(net).__name__}{where(net, two)} share memory, which members' rows cannot: "
+                f"{one} and {two} of {type(net).__name__}{assignment_line(net, two)} share memory, which members' rows cannot: "
                 "give each its own, or use one parameter in both places."
             )
 
 
 def _refuse_constants(net: nn.Module, each_time: set[str], each_member: set[str]) -> None:
+    """Raise if attributes differ between two nets of the same seed (each_time) or of different seeds (each_member)."""
     kind, names = type(net).__name__, each_time or each_member
-    name = min(names) + where(net, min(names)) if names else ""
+    name = min(names) + assignment_line(net, min(names)) if names else ""
     if each_time:
         raise UserError(
             f"{kind} is built with another {name} each time: let it depend on the constructor's arguments alone."
@@ -267,31 +286,40 @@ def _refuse_constants(net: nn.Module, each_time: set[str], each_member: set[str]
 
 
 def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
+    """Raise if forward adds or removes parameters or buffers, or changes their shape or dtype."""
     kind = type(net).__name__
     for name in sorted(before.keys() ^ after.keys()):
         raise UserError(
-            f"{kind} makes or removes {name} in forward{where(net, name)}, when no optimiser can know it: do so in its constructor."
+            f"{kind} makes or removes {name} in forward{assignment_line(net, name)}, when no optimiser can know it: "
+            "do so in its constructor."
         )
     for name, value in before.items():
         if value.shape != after[name].shape or value.dtype != after[name].dtype:
             raise UserError(
-                f"{kind} changes the shape or the type of its buffer {name} in forward{where(net, name)}: keep it "
+                f"{kind} changes the shape or the type of its buffer {name} in forward{assignment_line(net, name)}: keep it "
                 f"{value.dtype} of shape {tuple(value.shape)}."
             )
 
 
-def _refuse_memory(net: nn.Module, left: set[str], different: set[str], same: bool) -> None:
+def _refuse_memory(net: nn.Module, changed: set[str], different: set[str], same: bool) -> None:
+    """Raise if results or attributes depend on which member used the module before.
+
+    Args:
+        changed: Attributes that a call changes.
+        different: Attributes that differ between the module that was used before and a new one.
+        same: Whether the results of both are the same.
+    """
     if different or not same:
-        names = sorted(different or left)
-        what = (", ".join(names) or "a value outside the module") + where(net, *names[:1])
+        names = sorted(different or changed)
+        subject = (", ".join(names) or "a value outside the module") + assignment_line(net, *names[:1])
         raise UserError(
-            f"{type(net).__name__} remembers {what} from one call of forward to the next, and members take turns in one module: "
+            f"{type(net).__name__} remembers {subject} from one call of forward to the next, and members take turns in one module: "
             "make it a tensor, with register_buffer."
         )
 
 
-def _refuse_outside_memory(net: nn.Module, changed: set[str], outside: Outside) -> None:
-    """Refuse variables outside of the net that each call changes."""
+def _refuse_outside_memory(net: nn.Module, changed: set[str], outside: OutsideState) -> None:
+    """Raise if calls change variables outside of the net."""
     innermost = sorted(name for name in changed if not any(other.startswith(f"{name}.") for other in changed))
     if innermost:
         raise UserError(

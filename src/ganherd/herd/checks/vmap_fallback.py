@@ -11,20 +11,20 @@ _BEGINNING = "There is a performance drop because we have not yet implemented th
 _WARNING = re.compile(rf"{_BEGINNING} aten::(\w+)")
 
 
-def mute() -> None:
-    """Keep `vmap` from warning in this process; `slow_operations` still finds the names."""
+def mute_warnings() -> None:
+    """Suppress these warnings in this process; `slow_operations` still collects the names."""
     warnings.filterwarnings("ignore", message=_BEGINNING)
 
 
 @contextmanager
 def slow_operations() -> Iterator[set[str]]:
-    """Collect the names of operations that have no rule for all members at once; other warnings pass."""
+    """Collect the names of operations without a batching rule that run in this context; other warnings are passed on."""
     names: set[str] = set()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield names
-    for one in caught:
-        if found := _WARNING.search(str(one.message)):
-            names.add(found[1])
+    for warning in caught:
+        if match := _WARNING.search(str(warning.message)):
+            names.add(match[1])
         else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -1,1 +1,1 @@
-"""Ways to execute the step: member by member, all at once, or as a CUDA graph; and the choice between them."""
+"""Execute training steps member by member, all at once or as a CUDA graph, and choose the fastest of these."""

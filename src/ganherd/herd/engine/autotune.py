@@ -1,4 +1,4 @@
-"""The engine's choice: a measurement of seconds on the machine at hand, made once and remembered."""
+"""Choose the fastest engine by measuring for a few seconds on this machine; the result is cached."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from pathlib import Path
 
 import torch
 
-from ganherd.herd.checks.module_copies import in_short
-from ganherd.herd.engine.engines import Herd, Plan, copied, members_that_fit, on_device, one_of_each, rate
-from ganherd.herd.state import bases
+from ganherd.herd.checks.module_copies import short_message
+from ganherd.herd.engine.engines import (
+    Herd,
+    Plan,
+    copy_block,
+    keys_on_device,
+    measure_rate,
+    members_that_fit,
+    one_member_per_breed,
+)
+from ganherd.herd.state import base_keys
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.recipe.schema import EngineConfig as Settings
 from ganherd.recipe.schema import parse_bytes
@@ -23,92 +31,111 @@ from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.memory import advice, available_memory, is_out_of_memory, reason
 from ganherd.util.paths import cache_home
+from ganherd.util.registry import ENGINES
 
 _SECONDS = 0.4  # for each candidate
-_MOST = 60.0  # seconds for all candidates on a CPU, beyond which those that are left are not measured
-_FEW = 64  # members, beyond which a loop on a GPU is hopeless: a step of it would take longer than all that is measured
-_AT_ONCE = 1e-9  # seconds after which a measurement that only has to succeed ends
-_WORTH = 0.8  # fewer threads are taken where they reach this part of the highest rate
+_MAX_SECONDS = 60.0  # on a CPU, candidates are no longer measured after this time
+_MAX_LOOP_MEMBERS = 64  # with more members on a GPU, one step of a loop would take longer than all other measurements
+_IMMEDIATELY = 1e-9  # seconds; ends a measurement that only has to succeed after one period
+_GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
 
 
-def choose(herd: Herd, settings: Settings, say: Callable[[str], None]) -> Plan:
-    """The fastest plan that the settings leave open."""
+def choose(herd: Herd, settings: Settings, log: Callable[[str], None]) -> Plan:
+    """Return the fastest plan that the settings allow, from the cache or by measurement.
+
+    Raises:
+        UserError: If the settings ask for an engine that cannot run this herd.
+    """
     if why := cannot_be_fused(herd):
-        if settings.name in ("fused", "graph"):
+        if settings.name != "auto" and not ENGINES[settings.name].one_by_one:
             raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
         if settings.name == "auto":
-            say(f"the nets cannot be fused ({why}), so the members are trained one after another.")
-        settings = settings.model_copy(update={"name": "loop"})
-        _try_step(herd, mapped=False)
-    if settings.name == "graph" and not herd.feed.resident:
+            log(f"the nets cannot be fused ({why}), so the members are trained one after another.")
+            settings = settings.model_copy(update={"name": "loop"})
+        _try_step(herd, fused=False)
+    if settings.name != "auto" and ENGINES[settings.name].needs_whole_herd and not herd.feed.resident:
         raise UserError(
-            "engine.name is graph, but the data does not fit on the device and is streamed: take fused or auto."
+            f"engine.name is {settings.name}, but the data does not fit on the device and is streamed: use fused or auto."
         )
+    plans = _candidates(herd, settings)
+    if settings.chunk and plans[-1].name != "loop":
+        _refuse_chunk(herd, plans[-1])
+    if len(plans) == 1:
+        return plans[0]
+    cache = cache_home() / "engines.json"
+    identity = _identity(herd, plans)
+    cached = _read(cache).get(identity)
+    for plan in plans:
+        if cached == [plan.name, plan.chunk, plan.threads]:
+            return plan
+    log(f"measuring {len(plans)} ways to run this herd on this machine, once…")
+    rates = _measure(herd, plans)
+    best = _best(rates)
+    for plan in plans:
+        rate = f"{rates[plan]:,.3g} member-steps/s" if plan in rates else "not measured, because a step is slow here"
+        log(f"  {plan.describe(herd.num_members)}: {rate}{'  <- chosen' if plan is best else ''}")
+    if len(rates) == len(plans):
+        _write(cache, {**_read(cache), identity: [best.name, best.chunk, best.threads]})
+    return best
+
+
+def _candidates(herd: Herd, settings: Settings) -> list[Plan]:
+    """Return the plans that the settings and the device allow."""
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
     if herd.device.type == "cuda":
         threads = threads[-1:]
-        whole = chunk >= herd.size and not herd.pace  # a graph holds the addresses of the whole state
-        can_capture = whole and herd.feed.resident  # and its data must lie on the device
+        # A graph holds the addresses of the whole state and of the data.
+        can_capture = chunk >= herd.num_members and not herd.pace and herd.feed.resident
         if settings.name == "auto":
-            names = [*(["loop"] if herd.size <= _FEW else []), "fused", *(["graph"] if can_capture else [])]
-    plans = [Plan(name, min(chunk, herd.size), count, str(herd.device)) for name in names for count in threads]
-    if settings.chunk and plans[-1].name != "loop":
-        _refuse_chunk(herd, plans[-1])
-    if len(plans) == 1:
-        return plans[0]
-    memory = cache_home() / "engines.json"
-    identity = _identity(herd, plans)
-    known = _read(memory)
-    for plan in plans:
-        if known.get(identity) == [plan.name, plan.chunk, plan.threads]:
-            return plan
-    say(f"measuring {len(plans)} ways to run this herd on this machine, once…")
+            loop = ["loop"] if herd.num_members <= _MAX_LOOP_MEMBERS else []
+            names = [*loop, "fused", *(["graph"] if can_capture else [])]
+    chunk = min(chunk, herd.num_members)
+    return [Plan(name, chunk, count, str(herd.device)) for name in names for count in threads]
+
+
+def _measure(herd: Herd, plans: list[Plan]) -> dict[Plan, float]:
+    """Measure member-steps per second of the plans; on a CPU, stop when that takes too long."""
     rates: dict[Plan, float] = {}
     began = time.perf_counter()
-    for plan in reversed(plans):  # what is likely to win goes first, so that the others need not take their time
-        rates[plan] = rate(herd, plan, _SECONDS, max(rates.values(), default=0.0))
-        if herd.device.type == "cpu" and time.perf_counter() - began > _MOST:
+    for plan in reversed(plans):  # the likely winners first, so that slow plans can be given up early
+        rates[plan] = measure_rate(herd, plan, _SECONDS, max(rates.values(), default=0.0))
+        if herd.device.type == "cpu" and time.perf_counter() - began > _MAX_SECONDS:
             break
-    best = _best(rates)
-    for plan in plans:
-        found = (
-            f"{rates[plan]:,.3g} member-steps/s" if plan in rates else "not measured, since a step takes so long here"
-        )
-        say(f"  {plan.describe(herd.size)}: {found}{'  <- chosen' if plan is best else ''}")
-    if len(rates) == len(plans):
-        _write(memory, {**_read(memory), identity: [best.name, best.chunk, best.threads]})
-    return best
+    return rates
 
 
 def _best(rates: dict[Plan, float]) -> Plan:
-    """The fastest, but with no more threads than pay: where another process wants a core, waiting for threads costs dearly."""
-    enough = _WORTH * max(rates.values())
-    fewest = min(plan.threads for plan, found in rates.items() if found >= enough)
+    """Return the fastest plan among those with the fewest threads that are good enough.
+
+    If other processes need cores too, every step waits for the slowest thread, so more threads cost more than they gain.
+    """
+    enough = _GOOD_ENOUGH * max(rates.values())
+    fewest = min(plan.threads for plan, rate in rates.items() if rate >= enough)
     return max((plan for plan in rates if plan.threads == fewest), key=lambda plan: rates[plan])
 
 
 def cannot_be_fused(herd: Herd) -> str:
-    """Why not: a net may do what only one member at a time can, as a choice that depends on its input. Empty if it can."""
+    """Return why the nets cannot run for all members at once, e.g. control flow that depends on inputs; empty if they can."""
     try:
-        _try_step(herd, mapped=True)
+        _try_step(herd, fused=True)
     except UserError:
         raise
     except Exception as error:  # a user's module under vmap may raise anything
-        return in_short(error)
+        return short_message(error)
     return ""
 
 
-def _try_step(herd: Herd, mapped: bool) -> None:
-    """Train one member of each breed for one step, on copies; refuse a member that does not fit into the memory."""
-    for block, breed in one_of_each(herd):
+def _try_step(herd: Herd, fused: bool) -> None:
+    """Train a copy of one member of each breed for one step; raise `UserError` if it does not fit into memory."""
+    for block, breed in one_member_per_breed(herd):
         try:
-            state = copied(herd, block, breed)
-            own = bases(state)
+            state = copy_block(herd, block, breed)
+            base = base_keys(state)
             sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
-            batches = partial(herd.feed.batch_at, block, own)
-            Step(breed.g, herd.d, herd.rules, mapped)(state, batches, on_device(own, herd.device), sums, 0)
+            batches = partial(herd.feed.batch_at, block, base)
+            Step(breed.g, herd.d, herd.rules, fused)(state, batches, keys_on_device(base, herd.device), sums, 0)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -119,9 +146,9 @@ def _try_step(herd: Herd, mapped: bool) -> None:
 
 
 def _refuse_chunk(herd: Herd, plan: Plan) -> None:
-    """Refuse a chunk that the recipe names if a step with it, on copies, does not fit into the memory of the device."""
+    """Raise if the chunk that the recipe sets does not fit into the memory of the device; tried on a copy of the state."""
     try:
-        rate(herd, plan, seconds=_AT_ONCE)
+        measure_rate(herd, plan, seconds=_IMMEDIATELY)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -132,7 +159,7 @@ def _refuse_chunk(herd: Herd, plan: Plan) -> None:
 
 
 def _chunk(herd: Herd, settings: Settings) -> int:
-    """Return how many members train on the device at once: 1 if the measurement, which holds on to all it sees, runs out."""
+    """Return how many members train on the device at once; 1 if the measurement itself runs out of memory."""
     try:
         return members_that_fit(herd, _limit(herd, settings))
     except (RuntimeError, MemoryError) as error:
@@ -154,30 +181,32 @@ def _limit(herd: Herd, settings: Settings) -> int:
 
 
 def _identity(herd: Herd, plans: list[Plan]) -> str:
-    """What the choice depends on: the machine, the nets, the rules and the sizes."""
+    """Return a hash of all that the choice depends on: the machine, the nets, the rules and the sizes."""
     gpu = torch.cuda.get_device_name(herd.device) if herd.device.type == "cuda" else ""
     rules = {name: value for name, value in vars(herd.rules).items() if name != "game"} | {
         "game": [herd.rules.game.names, herd.rules.game.d_name]
     }
-    parts = [
-        _WORTH,
-        platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.size, list(herd.feed.x.shape[1:]),
+    facts = [
+        _GOOD_ENOUGH,
+        platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.num_members, list(herd.feed.x.shape[1:]),
         [(str(breed.g.module), len(breed.slots)) for breed in herd.breeds.all], str(herd.d.module), rules,
         *herd.pace, [(plan.name, plan.chunk, plan.threads) for plan in plans],
     ]  # fmt: skip
-    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
 
 def _read(path: Path) -> dict[str, list[object]]:
+    """Read the cache: identity -> [name, chunk, threads] of the chosen plan."""
     try:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError):
         return {}
 
 
-def _write(path: Path, known: dict[str, list[object]]) -> None:
+def _write(path: Path, choices: dict[str, list[object]]) -> None:
+    """Write the cache."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, json.dumps(known).encode(), sync=False)
+        files.atomic_write(path, json.dumps(choices).encode(), sync=False)
     except OSError:
         pass  # a cache that cannot be written costs only the next measurement

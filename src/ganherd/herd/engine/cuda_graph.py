@@ -1,4 +1,4 @@
-"""The whole step as one CUDA graph: feed, noise, both updates, Adam and sums, replayed with no word from the host."""
+"""Capture the whole step (feed, noise, updates, Adam and sums) as one CUDA graph, and replay it without work on the host."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.engine.engines import Engine, Herd, Plan, never
-from ganherd.herd.lowering.kernels.weight_cache import remembered
-from ganherd.herd.state import State, bases, bytes_per_member, members_of
+from ganherd.herd.lowering.kernels.weight_cache import cache_weights
+from ganherd.herd.state import State, base_keys, bytes_per_member, members_of
 
-_STEPS_AHEAD = 64  # the order of the data is sent to the device for so many steps at a time
+_STEPS_AHEAD = 64  # the order of the data is sent to the device for this many periods at a time
 _UNROLLED = 8  # periods in the longer of the two graphs
-_LARGE = 1 / 16  # of the device's memory: a state of so much is not copied there
+_LARGE = 1 / 16  # a state that takes more than this share of the device's memory is not copied on the device
 
 
 class GraphEngine(Engine):
-    """Needs the whole state on the device. A period is the shortest run of steps that repeats: skip_d + 1 of them."""
+    """Train by replaying CUDA graphs. This needs the whole state on the device.
+
+    Graphs hold whole periods. A period is the shortest sequence of steps that repeats: skip_d + 1 of them.
+    """
 
     def __init__(self, herd: Herd, plan: Plan) -> None:
         super().__init__(herd, plan)
-        device, n = herd.device, herd.size
+        device, n = herd.device, herd.num_members
         self._period = herd.rules.skip_d + 1
         self._base = torch.zeros(n, dtype=torch.int64, device=device)
-        self._at = torch.zeros((), dtype=torch.int64, device=device)  # the step
-        self._cursor = torch.zeros((), dtype=torch.int64, device=device)  # the batch, counted from the first one sent
+        self._at = torch.zeros((), dtype=torch.int64, device=device)  # the number of the step
+        self._cursor = torch.zeros((), dtype=torch.int64, device=device)  # the next batch within `_indices`
         ahead = _STEPS_AHEAD * self._period * herd.rules.n_critic
         self._indices = torch.zeros(ahead, n, herd.rules.batch, dtype=torch.int64, device=device)
-        self._sums = herd.no_sums()
+        self._sums = herd.zero_sums()
         self._whole = herd.blocks(n)  # all members of a breed at once
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -38,13 +41,14 @@ class GraphEngine(Engine):
         start: int,
         stop: int,
         sums: Tensor,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
         tick: Callable[[int], None] | None = None,
     ) -> int:
-        base = bases(self.herd.state)
+        """Train from `start` to `stop` like `Engine.advance`; steps outside of whole periods run without a graph."""
+        base = base_keys(self.herd.state)
         aligned = -(-start // self._period) * self._period
-        if aligned != start:  # a resumed run may stand within a period
-            start = super().advance(start, min(aligned, stop), sums, asked_to_stop, tick)
+        if aligned != start:  # a resumed run may start inside a period
+            start = super().advance(start, min(aligned, stop), sums, should_stop, tick)
         if start + self._period <= stop and not self._graphs:
             self._capture()
         self._base.copy_(torch.from_numpy(base))
@@ -54,37 +58,36 @@ class GraphEngine(Engine):
         while step + self._period <= stop:
             steps = min(_STEPS_AHEAD * self._period, (stop - step) // self._period * self._period)
             self._send(base, step, steps)
-            step = self._replay(step, step + steps, asked_to_stop, tick)
-            if asked_to_stop():
+            step = self._replay(step, step + steps, should_stop, tick)
+            if should_stop():
                 break
         sums.copy_(self._sums)
-        return step if asked_to_stop() else super().advance(step, stop, sums, asked_to_stop, tick)
+        return step if should_stop() else super().advance(step, stop, sums, should_stop, tick)
 
     def _send(self, base: np.ndarray, step: int, steps: int) -> None:
-        """The rows of the data for the next steps, all members, in one copy."""
-        n_critic, everyone = self.herd.rules.n_critic, slice(0, self.herd.size)
+        """Send the rows of the data for the next steps to the device, for all members in one copy."""
+        n_critic, everyone = self.herd.rules.n_critic, slice(0, self.herd.num_members)
         first = step * n_critic
         rows = [self.herd.feed.indices(everyone, base, first + c) for c in range(steps * n_critic)]
         self._indices[: len(rows)].copy_(torch.from_numpy(np.stack(rows)))
         self._cursor.zero_()
 
-    def _replay(
-        self, step: int, stop: int, asked_to_stop: Callable[[], bool], tick: Callable[[int], None] | None
-    ) -> int:
+    def _replay(self, step: int, stop: int, should_stop: Callable[[], bool], tick: Callable[[int], None] | None) -> int:
+        """Replay graphs from `step` to `stop`, both at the start of a period; return the step that was reached."""
         while step < stop:
             periods = _UNROLLED if step + _UNROLLED * self._period <= stop else 1
             self._graphs[periods].replay()
             step += periods * self._period
             if tick:
                 tick(step)
-            if asked_to_stop():
+            if should_stop():
                 break
-        torch.cuda.synchronize(self.herd.device)  # the host must not run ahead of what it reports
+        torch.cuda.synchronize(self.herd.device)  # so that the host reports only finished steps
         return step
 
     def _capture(self) -> None:
-        """Warms up on the real state, puts it back as it was, then records."""
-        kept = _aside(self.herd.state, self.herd.device)
+        """Warm up with the real state, capture the graphs, then restore the state."""
+        saved = _copy_aside(self.herd.state, self.herd.device)
         side = torch.cuda.Stream(self.herd.device)
         side.wait_stream(torch.cuda.current_stream(self.herd.device))
         with torch.cuda.stream(side):
@@ -99,29 +102,29 @@ class GraphEngine(Engine):
             pool = graph.pool()
             self._graphs[periods] = graph
         for name, value in self.herd.state.items():
-            value.copy_(kept[name])
+            value.copy_(saved[name])
 
     def _steps(self, periods: int) -> None:
-        """What a graph holds; every number that changes between replays is a tensor."""
-        feed, n_critic, rivals = self.herd.feed, self.herd.rules.n_critic, self.herd.rivals
+        """Run the steps that a graph captures. Every number that changes between replays is a tensor."""
+        feed, n_critic, opponents = self.herd.feed, self.herd.rules.n_critic, self.herd.opponents
         for number in range(periods * self._period):
-            phase = number % self._period  # decides whether the discriminator learns
+            phase = number % self._period  # decides whether the discriminator is updated
             for block, breed in self._whole:
 
                 def batch(update: int, block: slice = block) -> tuple[Tensor, Tensor]:
                     return feed.gather(self._indices.index_select(0, (self._cursor + update)[None])[0][block])
 
                 state = breed.view(members_of(self.herd.state, block))
-                met = rivals and rivals.of(block)
-                step = self._step[breed]
-                with remembered():
-                    step(state, batch, self._base[block], self._sums[:, block], phase, at=self._at, rivals=met)
+                step, sums = self._step[breed], self._sums[:, block]
+                own_opponents = opponents and opponents.of(block)
+                with cache_weights():
+                    step(state, batch, self._base[block], sums, phase, at=self._at, opponents=own_opponents)
             self._at += 1
             self._cursor += n_critic
 
 
-def _aside(state: State, device: torch.device) -> State:
-    """A copy: on the host where it is large, since a herd that fills the device leaves no room for another one there."""
-    whole = bytes_per_member(state) * len(state["set.seed"])
-    large = whole > _LARGE * torch.cuda.mem_get_info(device)[1]
-    return {name: value.to("cpu" if large else value.device, copy=True) for name, value in state.items()}
+def _copy_aside(state: State, device: torch.device) -> State:
+    """Copy a state, to the host if it is large: a herd that fills the device leaves no room for a copy there."""
+    num_bytes = bytes_per_member(state) * len(state["set.seed"])
+    is_large = num_bytes > _LARGE * torch.cuda.mem_get_info(device)[1]
+    return {name: value.to("cpu" if is_large else value.device, copy=True) for name, value in state.items()}

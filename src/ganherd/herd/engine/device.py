@@ -1,4 +1,4 @@
-"""Where a herd is computed, and how exactly."""
+"""Choose the device and the arithmetic precision of a run."""
 
 from __future__ import annotations
 
@@ -6,24 +6,32 @@ import torch
 
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
+from ganherd.util.registry import ENGINES
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bf16": torch.float32}
 
 
 def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
-    """Where the herd is computed; of several ranks on a host each takes the next GPU in turn."""
+    """Return the device that a recipe asks for; the ranks of a host take its GPUs in turn.
+
+    Raises:
+        UserError: If the device does not exist here.
+    """
     name = recipe.engine.device
+    engine = None if recipe.engine.name == "auto" else ENGINES[recipe.engine.name]
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() and recipe.engine.name != "loop" else "cpu"
+        name = "cuda" if torch.cuda.is_available() and not (engine and engine.one_by_one) else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(
-            "engine.device is cuda, but PyTorch sees no GPU here; `ganherd doctor` says what this machine has."
+            "engine.device is cuda, but PyTorch sees no GPU here; `ganherd doctor` lists what this machine has."
         )
-    if recipe.engine.name == "graph" and not name.startswith("cuda"):
-        raise UserError("engine.name is graph, which needs a GPU, and PyTorch sees none here; take fused or auto.")
+    if engine and engine.needs_gpu and not name.startswith("cuda"):
+        raise UserError(
+            f"engine.name is {recipe.engine.name}, which needs a GPU, and PyTorch sees none here; take fused or auto."
+        )
     if name == "cuda" and local_rank is not None:
         name = f"cuda:{local_rank % torch.cuda.device_count()}"
-        torch.cuda.set_device(name)  # kernels and graphs are made for the current one
+        torch.cuda.set_device(name)  # kernels are compiled and graphs captured for the current device
     try:
         return torch.device(name)
     except RuntimeError as error:
@@ -31,7 +39,7 @@ def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
 
 
 def missing_gpu(recipe: Recipe) -> list[str]:
-    """A sentence where the recipe is meant for a GPU and there is none."""
+    """Return a warning if the recipe is meant for a GPU and there is none."""
     engine = recipe.engine
     if not engine.without_gpu or engine.device != "auto" or torch.cuda.is_available():
         return []
@@ -39,7 +47,7 @@ def missing_gpu(recipe: Recipe) -> list[str]:
 
 
 def set_precision(recipe: Recipe) -> None:
-    """Whether float32 products on a GPU may run as TF32."""
+    """Allow or forbid TF32 for float32 products on a GPU, as the recipe's precision requires."""
     fast = recipe.train.precision in ("tf32", "bf16")
     torch.backends.cuda.matmul.allow_tf32 = fast
     torch.backends.cudnn.allow_tf32 = fast

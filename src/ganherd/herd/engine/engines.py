@@ -1,4 +1,4 @@
-"""How the fused step is executed: one member after another, all at once, or block by block when not all fit."""
+"""Execute training steps: one member after another, all at once, or block by block if not all members fit on the device."""
 
 from __future__ import annotations
 
@@ -14,101 +14,116 @@ from ganherd.herd import rng
 from ganherd.herd.breeds import Breed, Breeds
 from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.feed import Feed
-from ganherd.herd.state import Blueprint, NamedRows, State, bases, bytes_per_member, members_of
+from ganherd.herd.state import Blueprint, NamedRows, State, base_keys, bytes_per_member, members_of
 from ganherd.herd.step.opponents import FrozenOpponents
-from ganherd.herd.step.pace import Pace, blocks, own_step
+from ganherd.herd.step.pace import Pace, own_step, pace_blocks
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.util.host import torch_threads
+from ganherd.util.registry import ENGINES, load_target
 
-_LONG = 1.0  # seconds; a way whose first step takes so long may be given up
-_VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, a step of so long is measurement enough
+_LONG = 1.0  # seconds; a plan whose first steps take longer may be given up
+_VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, first steps of this length are measurement enough
 
 
 @dataclass
 class Herd:
-    """Everything the hot path needs: the nets' blueprints, the stacked state, the rules of a step and the feed."""
+    """Everything that a training step needs: blueprints of the nets, the stacked state, the rules of a step and the feed."""
 
     breeds: Breeds
     d: Blueprint
-    state: State  # on the host when it does not fit the device, else on the device
+    state: State  # on the host if it does not fit on the device
     rules: StepRules
     feed: Feed
     device: torch.device
-    rivals: FrozenOpponents | None = None  # whom the members meet instead of their own partner
-    pace: Pace = ()  # where members make steps at their own pace
+    opponents: FrozenOpponents | None = None  # what members train against; None: each against its own partner
+    pace: Pace = ()  # steps of each member per step of the run; (): one for all
 
     @property
-    def size(self) -> int:
+    def num_members(self) -> int:
+        """Return the number of members."""
         return len(self.state["set.seed"])
 
     @property
     def g(self) -> Blueprint:
-        """The generator of a herd of one breed."""
+        """Return the generator of a herd with a single breed."""
         (breed,) = self.breeds.all
         return breed.g
 
     @property
     def nets(self) -> dict[str, NamedRows]:
-        """By the first letter of their names in the state."""
+        """Return the nets by the first letter of their tensors' names in the state."""
         return {"g": self.breeds, "d": self.d}
 
     def breed_of(self, member: int) -> Breed:
+        """Return the breed of a member."""
         return self.breeds.of(int(self.state["set.slot"][member]))
 
     def blocks(self, width: int) -> list[tuple[slice, Breed]]:
-        """All members, cut into blocks of at most so many that are of one breed and one pace."""
-        return [
-            (slice(run.start + block.start, run.start + block.stop), breed)
-            for run, breed in self.breeds.runs(self.state["set.slot"].tolist())
-            for block in blocks(run.stop - run.start, width, self.pace[run])
-        ]
+        """Cut the herd into blocks of at most `width` consecutive members that share breed and pace."""
+        out: list[tuple[slice, Breed]] = []
+        for members, breed in self.breeds.blocks(self.state["set.slot"].tolist()):
+            first = members.start
+            for block in pace_blocks(members.stop - first, width, self.pace[members]):
+                out.append((slice(first + block.start, first + block.stop), breed))
+        return out
 
     def priors(self, members: slice) -> Tensor | None:
-        """[n] the prior of each of them by its number, where they differ."""
-        found = self.state.get("set.prior")
-        return None if found is None else found[members].cpu()
+        """Return the prior of each of these members as an index into `rng.PRIORS`, [n]; None if all have the same."""
+        priors = self.state.get("set.prior")
+        return None if priors is None else priors[members].cpu()
 
-    def made(self, step: int) -> list[int]:
-        """[N] how many steps each member has made at that step of the run."""
-        return [int(step * pace) for pace in self.pace] or [step] * self.size
+    def steps_made(self, step: int) -> list[int]:
+        """Return the number of steps that each member has made at a step of the run, [N]."""
+        return [int(step * pace) for pace in self.pace] or [step] * self.num_members
 
-    def no_sums(self) -> Tensor:
-        """[4, N] float64: what records are made of, before the first step."""
-        return torch.zeros(len(SUMS), self.size, dtype=torch.float64, device=self.state["set.seed"].device)
+    def zero_sums(self) -> Tensor:
+        """Return zeros, float64 [4, N], to which steps add losses and mean logits (`SUMS`)."""
+        return torch.zeros(len(SUMS), self.num_members, dtype=torch.float64, device=self.state["set.seed"].device)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The engine of a run: chosen once, recorded, and restored when the run goes on."""
+    """The engine of a run and its settings: chosen once, recorded in the run, and restored when the run is resumed."""
 
     name: str  # loop, fused, graph
-    chunk: int  # members on the device at once
+    chunk: int  # most members on the device at once
     threads: int
     device: str
 
-    def describe(self, size: int) -> str:
-        blocks = (
-            f", {-(-size // self.chunk)} blocks of {self.chunk}" if self.name != "loop" and self.chunk < size else ""
-        )
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the engine trains one member after another."""
+        return ENGINES[self.name].one_by_one
+
+    def describe(self, num_members: int) -> str:
+        """Describe the plan for a herd of this many members, e.g. "fused on cpu, 1 thread"."""
+        blocks = ""
+        if not self.one_by_one and self.chunk < num_members:
+            blocks = f", {-(-num_members // self.chunk)} blocks of {self.chunk}"
         return f"{self.name} on {self.device}, {self.threads} thread{'s' * (self.threads != 1)}{blocks}"
 
 
 def never() -> bool:
+    """Return False: the default of `should_stop`."""
     return False
 
 
 class Engine:
-    """Advances a herd from one step to another; `loop` and `fused` differ only in how many members one call holds."""
+    """Train a herd from one step to another. `loop` and `fused` differ only in the number of members in one call."""
 
     def __init__(self, herd: Herd, plan: Plan, rows: Collection[int] | None = None) -> None:
-        """`rows`: the only ones that train, for the engine `loop`, which takes them one by one anyway."""
+        """Prepare the steps of each breed.
+
+        Args:
+            rows: Train only these members; for the engine `loop`. None: all.
+        """
         self.herd, self.plan = herd, plan
-        width = 1 if plan.name == "loop" else plan.chunk
-        self._blocks = [one for one in herd.blocks(width) if rows is None or one[0].start in rows]
-        lanes = SideStreams(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
+        width = 1 if plan.one_by_one else plan.chunk
+        self._blocks = [(block, breed) for block, breed in herd.blocks(width) if rows is None or block.start in rows]
+        streams = SideStreams(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
         self._step = {
-            breed: Step(breed.g, herd.d, herd.rules, plan.name != "loop", has_kernels(herd), lanes)
+            breed: Step(breed.g, herd.d, herd.rules, not plan.one_by_one, has_kernels(herd), streams)
             for breed in herd.breeds.all
         }
 
@@ -117,33 +132,61 @@ class Engine:
         start: int,
         stop: int,
         sums: Tensor,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
         tick: Callable[[int], None] | None = None,
     ) -> int:
-        """Trains every member from `start` up to `stop`, or to the first step after it is asked to stop; says where it is."""
-        base = bases(self.herd.state)
-        if self.is_resident:  # everything is where it is computed: step by step, so that a stop takes effect at once
-            blocks = [
-                (block, breed, breed.view(members_of(self.herd.state, block)), sums[:, block])
-                for block, breed in self._blocks
-            ]
-            for step in range(start, stop):
-                for block, breed, state, block_sums in blocks:
-                    self._one(breed, state, block, base[block], block_sums, step)
-                if tick:
-                    tick(step + 1)
-                if asked_to_stop():
-                    return step + 1
-            return stop
-        for number, (block, breed) in enumerate(self._blocks):  # block by block up to the next meeting: moved once each
+        """Train every member from `start` up to `stop`, and return the step that was reached.
+
+        Args:
+            sums: [4, N]; steps add losses and mean logits, see `SUMS`.
+            should_stop: Called between steps; training ends early when it returns True.
+            tick: Called with the number of steps made so far, to show progress.
+        """
+        advance = self._advance_on_device if self.is_resident else self._advance_from_host
+        return advance(start, stop, sums, should_stop, tick)
+
+    def _advance_on_device(
+        self,
+        start: int,
+        stop: int,
+        sums: Tensor,
+        should_stop: Callable[[], bool],
+        tick: Callable[[int], None] | None,
+    ) -> int:
+        """Train step by step over all blocks, so that a request to stop takes effect at once."""
+        base = base_keys(self.herd.state)
+        blocks = [
+            (block, breed, breed.view(members_of(self.herd.state, block)), sums[:, block])
+            for block, breed in self._blocks
+        ]
+        for step in range(start, stop):
+            for block, breed, state, block_sums in blocks:
+                self._train_block(breed, state, block, base[block], block_sums, step)
+            if tick:
+                tick(step + 1)
+            if should_stop():
+                return step + 1
+        return stop
+
+    def _advance_from_host(
+        self,
+        start: int,
+        stop: int,
+        sums: Tensor,
+        should_stop: Callable[[], bool],
+        tick: Callable[[int], None] | None,
+    ) -> int:
+        """Train block by block up to `stop`, so that each block moves to the device and back only once."""
+        base = base_keys(self.herd.state)
+        for number, (block, breed) in enumerate(self._blocks):
             host = breed.view(members_of(self.herd.state, block))
             state = {name: value.to(self.herd.device) for name, value in host.items()}
             block_sums = sums[:, block].to(self.herd.device)
             for step in range(start, stop):
-                self._one(breed, state, block, base[block], block_sums, step)
+                self._train_block(breed, state, block, base[block], block_sums, step)
                 if tick:
                     tick(start + ((stop - start) * number + step + 1 - start) // len(self._blocks))
-                if number == 0 and asked_to_stop():
+                if number == 0 and should_stop():  # the other blocks then train up to the same step
                     stop = step + 1
                     break
             for name, value in host.items():
@@ -153,134 +196,146 @@ class Engine:
 
     @property
     def is_resident(self) -> bool:
-        """Whether the state lies on the device; otherwise it lives with the host, and blocks of it visit the device."""
+        """Return whether the state is on the device; otherwise blocks of it are moved there to train."""
         return self.herd.state["g.params"].device.type == self.herd.device.type
 
-    def _one(self, breed: Breed, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
+    def _train_block(self, breed: Breed, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
+        """Train a block of members for one step of the run, unless it skips this step because of its pace."""
         if self.herd.pace:
-            own = own_step(step, self.herd.pace[block.start])
-            if own is None:
+            member_step = own_step(step, self.herd.pace[block.start])
+            if member_step is None:
                 return
-            step = own
+            step = member_step
         feed, first = self.herd.feed, step * self.herd.rules.n_critic
         self._step[breed](
             state,
             lambda number: feed.batch_at(block, base, first + number),
-            on_device(base, self.herd.device),
+            keys_on_device(base, self.herd.device),
             sums,
             step,
-            rivals=self.herd.rivals and self.herd.rivals.of(block),
+            opponents=self.herd.opponents and self.herd.opponents.of(block),
         )
 
 
 def has_kernels(herd: Herd) -> bool:
-    """Triton's kernels serve on a GPU, in every precision but float64."""
+    """Return whether Triton kernels run this herd: on a GPU, in every precision but float64."""
     return herd.device.type == "cuda" and herd.rules.precision != "float64" and rng.HAS_TRITON
 
 
-def place(herd: Herd, plan: Plan) -> None:
-    """The state where it is computed, unless only a part of the herd fits there."""
-    if plan.chunk >= herd.size or plan.name == "loop":
+def place_state(herd: Herd, plan: Plan) -> None:
+    """Move the state to the device, unless the plan trains the herd in several blocks."""
+    if plan.chunk >= herd.num_members or plan.one_by_one:
         herd.state = {name: _placed(value, herd.device) for name, value in herd.state.items()}
 
 
 def _placed(value: Tensor, device: torch.device) -> Tensor:
-    """On a GPU every row [P] of members' parameters begins at a multiple of 128 bytes: else a product reads its weights
-    number by number."""
+    """Copy a tensor to a device. On a GPU, rows [P] of parameters start at multiples of 128 bytes.
+
+    With unaligned rows a matrix product would have to load its weights number by number.
+    """
     if device.type != "cuda" or value.dim() != 2 or value.dtype != torch.float32 or value.shape[1] % 4 == 0:
         return value.to(device)
     width = value.shape[1]
-    wide = torch.zeros(len(value), -(-width // 32) * 32, device=device)
-    wide[:, :width] = value.to(device)
-    return wide[:, :width]
+    padded = torch.zeros(len(value), -(-width // 32) * 32, device=device)
+    padded[:, :width] = value.to(device)
+    return padded[:, :width]
 
 
 def make_engine(herd: Herd, plan: Plan) -> Engine:
-    """The engine that the plan names; `graph` runs where the whole herd is on a GPU and all make the same step."""
-    if plan.name == "graph" and herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace:
-        from ganherd.herd.engine.cuda_graph import GraphEngine
+    """Return the engine of a plan. An engine that needs the whole herd falls back to `fused` unless state and data are on a GPU
+    and no member skips steps."""
+    spec = ENGINES[plan.name]
+    whole = herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace
+    if spec.needs_whole_herd and not whole:
+        return Engine(herd, plan)
+    engine: Engine = load_target(spec.target)(herd, plan)
+    return engine
 
-        return GraphEngine(herd, plan)
-    return Engine(herd, plan)
 
-
-def on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
-    """Keys where the draws are made: on a CPU they stay with numpy."""
+def keys_on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+    """Return keys in the form that `Streams` expects: a tensor for a GPU, a numpy array for a CPU."""
     return torch.from_numpy(base).to(device) if device.type == "cuda" else base
 
 
 def memory_per_member(herd: Herd) -> int:
-    """Bytes that one more member takes on the device while it trains: its state, its gradients and what autograd keeps.
+    """Measure the bytes that one member takes on the device while it trains: state, gradients and saved activations.
 
-    Measured on one step of one member (of the breed that takes most), on copies: nothing has to run out to find it.
+    The measurement trains one member of each breed for one step, on a copy, and takes the largest result.
     """
-    return max(_memory_of(herd, block, breed) for block, breed in one_of_each(herd))
+    return max(_memory_of(herd, block, breed) for block, breed in one_member_per_breed(herd))
 
 
 def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
-    state = copied(herd, block, breed)
-    kept: dict[int, Tensor] = {}  # by where they lie; held on to, so that no place is used twice
+    """Measure the bytes of one member, a block of one; see `memory_per_member`."""
+    state = copy_block(herd, block, breed)
+    saved: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
 
-    def keep(tensor: Tensor) -> Tensor:
-        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+    def save(tensor: Tensor) -> Tensor:
+        saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    step = Step(breed.g, herd.d, herd.rules, mapped=False)  # works for nets that cannot be fused, too
-    own = bases(state)
+    step = Step(breed.g, herd.d, herd.rules, fused=False)  # also works for nets that cannot be fused
+    base = base_keys(state)
     sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        step(state, lambda number: herd.feed.batch_at(block, own, number), on_device(own, herd.device), sums, 0)
-    gradients = 2 * (breed.g.size + herd.d.size) * state["g.params"].element_size()
-    return bytes_per_member(state) + sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) + gradients
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        step(state, lambda number: herd.feed.batch_at(block, base, number), keys_on_device(base, herd.device), sums, 0)
+    activations = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+    gradients = 2 * (breed.g.num_params + herd.d.num_params) * state["g.params"].element_size()
+    return bytes_per_member(state) + activations + gradients
 
 
-def one_of_each(herd: Herd) -> list[tuple[slice, Breed]]:
-    """One member of each breed, as a block."""
-    found = {breed: slice(block.start, block.start + 1) for block, breed in reversed(herd.blocks(herd.size))}
-    return [(found[breed], breed) for breed in herd.breeds.all if breed in found]
+def one_member_per_breed(herd: Herd) -> list[tuple[slice, Breed]]:
+    """Return a block of one member for each breed that has members."""
+    first = {breed: slice(block.start, block.start + 1) for block, breed in reversed(herd.blocks(herd.num_members))}
+    return [(first[breed], breed) for breed in herd.breeds.all if breed in first]
 
 
-def copied(herd: Herd, block: slice, breed: Breed) -> State:
-    """A copy of these members on the device, to try something out."""
+def copy_block(herd: Herd, block: slice, breed: Breed) -> State:
+    """Copy the state of some members of one breed to the device."""
     return {k: v.clone().to(herd.device) for k, v in breed.view(members_of(herd.state, block)).items()}
 
 
 def members_that_fit(herd: Herd, limit: int) -> int:
-    """How many members the device may hold at once."""
-    return max(1, min(herd.size, limit // memory_per_member(herd)))
+    """Return how many members can train at once in `limit` bytes, at least 1."""
+    return max(1, min(herd.num_members, limit // memory_per_member(herd)))
 
 
-def rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
-    """Member-steps per second of that plan, measured for about so long on a copy of the state.
+def measure_rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
+    """Measure the member-steps per second of a plan, on a copy of the state.
 
-    One that is hopelessly slower than `beat` already while it warms up is not measured any longer.
+    Args:
+        seconds: How long to measure, about.
+        beat: The rate of the best other plan; one that is far slower in its first steps is not measured any longer.
     """
     trial = replace(herd)
-    place(trial, plan)  # what moves is a copy already
+    place_state(trial, plan)  # tensors that move to the device are copies already
     trial.state = {k: v.clone() if v is herd.state[k] else v for k, v in trial.state.items()}
     with torch_threads(plan.threads):
         engine = make_engine(trial, plan)
-        period = herd.rules.skip_d + 1  # a fair mixture of steps with and without the discriminator
-        sums = trial.no_sums()
-        began = time.perf_counter()
-        engine.advance(0, period, sums)  # compiles, captures, fills caches
-        _synchronize(herd.device)
-        took = time.perf_counter() - began
-        hopeless = took > _LONG and period * herd.size / took < beat / 10
-        if hopeless or (herd.device.type == "cpu" and took > _VERY_LONG):
-            return period * herd.size / took
-        steps, took, more = 0, 0.0, period
-        while took < seconds:
-            _synchronize(herd.device)
-            began = time.perf_counter()
-            engine.advance(steps, steps + more, sums)
-            _synchronize(herd.device)
-            took += time.perf_counter() - began
+        period = herd.rules.skip_d + 1  # includes steps with and without a discriminator update in the right proportion
+        sums = trial.zero_sums()
+        elapsed = _seconds_of(engine, 0, period, sums)  # compiles, captures, fills caches
+        is_hopeless = elapsed > _LONG and period * herd.num_members / elapsed < beat / 10
+        if is_hopeless or (herd.device.type == "cpu" and elapsed > _VERY_LONG):
+            return period * herd.num_members / elapsed
+        steps, elapsed, more = 0, 0.0, period
+        while elapsed < seconds:
+            elapsed += _seconds_of(engine, steps, steps + more, sums)
             steps += more
-            more *= 2 if took < seconds / 4 else 1
-        return steps * herd.size / took
+            more *= 2 if elapsed < seconds / 4 else 1
+        return steps * herd.num_members / elapsed
+
+
+def _seconds_of(engine: Engine, start: int, stop: int, sums: Tensor) -> float:
+    """Train from one step to another, and return the seconds that it took."""
+    _synchronize(engine.herd.device)
+    began = time.perf_counter()
+    engine.advance(start, stop, sums)
+    _synchronize(engine.herd.device)
+    return time.perf_counter() - began
 
 
 def _synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished all work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,9 +1,9 @@
-"""Says how every layer of a herd's nets runs, here and on a GPU: by a kernel, by PyTorch on all members, or through vmap."""
+"""Explain how each layer of a herd's nets runs, here and on a GPU: by a kernel, by PyTorch on all members, or through vmap."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,28 +15,34 @@ from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.lowering import lower
 from ganherd.herd.lowering.lower import LoweredOperation
-from ganherd.herd.lowering.trace import NoGraph, trace
+from ganherd.herd.lowering.trace import NotTraceable, trace
 from ganherd.herd.step.rules import StepRules
+from ganherd.util.text import text_table
 
 
 def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Facts of each net: its layers with `here` and `gpu`, each {"how", "why"}; nothing is trained.
+    """Return facts about each net without training it: for each layer `here` and `gpu`, each {"how", "why"}.
 
-    `guards`: of each net, how its engines compare with plain PyTorch; see `guard`.
+    Args:
+        guards: For each net, the comparison of its engines with plain PyTorch; see `herd.checks.guard`.
     """
-    vmap_fallback.mute()  # `guards` name the operations
+    vmap_fallback.mute_warnings()  # `guards` lists these operations
     nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
     nets.append(("discriminator", herd.d.module, herd.rules.game.penalty or herd.rules.r1 > 0))
-    found = [_net(herd, role, module, twice) for role, module, twice in nets]
-    differ = [guard["engines"]["fused"]["why"] for guard in guards]
+    facts = [_net(herd, role, module, double_backward) for role, module, double_backward in nets]
+    if guards:
+        facts = [net | {"guard": guard} for net, guard in zip(facts, guards, strict=True)]
+    differences = [guard["engines"]["fused"]["why"] for guard in guards]
     return {
         "device": str(herd.device),
-        "nets": [net | {"guard": guard} for net, guard in zip(found, guards, strict=True)] if guards else found,
-        "one_by_one": autotune.cannot_be_fused(herd) or next(filter(None, differ), ""),  # why; empty if they are not
+        "nets": facts,
+        # why members train one by one; empty if they do not
+        "one_by_one": autotune.cannot_be_fused(herd) or next(filter(None, differences), ""),
     }
 
 
-def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> dict[str, Any]:
+def _net(herd: Herd, role: str, module: nn.Module, double_backward: bool) -> dict[str, Any]:
+    """Return the facts about one net; `double_backward` if a penalty differentiates it twice."""
     gpu = _why_no_kernels(herd)
     here = gpu if herd.device.type == "cuda" else "they need a GPU"
     return {
@@ -44,60 +50,66 @@ def _net(herd: Herd, role: str, module: nn.Module, twice: bool) -> dict[str, Any
         "net": type(module).__name__,
         "parameters": sum(p.numel() for p in module.parameters()),
         "no_kernels": {"here": here, "gpu": gpu},
-        "penalty": _penalty(module, herd.rules) if twice and not gpu else "",
+        "penalty": _penalty(module, herd.rules) if double_backward and not gpu else "",
         "layers": _layers(module, herd.rules, not here, not gpu),
     }
 
 
 def _penalty(module: nn.Module, rules: StepRules) -> str:
-    return f"the pass of the penalty is differentiated twice: there {_total(_lowered(module, rules, True, twice=True))}"
+    """Describe how many layers run in which way in the forward pass of a gradient penalty."""
+    operations = _lowered(module, rules, kernels=True, double_backward=True)
+    return f"the pass of the penalty is differentiated twice: there {_count_methods(op.method for op in operations)}"
 
 
 def _why_no_kernels(herd: Herd) -> str:
-    """Why no kernel would run on a GPU; empty where they would."""
+    """Return why no kernels would be used on a GPU; empty if they would."""
     if herd.rules.precision == "float64":
-        return "they do not know float64"
+        return "they do not support float64"
     if not rng.HAS_TRITON:
         return "Triton, in which they are written, is not installed"
     return ""
 
 
 def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[dict[str, Any]]:
+    """Return the facts about each layer; `here` and `gpu` tell whether kernels are used there."""
     both = [_lowered(module, rules, kernels) for kernels in (here, gpu)]
     return [
         {
-            "layer": one.layer,
-            "what": one.what,
-            "here": {"how": one.how, "why": one.why},
-            "gpu": {"how": there.how, "why": there.why},
+            "layer": op.layer,
+            "what": op.operation,
+            "here": {"how": op.method, "why": op.reason},
+            "gpu": {"how": on_gpu.method, "why": on_gpu.reason},
         }
-        for one, there in zip(*both, strict=True)
+        for op, on_gpu in zip(*both, strict=True)
     ]
 
 
-def _lowered(module: nn.Module, rules: StepRules, kernels: bool, twice: bool = False) -> list[LoweredOperation]:
-    """Layer by layer, or the whole module in one line where its graph is not known."""
-    found = lower.lower(module, kernels, twice)
-    if found is None:
-        return [LoweredOperation("all of it", type(module).__name__, lower.VMAP, _why_whole(module))]
-    return found.explain(rules.batch, torch.bfloat16 if rules.precision == "bf16" else torch.float32)
+def _lowered(
+    module: nn.Module, rules: StepRules, kernels: bool, double_backward: bool = False
+) -> list[LoweredOperation]:
+    """Return the operations of a module; one for the whole module if it cannot be traced."""
+    lowered = lower.lower(module, kernels, double_backward)
+    if lowered is None:
+        return [LoweredOperation("all of it", type(module).__name__, lower.VMAP, _why_not_traced(module))]
+    return lowered.explain(rules.batch, torch.bfloat16 if rules.precision == "bf16" else torch.float32)
 
 
-def _total(layers: list[LoweredOperation]) -> str:
-    return ", ".join(f"{number} {how}" for how, number in Counter(layer.how for layer in layers).items())
+def _count_methods(methods: Iterable[str]) -> str:
+    """Count equal methods, e.g. "3 kernel, 1 vmap"."""
+    return ", ".join(f"{count} {method}" for method, count in Counter(methods).items())
 
 
-def _why_whole(module: nn.Module) -> str:
-    """Why a module's graph is not lowered."""
+def _why_not_traced(module: nn.Module) -> str:
+    """Return why a module cannot be traced; empty if it can."""
     try:
         trace(module)
-    except NoGraph as why:
+    except NotTraceable as why:
         return str(why)
     return ""
 
 
-def _compared(guard: dict[str, Any]) -> list[str]:
-    """How each engine compares with plain PyTorch."""
+def _comparison(guard: dict[str, Any]) -> list[str]:
+    """Return lines that report how each engine compares with plain PyTorch."""
     lines = [f"  compared with plain PyTorch ({guard['extent']}):"]
     for engine, result in guard["engines"].items():
         same = f"equal (largest relative difference {result['difference'] or 0.0:.0e})"
@@ -107,8 +119,8 @@ def _compared(guard: dict[str, Any]) -> list[str]:
     return lines
 
 
-def text(facts: dict[str, Any]) -> str:
-    """For people: a table for each net, and what follows from it."""
+def render_text(facts: dict[str, Any]) -> str:
+    """Format the facts of `explain` for people: a table for each net, and its consequences."""
     here_is_gpu = facts["device"].startswith("cuda")
     columns = [("here", f"here ({facts['device']})")] + ([] if here_is_gpu else [("gpu", "on a GPU")])
     lines: list[str] = []
@@ -118,18 +130,16 @@ def text(facts: dict[str, Any]) -> str:
         for layer in net["layers"]:
             cells = [layer[key]["how"] + (f" ({layer[key]['why']})" if layer[key]["why"] else "") for key, _ in columns]
             rows.append([layer["layer"], layer["what"], *cells])
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines += ["  " + "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines += ["  " + line for line in text_table(rows)]
         for key, title in columns:
-            count = Counter(layer[key]["how"] for layer in net["layers"])
-            total = ", ".join(f"{number} {how}" for how, number in count.items())
+            total = _count_methods(layer[key]["how"] for layer in net["layers"])
             lines.append(
                 f"  {title}: {total}"
                 + (f"; no kernels: {net['no_kernels'][key]}" if net["no_kernels"][key] else "")
                 + (f"; {net['penalty']}" if net["penalty"] and key == "gpu" else "")
             )
         if "guard" in net:
-            lines += _compared(net["guard"])
+            lines += _comparison(net["guard"])
         lines.append("")
     if facts["one_by_one"]:
         lines.append(f"The nets cannot be fused ({facts['one_by_one']}): the members are trained one after another.")

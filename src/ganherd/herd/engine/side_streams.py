@@ -1,4 +1,4 @@
-"""Work that does not depend on each other, side by side: small kernels of one part fill the gaps that another leaves."""
+"""Run independent work on parallel CUDA streams, so that small kernels of one stream fill the gaps of another."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import torch
 
 
 class SideStreams:
-    """Streams beside the current one. A captured graph keeps them as branches; gradients flow back through the same lanes.
+    """CUDA streams that fork from the current stream and join it again. In a captured graph they become parallel branches.
 
-    What a lane makes may be read by the current stream after `join`. Its memory is given to nobody else before the lane is
-    entered again, and then it waits for everything that the current stream has done.
+    The current stream may read the results of a side stream after `join`. The allocator cannot reuse their memory before the side
+    stream is forked again, and then it first waits for everything that the current stream has done. A backward pass runs
+    on the streams of its forward pass.
     """
 
     def __init__(self, device: torch.device, count: int) -> None:
+        """Create `count` streams on a device."""
         self._streams = [torch.cuda.Stream(device) for _ in range(count)]
-        # gradients come from other streams than their leaves, on purpose: PyTorch would warn of it, at length
+        # Gradients come from other streams than their leaves on purpose; PyTorch would warn about it at length.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 
     @contextmanager
-    def beside(self, number: int) -> Iterator[None]:
-        """Starts when all is done that was asked for so far, and runs beside what follows."""
-        lane = self._streams[number]
-        lane.wait_stream(torch.cuda.current_stream(lane.device))
-        with torch.cuda.stream(lane):
+    def fork(self, number: int) -> Iterator[None]:
+        """Run the body on a side stream, after all work of the current stream so far and in parallel with what follows."""
+        stream = self._streams[number]
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
             yield
 
     def join(self, number: int) -> None:
-        """What follows waits for that lane."""
-        lane = self._streams[number]
-        torch.cuda.current_stream(lane.device).wait_stream(lane)
+        """Let the current stream wait for a side stream."""
+        stream = self._streams[number]
+        torch.cuda.current_stream(stream.device).wait_stream(stream)

@@ -1,4 +1,4 @@
-"""Some members of a herd trained by themselves: their rows lie together in a state of their own, so the others cost nothing."""
+"""Train some members of a herd: their rows are copied to a separate state, so that the other members cost no time."""
 
 from __future__ import annotations
 
@@ -8,48 +8,49 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.engines import Engine, Herd, Plan, make_engine, never, place
+from ganherd.herd.engine.engines import Engine, Herd, Plan, make_engine, never, place_state
 from ganherd.herd.state import members_of
 
 
 class SubsetEngine:
-    """An engine for these rows of a herd; between its calls their state is the herd's, whatever was done to it there."""
+    """An engine for some rows of a herd. Each call starts from the herd's state, and writes the result back to it."""
 
     def __init__(self, herd: Herd, plan: Plan, rows: Sequence[int]) -> None:
-        """For herds whose members meet nobody and all make the same step."""
-        assert herd.rivals is None and not herd.pace
-        own = list(rows)
-        self._herd, self._rows = herd, torch.tensor(own, device=herd.state["set.seed"].device)
-        self._part: Herd | None = None
-        if plan.name == "loop" or not own:  # one by one, where they lie
-            self._engine = Engine(herd, plan, own)
+        """Prepare an engine for these rows of a herd without opponents and without paces."""
+        assert herd.opponents is None and not herd.pace
+        members = list(rows)
+        self._herd, self._rows = herd, torch.tensor(members, device=herd.state["set.seed"].device)
+        self._subset: Herd | None = None
+        if plan.one_by_one or not members:  # members train one by one, so no copy is needed
+            self._engine = Engine(herd, plan, members)
             return
-        self._part = replace(herd, state=members_of(herd.state, own), feed=herd.feed.only(own))
-        place(self._part, plan)
-        self._engine = make_engine(self._part, plan)
+        self._subset = replace(herd, state=members_of(herd.state, members), feed=herd.feed.select(members))
+        place_state(self._subset, plan)
+        self._engine = make_engine(self._subset, plan)
 
     def advance(
         self,
         start: int,
         stop: int,
         sums: Tensor,
-        asked_to_stop: Callable[[], bool] = never,
+        should_stop: Callable[[], bool] = never,
         tick: Callable[[int], None] | None = None,
     ) -> int:
-        """As that of the whole herd's engine; sums [4, N] of the others stay as they are."""
-        if self._part is None:
-            return self._engine.advance(start, stop, sums, asked_to_stop, tick)
-        own = self._part.no_sums()
-        own.copy_(sums[:, self._rows])
-        for name, value in self._part.state.items():
+        """Train these members like `Engine.advance`; `sums` [4, N] of the other members do not change."""
+        if self._subset is None:
+            return self._engine.advance(start, stop, sums, should_stop, tick)
+        subset_sums = self._subset.zero_sums()
+        subset_sums.copy_(sums[:, self._rows])
+        for name, value in self._subset.state.items():
             value.copy_(self._herd.state[name][self._rows])
-        step = self._engine.advance(start, stop, own, asked_to_stop, tick)
-        for name, value in self._part.state.items():
+        step = self._engine.advance(start, stop, subset_sums, should_stop, tick)
+        for name, value in self._subset.state.items():
             whole = self._herd.state[name]
             whole.index_copy_(0, self._rows, value.to(whole.device))
-        sums.index_copy_(1, self._rows, own.to(sums.device))
+        sums.index_copy_(1, self._rows, subset_sums.to(sums.device))
         return step
 
     def close(self) -> None:
-        if self._part is not None:
-            self._part.feed.close()
+        """Close the feed of the subset."""
+        if self._subset is not None:
+            self._subset.feed.close()

@@ -1,1 +1,1 @@
-"""Run one plain module for all members at once: traced, fused, and executed by PyTorch or by kernels."""
+"""Run one plain module for all members at once: trace it, fuse its layers, and execute them by PyTorch or by Triton kernels."""

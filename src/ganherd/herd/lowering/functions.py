@@ -1,4 +1,4 @@
-"""What stands between the layers of a graph, on `[N, B, …]`: arithmetic, and what asks for a shape or changes it."""
+"""Run the functions and methods between the layers of a graph on `[N, B, …]`: arithmetic, shape queries and reshaping."""
 
 from __future__ import annotations
 
@@ -10,76 +10,78 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from ganherd.herd.lowering.vmap import Draws, mapped
+from ganherd.herd.lowering.vmap import Draws, vmap_call
 
 _ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, torch.add, torch.mul, torch.tanh,
                torch.relu, torch.sigmoid, F.relu, F.leaky_relu, F.tanh, F.sigmoid, F.softplus}  # fmt: skip
-_ASKING = {"size", "dim"}
-_PLAIN = ("ndim", "dtype", "device")  # attributes that are no tensors
-# Modules whose functions return numbers for numbers; those of other modules may make tensors.
-_NUMBERS = ("_operator", "builtins", "math")
-_SHAPING = {operator.getitem, torch.flatten, "reshape", "view", "squeeze", "unsqueeze", "flatten"}
+_SHAPE_QUERIES = {"size", "dim"}
+_PLAIN_ATTRIBUTES = ("ndim", "dtype", "device")  # attributes of tensors that are not tensors
+# Functions of these modules return numbers if they are given numbers; functions of others may create tensors.
+_NUMBER_MODULES = ("_operator", "builtins", "math")
+_RESHAPING = {operator.getitem, torch.flatten, "reshape", "view", "squeeze", "unsqueeze", "flatten"}
 
 
-def is_known(node: fx.Node) -> bool:
-    """Whether an operation that is no layer has one for all members; anything else runs through `vmap`."""
+def is_supported(node: fx.Node) -> bool:
+    """Return whether a function or method can run on all members at once; anything else runs through `vmap`."""
     if node.target in _ARITHMETIC:
         return not any(isinstance(value, fx.Node) for value in node.kwargs.values())
-    if node.target in _ASKING:
+    if node.target in _SHAPE_QUERIES:
         return True
     if node.target is F.max_pool1d:
-        return _windows(node.args, node.kwargs) is not None
+        return _pool_width(node.args, node.kwargs) is not None
     if node.target is getattr:
-        return node.args[1] in ("shape", *_PLAIN)
-    if node.target not in _SHAPING or node.kwargs:
+        return node.args[1] in ("shape", *_PLAIN_ATTRIBUTES)
+    if node.target not in _RESHAPING or node.kwargs:
         return False
     rest = node.args[1:]
     if node.target is operator.getitem:
-        return _indices(rest[0], fx.Node) is not None  # a node: a size, as a rule
+        return _indices(rest[0], fx.Node) is not None  # an index that is a node is usually a size
     return node.target not in ("squeeze", "unsqueeze") or len(rest) == 1
 
 
 def run(node: fx.Node, args: Any, kwargs: Any, draws: Draws) -> Any:
-    """A function or a method of the graph with its arguments, tensors among them [N, …]."""
+    """Run a function or method of the graph; tensors among its arguments are [N, …]."""
     function: Any = node.target if node.op == "call_function" else _method(str(node.target))
     if not _has_tensor((args, kwargs)):
-        numbers = node.op == "call_method" or getattr(function, "__module__", "") in _NUMBERS
-        return function(*args, **kwargs) if numbers else mapped(function, args, kwargs, draws)
+        returns_number = node.op == "call_method" or getattr(function, "__module__", "") in _NUMBER_MODULES
+        return function(*args, **kwargs) if returns_number else vmap_call(function, args, kwargs, draws)
     if function in _ARITHMETIC and not _has_tensor(kwargs):
         return function(*_aligned(args), **kwargs)
-    if (asked := _shape_of(node, args, kwargs)) is not None:
-        return asked
+    if (shape := _shape_of(node, args, kwargs)) is not None:
+        return shape
     if (reshaped := _reshaped(node, args, kwargs)) is not None:
         return reshaped
-    if node.target is F.max_pool1d and (size := _windows(args, kwargs)):
-        return _largest(args[0], size)
-    return mapped(function, args, kwargs, draws)
+    if node.target is F.max_pool1d and (width := _pool_width(args, kwargs)):
+        return _max_pool(args[0], width)
+    return vmap_call(function, args, kwargs, draws)
 
 
-def _windows(args: Any, kwargs: Any) -> int | None:
-    """The size of the windows that `max_pool1d` looks through, where these lie side by side, as a maxout unit has them."""
+def _pool_width(args: Any, kwargs: Any) -> int | None:
+    """Return the window width of a `max_pool1d` whose windows lie side by side, as in a maxout unit; None for any other."""
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-    plain = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
-    asked = plain | dict(zip(names, args[1:], strict=False)) | kwargs
-    size = asked.pop("kernel_size", None)
-    own = asked | ({"stride": None} if asked["stride"] == size else {})
-    return size if isinstance(size, int) and own == plain else None
+    defaults = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
+    options = defaults | dict(zip(names, args[1:], strict=False)) | kwargs
+    width = options.pop("kernel_size", None)
+    if options["stride"] == width:
+        options["stride"] = None
+    return width if isinstance(width, int) and options == defaults else None
 
 
-def _largest(x: Tensor, size: int) -> Tensor:
-    """The largest of every `size` neighbours; those at the end that fill no window are left out."""
-    count = x.shape[-1] // size
-    return x[..., : count * size].unflatten(-1, (count, size)).max(-1).values
+def _max_pool(x: Tensor, width: int) -> Tensor:
+    """Return the largest of every `width` neighbours; numbers at the end that do not fill a window are dropped."""
+    count = x.shape[-1] // width
+    return x[..., : count * width].unflatten(-1, (count, width)).max(-1).values
 
 
 def _has_tensor(values: Any) -> bool:
+    """Return whether a value is a tensor, or a nested container with one."""
     if isinstance(values, dict):
         values = tuple(values.values())
     return any(map(_has_tensor, values)) if isinstance(values, (tuple, list)) else isinstance(values, Tensor)
 
 
 def _aligned(args: Any) -> Any:
-    """Tensors of unlike rank as one member would broadcast them: from the last axis on, with the member axis kept first."""
+    """Insert axes of length 1 after the member axis, so that tensors broadcast as they would for one member."""
     most = max(value.dim() for value in args if isinstance(value, Tensor))
     return [
         value.reshape(value.shape[0], *(1,) * (most - value.dim()), *value.shape[1:])
@@ -90,23 +92,23 @@ def _aligned(args: Any) -> Any:
 
 
 def _shape_of(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """What a module learns when it asks for a tensor's shape: one member's, without the axis before it."""
+    """Return the result of a shape query as one member sees it, without the member axis; None for other operations."""
     if not args or not isinstance(args[0], Tensor):
         return None
     name = args[1] if node.target is getattr else node.target if node.op == "call_method" else None
-    own = args[0].shape[1:]
+    member_shape = args[0].shape[1:]
     if name == "shape":
-        return own
-    if node.target is getattr and name in _PLAIN:
-        return len(own) if name == "ndim" else getattr(args[0], str(name))
+        return member_shape
+    if node.target is getattr and name in _PLAIN_ATTRIBUTES:
+        return len(member_shape) if name == "ndim" else getattr(args[0], str(name))
     if name == "size":
-        asked = (*args[1:], *kwargs.values())
-        return own[asked[0]] if asked else own
-    return len(own) if name == "dim" else None
+        dims = (*args[1:], *kwargs.values())
+        return member_shape[dims[0]] if dims else member_shape
+    return len(member_shape) if name == "dim" else None
 
 
 def _reshaped(node: fx.Node, args: Any, kwargs: Any) -> Tensor | None:
-    """The operations on shapes that modules use most, with the member axis before; None for all others."""
+    """Run an operation that reshapes or indexes a tensor, with the member axis kept; return None for all others."""
     if not args or not isinstance(args[0], Tensor) or kwargs or _has_tensor(args[1:]):
         return None
     x, rest = args[0], args[1:]
@@ -125,14 +127,16 @@ def _reshaped(node: fx.Node, args: Any, kwargs: Any) -> Tensor | None:
     return None
 
 
-def _indices(given: Any, *also: type) -> tuple[Any, ...] | None:
-    """What stands in brackets, where it means the same with the member axis before."""
-    indices = given if isinstance(given, tuple) else (given,)
-    plain = all(isinstance(i, (slice, int, *also)) or i is None or i is Ellipsis for i in indices)
-    return indices if plain else None
+def _indices(index: Any, *also: type) -> tuple[Any, ...] | None:
+    """Return an index as a tuple if it means the same after a leading member axis, otherwise None."""
+    indices = index if isinstance(index, tuple) else (index,)
+    is_basic = all(isinstance(i, (slice, int, *also)) or i is None or i is Ellipsis for i in indices)
+    return indices if is_basic else None
 
 
 def _method(name: str) -> Callable[..., Any]:
+    """Return a function that calls a method by name."""
+
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, name)(*args, **kwargs)
 

@@ -1,111 +1,118 @@
-"""Which layers of a graph run as a part of their neighbours, and what a kernel may know of the one layer that reads it."""
+"""Decide which layers of a graph are fused into a neighbour, and which layer alone reads the output of another."""
 
 from __future__ import annotations
 
 from torch import fx, nn
 
 from ganherd.herd.lowering.layers import Library
-from ganherd.herd.lowering.trace import Traced, only_user
+from ganherd.herd.lowering.trace import TracedGraph, only_user
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear
 
-_LINEAR: tuple[type[nn.Module], ...] = (nn.Linear, SpectralLinear)
+_LINEARS: tuple[type[nn.Module], ...] = (nn.Linear, SpectralLinear)
 _CONVOLUTIONS: tuple[type[nn.Module], ...] = (nn.Conv2d, SpectralConv2d)
-_PRODUCTS: tuple[type[nn.Module], ...] = (*_CONVOLUTIONS, nn.ConvTranspose2d, *_LINEAR)
-_LEAKY: tuple[type[nn.Module], ...] = (nn.ReLU, nn.LeakyReLU)
+_PRODUCTS: tuple[type[nn.Module], ...] = (*_CONVOLUTIONS, nn.ConvTranspose2d, *_LINEARS)
+_ACTIVATIONS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.LeakyReLU)
 _NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d)
 
-Reader = tuple[nn.Module | None, bool]  # a layer, and whether an upsampling goes before it
+Reader = tuple[nn.Module | None, bool]  # a layer, and whether an upsampling comes before it
 
 
 class FusionPlan:
-    """The joins of one graph, found once; a library whose kernels can do more of their neighbours' work says `JOINS`."""
+    """The fusions of one graph, computed once. Libraries of kernels that set `FUSES_EPILOGUES` allow more of them."""
 
-    def __init__(self, graph: Traced, library: Library) -> None:
+    def __init__(self, graph: TracedGraph, library: Library) -> None:
         self._graph, self._library = graph, library
-        self._more = bool(getattr(library, "JOINS", False))
-        self.into = self._pairs() | (self._ends() if self._more else {})  # an operation -> the neighbour that does it
-        self._beside: dict[fx.Node, list[nn.Module]] = {}
-        for node, into in self.into.items():
-            self._beside.setdefault(into, []).append(graph.layers[str(node.target)])
-        self._normed = {node for node in graph.nodes if self._is_normed(node)}
-        self._readers = {node: self._read_by(node) for node in graph.nodes}
+        self._fuses_epilogues = bool(getattr(library, "FUSES_EPILOGUES", False))
+        # Maps an operation to the neighbour that computes it.
+        self.fused_into = self._pairs() | (self._epilogues() if self._fuses_epilogues else {})
+        self._fused_layers: dict[fx.Node, list[nn.Module]] = {}
+        for node, into in self.fused_into.items():
+            self._fused_layers.setdefault(into, []).append(graph.layers[str(node.target)])
+        self._feeding_norms = {node for node in graph.nodes if self._is_read_by_norm(node)}
+        self._readers = {node: self._reader_of_norm(node) for node in graph.nodes}
 
-    def beside(self, node: fx.Node) -> list[nn.Module]:
-        """The layers whose work this operation does beside its own."""
-        return self._beside.get(node, [])
+    def fused_layers(self, node: fx.Node) -> list[nn.Module]:
+        """Return the layers that an operation computes in addition to its own."""
+        return self._fused_layers.get(node, [])
 
-    def normed(self, node: fx.Node) -> bool:
-        """Whether a batch norm with batch statistics is all that sees this operation, and how it ends."""
-        return node in self._normed
+    def feeds_norm(self, node: fx.Node) -> bool:
+        """Return whether only a batch norm with batch statistics reads the output of this operation and its fused layers."""
+        return node in self._feeding_norms
 
     def reader(self, node: fx.Node) -> Reader:
-        """Of a batch norm: the layer whose kernel alone reads the images that it makes, with its activation."""
+        """Return the layer whose kernel alone reads the images that a batch norm, with its activation, returns."""
         return self._readers[node]
 
     def _layer(self, node: fx.Node | None) -> nn.Module | None:
-        """A layer that is called with nothing but its input; others join nobody."""
+        """Return the layer of a node; None unless it is called with its input alone, because others are not fused."""
         return None if node is None or node.kwargs else self._graph.layer(node)
 
     def _pairs(self) -> dict[fx.Node, fx.Node]:
-        """An upsampling in the convolution after it, an average pooling in the one before it, an activation in the batch norm
-        before it or the dropout after it, a change of shape in the linear layer beside it."""
-        found: dict[fx.Node, fx.Node] = {}
+        """Find layers that any library fuses into a neighbour, and map each to it.
+
+        These are an upsampling before a convolution, an average pooling after a convolution, an activation after a batch norm or
+        before a dropout, and a flattening before or an unflattening after a linear layer.
+        """
+        fused: dict[fx.Node, fx.Node] = {}
         for node in self._graph.nodes:
             user = only_user(node)
             layer, after = self._layer(node), self._layer(user)
             if user is None or layer is None or after is None:
                 continue
             if _doubles(layer) and type(after) in _CONVOLUTIONS:
-                found[node] = user
+                fused[node] = user
             if type(layer) in _CONVOLUTIONS and _halves(after):
-                found[user] = node
-            if type(layer) in _NORMS and type(after) in _LEAKY:
-                found[user] = node
-            if type(layer) in _LEAKY and node not in found and type(after) is nn.Dropout and _draws(after):
-                found[node] = user
-            if type(layer) is nn.Flatten and _is_whole(layer) and type(after) in _LINEAR:
-                found[node] = user
-            if type(layer) in _LINEAR and type(after) is nn.Unflatten and after.dim == 1:
-                found[user] = node
-        return found
+                fused[user] = node
+            if type(layer) in _NORMS and type(after) in _ACTIVATIONS:
+                fused[user] = node
+            if type(layer) in _ACTIVATIONS and node not in fused and type(after) is nn.Dropout and _draws(after):
+                fused[node] = user
+            if type(layer) is nn.Flatten and _is_whole(layer) and type(after) in _LINEARS:
+                fused[node] = user
+            if type(layer) in _LINEARS and type(after) is nn.Unflatten and after.dim == 1:
+                fused[user] = node
+        return fused
 
-    def _ends(self) -> dict[fx.Node, fx.Node]:
-        """Activations and dropouts that a convolution or a linear layer ends with: a kernel alone reads what comes out.
+    def _epilogues(self) -> dict[fx.Node, fx.Node]:
+        """Map activations and dropouts to the convolution or linear layer before them if that layer can compute them.
 
-        They follow at once, so that the draws of the module keep their order.
+        Its output must have a kernel as the only reader. The layers must follow each other directly in the graph, so that
+        the order of random draws does not change.
         """
-        found: dict[fx.Node, fx.Node] = {}
+        fused: dict[fx.Node, fx.Node] = {}
         for node in self._graph.nodes:
             layer = self._layer(node)
-            if layer is None or type(layer) not in _PRODUCTS or not self._library.ends(layer):
+            if layer is None or type(layer) not in _PRODUCTS or not self._library.supports_epilogue(layer):
                 continue
             tail: list[fx.Node] = []
             last = node
-            for kinds in (_LEAKY, (nn.Dropout,), (nn.Unflatten,)):
+            for kinds in (_ACTIVATIONS, (nn.Dropout,), (nn.Unflatten,)):
                 after = self._layer(last.next)
                 if list(last.users) == [last.next] and type(after) in kinds and _may_end(layer, after):
                     tail, last = [*tail, last.next], last.next
-            normed = _takes_statistics(self._layer(only_user(last)))
-            if tail and (normed or self._reader(last, layer)[0] is not None):
-                found |= dict.fromkeys(tail, node)
-        return found
+            feeds_norm = _uses_batch_statistics(self._layer(only_user(last)))
+            if tail and (feeds_norm or self._reader(last, layer)[0] is not None):
+                fused |= dict.fromkeys(tail, node)
+        return fused
 
-    def _is_normed(self, node: fx.Node) -> bool:
+    def _is_read_by_norm(self, node: fx.Node) -> bool:
+        """Compute `feeds_norm`."""
         last = node
-        while (user := only_user(last)) is not None and self.into.get(user) is node:
+        while (user := only_user(last)) is not None and self.fused_into.get(user) is node:
             last = user
         after = self._layer(user)
         return isinstance(after, _NORMS) and after.training
 
-    def _read_by(self, node: fx.Node) -> Reader:
+    def _reader_of_norm(self, node: fx.Node) -> Reader:
+        """Compute `reader`; (None, False) if the node is no batch norm of images."""
         layer = self._layer(node)
-        if not self._more or type(layer) is not nn.BatchNorm2d:
+        if not self._fuses_epilogues or type(layer) is not nn.BatchNorm2d:
             return None, False
-        last = next((other for other, into in self.into.items() if into is node), node)
+        last = next((other for other, into in self.fused_into.items() if into is node), node)
         return self._reader(last, layer)
 
-    def _reader(self, node: fx.Node, made: nn.Module) -> Reader:
-        """The layer whose kernel alone reads the images that `made` makes and `node` passes on."""
+    def _reader(self, node: fx.Node, producer: nn.Module) -> Reader:
+        """Return the layer whose kernel alone reads the images of `producer`, which `node`, its last fused layer, returns."""
         user = only_user(node)
         between = self._layer(user)
         doubled = _doubles(between)
@@ -113,34 +120,37 @@ class FusionPlan:
         if user is not None and (doubled or flat):
             user = only_user(user)
         layer = self._layer(user)
-        if not isinstance(made, (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d)):  # no images
+        if not isinstance(producer, (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d)):  # no images
             return None, False
         if layer is None or type(layer) not in _PRODUCTS or isinstance(layer, nn.Linear) != flat:
             return None, False
-        return (layer, doubled) if self._library.reads(layer, doubled) else (None, False)
+        return (layer, doubled) if self._library.reads_images(layer, doubled) else (None, False)
 
 
 def _may_end(layer: nn.Module, after: nn.Module | None) -> bool:
+    """Return whether the kernel of a product can compute the layer after it."""
     if isinstance(after, nn.Dropout):
         return _draws(after) and after.p < 1.0 and not isinstance(layer, nn.Linear)
     return not isinstance(after, nn.Unflatten) or (isinstance(layer, nn.Linear) and after.dim == 1)
 
 
-def _takes_statistics(layer: nn.Module | None) -> bool:
-    """A batch norm that normalises by its batch, and whose running statistics move by a fixed share."""
+def _uses_batch_statistics(layer: nn.Module | None) -> bool:
+    """Return whether a layer is a batch norm that uses batch statistics and updates running ones with a fixed momentum."""
     return isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)) and layer.training and layer.momentum is not None
 
 
 def _draws(layer: nn.Dropout) -> bool:
+    """Return whether a dropout layer draws random numbers."""
     return layer.training and layer.p > 0.0
 
 
 def _is_whole(layer: nn.Flatten) -> bool:
+    """Return whether a flattening keeps only the batch axis."""
     return (layer.start_dim, layer.end_dim) == (1, -1)
 
 
 def _doubles(layer: nn.Module | None) -> bool:
-    """Nearest upsampling by exactly 2."""
+    """Return whether a layer is a nearest upsampling by exactly 2."""
     return (
         type(layer) is nn.Upsample
         and layer.mode == "nearest"
@@ -150,7 +160,7 @@ def _doubles(layer: nn.Module | None) -> bool:
 
 
 def _halves(layer: nn.Module | None) -> bool:
-    """The average of every 2×2 pixels."""
+    """Return whether a layer averages every 2×2 pixels."""
     return (
         type(layer) is nn.AvgPool2d
         and (layer.kernel_size, layer.stride, layer.padding) in ((2, 2, 0), ((2, 2), (2, 2), (0, 0)))

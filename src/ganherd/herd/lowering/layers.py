@@ -1,4 +1,4 @@
-"""The layers that are known, each as one operation on all members: x `[N, B, …]` -> `[N, B, …]`."""
+"""Run each supported layer as one operation on all members, x `[N, B, …]` -> `[N, B, …]`."""
 
 from __future__ import annotations
 
@@ -14,138 +14,146 @@ from ganherd.herd.lowering import ops
 from ganherd.herd.lowering.vmap import Draws, Tensors
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralEmbedding, SpectralLinear
 
-Library = Any  # `ops`, or `fast` and `fast_twice` with the same functions by kernels
+Library = Any  # the module `ops`, or `ops_triton` or `ops_triton_double_backward` with the same functions as kernels
 
 _ELEMENTWISE = (nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity)
 
 
 class Buffers:
-    """The buffers of one layer, by its own names -> the module's."""
+    """The buffers [N, …] of one layer, by the names that the layer gives them."""
 
-    def __init__(self, moved: Tensors, names: dict[str, str]) -> None:
-        self._moved, self._names = moved, names
+    def __init__(self, buffers: Tensors, names: dict[str, str]) -> None:
+        """Take all buffers of the module, and a map from the layer's names to canonical names."""
+        self._buffers, self._names = buffers, names
 
     def get(self, key: str) -> Tensor | None:
-        return self._moved[self._names[key]] if key in self._names else None
+        """Return a buffer, or None if the layer does not have it."""
+        return self._buffers[self._names[key]] if key in self._names else None
 
     def set(self, key: str, value: Tensor) -> None:
-        self._moved[self._names[key]] = value
+        """Replace a buffer."""
+        self._buffers[self._names[key]] = value
 
 
 @dataclass
 class Layer:
-    """One layer of the module for all members: its parameters [N, …], its buffers, and its neighbours."""
+    """One call of a layer for all members: its parameters [N, …], its buffers, and what is known of its neighbours."""
 
     module: Any
-    own: Tensors
+    params: Tensors
     buffers: Buffers
     draws: Draws
     library: Library
-    # the activation after a batch norm or before a dropout, the upsampling before a convolution, the change of shape around
-    # a linear layer, the average pooling after a convolution, the activation and dropout that a product ends with
-    beside: list[Any]
-    normed: bool  # a batch norm follows
-    reader: tuple[nn.Module | None, bool]  # of a batch norm: see `Joins.reader`
+    fused: list[Any]  # neighbouring layers that this operation computes too, see `FusionPlan`
+    feeds_norm: bool  # whether only a batch norm reads the output
+    reader: tuple[nn.Module | None, bool]  # for a batch norm: see `FusionPlan.reader`
 
     @property
-    def after(self) -> ops.After | None:
-        """How a convolution or a linear layer ends."""
-        activation = [other for other in self.beside if isinstance(other, (nn.ReLU, nn.LeakyReLU))]
-        dropout = next((other for other in self.beside if isinstance(other, nn.Dropout)), None)
+    def epilogue(self) -> ops.Epilogue | None:
+        """Return the activation and dropout that are fused into a convolution or linear layer."""
+        activation = [other for other in self.fused if isinstance(other, (nn.ReLU, nn.LeakyReLU))]
+        dropout = next((other for other in self.fused if isinstance(other, nn.Dropout)), None)
         if dropout is not None:
-            return ops.After(_slope(activation), dropout.p, self.draws.keys, self.draws.calls.next())
-        return ops.After(_slope(activation)) if activation else None
+            return ops.Epilogue(_slope(activation), dropout.p, self.draws.keys, self.draws.calls.next())
+        return ops.Epilogue(_slope(activation)) if activation else None
 
 
 def _linear(layer: Layer, x: Tensor) -> Tensor:
-    flatten = any(isinstance(other, nn.Flatten) for other in layer.beside)
-    shape = next((tuple(other.unflattened_size) for other in layer.beside if isinstance(other, nn.Unflatten)), ())
-    weight, bias = layer.own["weight"], layer.own.get("bias")
-    return layer.library.linear(x, weight, bias, flatten, shape, layer.normed, layer.after)
+    """Run a linear layer, with a flattening before it or an unflattening after it."""
+    flatten = any(isinstance(other, nn.Flatten) for other in layer.fused)
+    shape = next((tuple(other.unflattened_size) for other in layer.fused if isinstance(other, nn.Unflatten)), ())
+    weight, bias = layer.params["weight"], layer.params.get("bias")
+    return layer.library.linear(x, weight, bias, flatten, shape, layer.feeds_norm, layer.epilogue)
 
 
 def _elementwise(layer: Layer, x: Tensor) -> Tensor:
+    """Run a layer that treats every number alike: the member axis makes no difference."""
     out: Tensor = layer.module(x)
     return out
 
 
 def _dropout(layer: Layer, x: Tensor) -> Tensor:
+    """Run a dropout, with an activation before it."""
     if not layer.module.training or layer.module.p == 0.0:
         return x
-    return layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.beside))
+    return layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.fused))
 
 
 def _flatten(layer: Layer, x: Tensor) -> Tensor:
+    """Run `nn.Flatten` behind the member axis."""
     ends = (layer.module.start_dim, layer.module.end_dim)
-    return x.flatten(*(d + 1 if d >= 0 else d for d in ends))  # the member axis stands before
+    return x.flatten(*(d + 1 if d >= 0 else d for d in ends))  # the member axis comes first
 
 
 def _unflatten(layer: Layer, x: Tensor) -> Tensor:
+    """Run `nn.Unflatten` behind the member axis."""
     dim = int(layer.module.dim)
     return x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
 
 
 def _slope(activations: list[Any]) -> float:
-    """Below zero: of none, a ReLU or a leaky one."""
+    """Return the slope below zero of an activation: 0 for ReLU, 1 if there is no activation."""
     return float(getattr(activations[0], "negative_slope", 0.0)) if activations else 1.0
 
 
 def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
+    """Run a batch norm, with an activation after it, and update its running statistics."""
     m, buffers = layer.module, layer.buffers
-    weight, bias = layer.own.get("weight"), layer.own.get("bias")
-    slope = _slope(layer.beside)
+    weight, bias = layer.params.get("weight"), layer.params.get("bias")
+    slope = _slope(layer.fused)
     mean, var, count = (buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked"))
     running = None
     if mean is not None and var is not None and count is not None:
         if not m.training:
             out = ops.normalise(x, mean, var, weight, bias, m.eps)
             return out if slope == 1.0 else F.leaky_relu(out, slope)
-        running = ops.Running(mean, var, count, m.momentum)
-    out, moved = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
-    if moved is not None:
-        for name, value in (
-            ("running_mean", moved.mean),
-            ("running_var", moved.var),
-            ("num_batches_tracked", moved.count),
-        ):
-            buffers.set(name, value)
+        running = ops.RunningStats(mean, var, count, m.momentum)
+    out, updated = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
+    if updated is not None:
+        buffers.set("running_mean", updated.mean)
+        buffers.set("running_var", updated.var)
+        buffers.set("num_batches_tracked", updated.count)
     return out
 
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
-    weight, bias = layer.own["weight"], layer.own.get("bias")
-    doubled = any(isinstance(other, nn.Upsample) for other in layer.beside)
-    pooled = next((other for other in layer.beside if isinstance(other, nn.AvgPool2d)), None)
-    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.normed, layer.after, pooled)
+    """Run a convolution, with an upsampling before it or an average pooling after it."""
+    weight, bias = layer.params["weight"], layer.params.get("bias")
+    doubled = any(isinstance(other, nn.Upsample) for other in layer.fused)
+    pooled = next((other for other in layer.fused if isinstance(other, nn.AvgPool2d)), None)
+    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.feeds_norm, layer.epilogue, pooled)
 
 
 def _embedding(layer: Layer, y: Tensor) -> Tensor:
-    """As a product with ones and zeros: its gradient adds up in one order, which that of an index does not on a GPU."""
-    weight = layer.own["weight"]  # [N, classes, C]
+    """Run an embedding as a product with one-hot rows, because the gradient of indexing is not deterministic on a GPU."""
+    weight = layer.params["weight"]  # [N, classes, C]
     if layer.module.padding_idx is not None:
         weight = ops.without_gradient(weight, layer.module.padding_idx)
-    chosen = y.flatten(1)[..., None] == torch.arange(weight.shape[1], device=y.device)
+    one_hot = y.flatten(1)[..., None] == torch.arange(weight.shape[1], device=y.device)
     with torch.autocast(weight.device.type, enabled=False):
-        rows = chosen.to(weight.dtype) @ weight  # [N, B, C]
+        rows = one_hot.to(weight.dtype) @ weight  # [N, B, C]
     return rows.reshape(*y.shape, weight.shape[2])
 
 
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
+    """Divide the weight by its largest singular value, and run the layer with it."""
     u = layer.buffers.get("u")
     assert u is not None
-    weight, moved = layer.library.divide(layer.own["weight"], u, layer.module.training)
-    layer.buffers.set("u", moved)
-    plain = next(own for kind, own in _SPECTRAL.items() if isinstance(layer.module, kind))
-    return plain(replace(layer, own={**layer.own, "weight": weight}), x)
+    weight, new_u = layer.library.divide(layer.params["weight"], u, layer.module.training)
+    layer.buffers.set("u", new_u)
+    operation = next(operation for kind, operation in _SPECTRAL.items() if isinstance(layer.module, kind))
+    return operation(replace(layer, params={**layer.params, "weight": weight}), x)
 
 
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
-    weight, bias = layer.own["weight"], layer.own.get("bias")
-    return layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.normed, layer.after)
+    """Run a transposed convolution."""
+    weight, bias = layer.params["weight"], layer.params.get("bias")
+    return layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.feeds_norm, layer.epilogue)
 
 
-def _each_image(layer: Layer, x: Tensor) -> Tensor:
-    return ops.each_image(layer.module, x)
+def _image_layer(layer: Layer, x: Tensor) -> Tensor:
+    """Run a layer without parameters on images."""
+    return ops.apply_to_images(layer.module, x)
 
 
 _SPECTRAL: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
@@ -164,22 +172,22 @@ _LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
     nn.Conv2d: _conv,
     nn.Embedding: _embedding,
     nn.ConvTranspose2d: _conv_transpose,
-    nn.Upsample: _each_image,
-    nn.AvgPool2d: _each_image,
-    nn.MaxPool2d: _each_image,
+    nn.Upsample: _image_layer,
+    nn.AvgPool2d: _image_layer,
+    nn.MaxPool2d: _image_layer,
     SpectralConv2d: _spectral,
     SpectralLinear: _spectral,
     SpectralEmbedding: _spectral,
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
 }
 
-_MOST_CLASSES = 1024  # beyond them ones and zeros cost more than an index
+_MAX_CLASSES = 1024  # with more classes one-hot rows cost more than indexing
 
 
-def known(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None:
-    """The layer as one operation on all members; none where there is none for it, or not with its settings."""
+def find_operation(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None:
+    """Return the operation that runs a layer for all members, or None if there is none for this layer and its settings."""
     if isinstance(layer, nn.Embedding):
         special = layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
-        if special or layer.num_embeddings > _MOST_CLASSES:
+        if special or layer.num_embeddings > _MAX_CLASSES:
             return None
     return _LAYERS.get(type(layer))

@@ -1,7 +1,7 @@
-"""Lowers a plain module for one GAN to operations on all members at once, runs them, and says how each of them runs.
+"""Lower a plain module for one GAN to operations on all members at once, run these, and explain how each of them runs.
 
-The module is traced once. What is known (linear, convolution, batch norm, …) runs as one operation on `[N, B, …]`; anything else
-in the graph runs through `vmap`, and a module that cannot be traced runs through `vmap` as a whole.
+The module is traced once. Supported layers (linear, convolution, batch norm, …) run as one operation on `[N, B, …]`; everything
+else in the graph runs through `vmap`. A module that cannot be traced runs through `vmap` as a whole.
 """
 
 from __future__ import annotations
@@ -14,158 +14,168 @@ from torch import Tensor, fx, nn
 
 from ganherd.herd.lowering import functions, ops
 from ganherd.herd.lowering.fusion import FusionPlan
-from ganherd.herd.lowering.layers import Buffers, Layer, Library, known
-from ganherd.herd.lowering.trace import NoGraph, Traced, label, trace
-from ganherd.herd.lowering.vmap import Draws, Tensors, mapped_layer
+from ganherd.herd.lowering.layers import Buffers, Layer, Library, find_operation
+from ganherd.herd.lowering.trace import NotTraceable, TracedGraph, node_label, trace
+from ganherd.herd.lowering.vmap import Draws, Tensors, vmap_layer
 
-# how an operation runs
-KERNEL, ALL, EACH = "kernel", "PyTorch on all members", "PyTorch member by member"
-VMAP, JOINED = "vmap", "with its neighbour"
+# Methods by which an operation runs, as they are shown to users.
+KERNEL, ALL_AT_ONCE, ONE_BY_ONE = "kernel", "PyTorch on all members", "PyTorch member by member"
+VMAP, FUSED = "vmap", "with its neighbour"
 
-Values = dict[Any, Any]  # by node
-Run = Callable[[Values, Tensors, Tensors, Draws], Any]  # what is known so far, parameters, buffers that move on, draws
+Values = dict[Any, Any]  # outputs by node
+Run = Callable[
+    [Values, Tensors, Tensors, Draws], Any
+]  # (outputs so far, parameters, buffers to update, draws) -> output
 
 
 class LoweredOperation(NamedTuple):
     """One operation of a module, and how it runs for all members."""
 
     layer: str
-    what: str
-    how: str  # one of the words above
-    why: str = ""
+    operation: str  # the class of the layer, or the name of the function
+    method: str  # KERNEL, ALL_AT_ONCE, ONE_BY_ONE, VMAP or FUSED
+    reason: str = ""
 
 
-class Lowered:
-    """A module's graph, run for a block of members: a pure function of (parameters, buffers, keys, inputs)."""
+class LoweredModule:
+    """A module's graph as a pure function of (parameters, buffers, keys, inputs) of a block of members."""
 
-    def __init__(self, graph: Traced, library: Library) -> None:
-        self._graph, self._library, self._joins = graph, library, FusionPlan(graph, library)
-        spent = _spent(graph.nodes)
-        self._plan = [(node, self._runner(node), spent.get(node, ())) for node in graph.nodes]
+    def __init__(self, graph: TracedGraph, library: Library) -> None:
+        """Plan the fusions and prepare each node; `library` has the operations."""
+        self._graph, self._library, self._fusion = graph, library, FusionPlan(graph, library)
+        last_read = _last_read(graph.nodes)
+        self._plan = [(node, self._runner(node), last_read.get(node, ())) for node in graph.nodes]
 
     def __call__(
         self, params: Tensors, buffers: Tensors, keys: Callable[[], Tensor], *inputs: Tensor
     ) -> tuple[Any, Tensors]:
-        """(what the module answers, a tensor or several, [N, …]; buffers after it)"""
-        moved, draws, given = dict(buffers), Draws(keys), iter(inputs)
+        """Return the module's output, one tensor or several [N, …], and the buffers after the call."""
+        new_buffers, draws, remaining = dict(buffers), Draws(keys), iter(inputs)
         values: Values = {}
-        for node, run, spent in self._plan:
-            values[node] = out = next(given) if run is None else run(values, params, moved, draws)
-            for other in spent:
+        for node, run, last_read in self._plan:
+            values[node] = out = next(remaining) if run is None else run(values, params, new_buffers, draws)
+            for other in last_read:
                 del values[other]
-        return out, moved
+        return out, new_buffers
 
     def _runner(self, node: fx.Node) -> Run | None:
-        """How a node of the graph runs, with all that does not change from call to call looked up; None: it is an input."""
+        """Return a function that runs a node, with everything looked up that is the same in each call; None for inputs."""
         if node.op == "placeholder":
             return None
         name, layer = str(node.target), self._graph.layer(node)
         if node.op == "get_attr":
-            return lambda values, params, moved, draws: params[name] if name in params else moved[name]
+            return lambda values, params, buffers, draws: params[name] if name in params else buffers[name]
         if node.op == "output":
             return lambda values, *_: fx.node.map_arg(node.args[0], values.__getitem__)
         if layer is None:
-            return lambda values, params, moved, draws: functions.run(node, *_arguments(node, values), draws)
-        if node in self._joins.into:
-            return lambda values, *_: values[node.args[0]]  # its neighbour does it
-        operation, names = known(layer), self._graph.own(name)
+            return lambda values, params, buffers, draws: functions.run(node, *_arguments(node, values), draws)
+        if node in self._fusion.fused_into:
+            return lambda values, *_: values[node.args[0]]  # the neighbour computes it
+        operation, names = find_operation(layer), self._graph.tensor_names(name)
         if operation is None or node.kwargs:
-            return lambda values, *around: mapped_layer(names, layer, *_arguments(node, values), *around)
+            return lambda values, *around: vmap_layer(names, layer, *_arguments(node, values), *around)
         keys = [
-            (key, self._graph.kept[f"{name}.{key}"])
+            (key, self._graph.canonical_names[f"{name}.{key}"])
             for key, _ in layer.named_parameters(recurse=False, remove_duplicate=False)
         ]
-        joins, source = self._joins, node.args[0]
-        neighbours = joins.beside(node), joins.normed(node), joins.reader(node)
+        fusion, source = self._fusion, node.args[0]
+        neighbours = fusion.fused_layers(node), fusion.feeds_norm(node), fusion.reader(node)
 
-        def run(values: Values, params: Tensors, moved: Tensors, draws: Draws) -> Any:
+        def run(values: Values, params: Tensors, buffers: Tensors, draws: Draws) -> Any:
             own = {key: params[full] for key, full in keys}
-            return operation(
-                Layer(layer, own, Buffers(moved, names), draws, self._library, *neighbours), values[source]
-            )
+            call = Layer(layer, own, Buffers(buffers, names), draws, self._library, *neighbours)
+            return operation(call, values[source])
 
         return run
 
-    # -- how it runs ----------------------------------------------------------------------------------------------
+    # -- explanations ---------------------------------------------------------------------------------------------
 
     def explain(self, batch: int = 1, dtype: torch.dtype = torch.float32) -> list[LoweredOperation]:
-        """How every operation of the module runs, in the order of its graph, for batches of that size."""
+        """Return how every operation of the module runs with batches of this size, in the order of its graph."""
         calls = [node for node in self._graph.nodes if node.op.startswith("call")]
-        return [LoweredOperation(label(node), self._what(node), *self._how(node, batch, dtype)) for node in calls]
+        return [
+            LoweredOperation(node_label(node), self._operation(node), *self._method(node, batch, dtype))
+            for node in calls
+        ]
 
-    def _what(self, node: fx.Node) -> str:
+    def _operation(self, node: fx.Node) -> str:
+        """Return the class of a layer, or the name of a function or method."""
         layer = self._graph.layer(node)
         if layer is not None:
             return type(layer).__name__
         return node.target if isinstance(node.target, str) else node.target.__name__
 
-    def _how(self, node: fx.Node, batch: int, dtype: torch.dtype) -> tuple[str, str]:
-        """(how, why)"""
-        layer, unknown = self._graph.layer(node), f"{self._what(node)} has no operation for all members"
+    def _method(self, node: fx.Node, batch: int, dtype: torch.dtype) -> tuple[str, str]:
+        """Return the method by which a node runs, and the reason if it could be faster."""
+        layer, unknown = self._graph.layer(node), f"{self._operation(node)} has no operation for all members"
         if layer is None:
-            return (ALL, "") if functions.is_known(node) else (VMAP, unknown)
-        if node in self._joins.into:
-            return JOINED, f"a part of {label(self._joins.into[node])}"
-        if known(layer) is None or node.kwargs:
-            return VMAP, "it is called with arguments by name" if known(layer) else unknown
+            return (ALL_AT_ONCE, "") if functions.is_supported(node) else (VMAP, unknown)
+        if node in self._fusion.fused_into:
+            return FUSED, f"a part of {node_label(self._fusion.fused_into[node])}"
+        if find_operation(layer) is None or node.kwargs:
+            return VMAP, "it is called with arguments by name" if find_operation(layer) else unknown
         kernels = self._library is not ops
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
-            if kernels and self._library.fits(layer):
+            if kernels and self._library.has_conv_kernel(layer):
                 return KERNEL, ""
-            return EACH, "no kernel for its size, stride, padding or groups" if kernels else ""
+            return ONE_BY_ONE, "no kernel for its size, stride, padding or groups" if kernels else ""
         if not kernels:
-            return ALL, ""
+            return ALL_AT_ONCE, ""
         if isinstance(layer, nn.Linear):
-            return self._product(node, layer, batch, dtype)
+            return self._linear_method(node, layer, batch, dtype)
         if isinstance(layer, nn.Dropout):
-            return (KERNEL, "") if layer.training and 0.0 < layer.p < 1.0 else (ALL, "it draws nothing")
+            return (KERNEL, "") if layer.training and 0.0 < layer.p < 1.0 else (ALL_AT_ONCE, "it draws nothing")
         if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
-            return self._norm(layer)
-        return ALL, ""
+            return self._norm_method(layer)
+        return ALL_AT_ONCE, ""
 
-    def _product(self, node: fx.Node, layer: nn.Linear, batch: int, dtype: torch.dtype) -> tuple[str, str]:
-        around = [other for other in self._joins.beside(node) if isinstance(other, (nn.Flatten, nn.Unflatten))]
-        if any(isinstance(other, nn.Unflatten) and len(other.unflattened_size) != 3 for other in around):
-            return ALL, "no kernel makes anything but rows or images"
-        if around or not self._library.is_aligned(dtype, batch, layer.in_features, layer.out_features):
+    def _linear_method(self, node: fx.Node, layer: nn.Linear, batch: int, dtype: torch.dtype) -> tuple[str, str]:
+        """Return method and reason for a linear layer, if kernels are used."""
+        reshaping = [x for x in self._fusion.fused_layers(node) if isinstance(x, (nn.Flatten, nn.Unflatten))]
+        if any(isinstance(other, nn.Unflatten) and len(other.unflattened_size) != 3 for other in reshaping):
+            return ALL_AT_ONCE, "no kernel makes anything but rows or images"
+        if reshaping or not self._library.is_aligned(dtype, batch, layer.in_features, layer.out_features):
             return KERNEL, ""
         why = "its sizes suit PyTorch's batched product"
-        return ALL, why if layer.bias is None else f"{why}; a kernel adds the biases"
+        return ALL_AT_ONCE, why if layer.bias is None else f"{why}; a kernel adds the biases"
 
-    def _norm(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> tuple[str, str]:
+    def _norm_method(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> tuple[str, str]:
+        """Return method and reason for a batch norm, if kernels are used."""
         if self._library.batch_norm is ops.batch_norm:
-            return ALL, "its kernel can be differentiated once"
+            return ALL_AT_ONCE, "its kernel can be differentiated once"
         if layer.track_running_stats and layer.momentum is None:
-            return ALL, "no kernel for a plain average over all batches"
+            return ALL_AT_ONCE, "no kernel for a plain average over all batches"
         return KERNEL, ""
 
 
 def _arguments(node: fx.Node, values: Values) -> tuple[Any, Any]:
+    """Return the arguments of a node with the values of other nodes filled in: (args, kwargs)."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     return args, kwargs
 
 
-def _spent(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """What each node is the last to read: its memory, still in the cache, is the next one's."""
+def _last_read(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
+    """Map each node to the nodes that it is the last to read. Their memory, still in the cache, can then be reused."""
     last = {source: node for node in nodes for source in node.all_input_nodes}
-    found: dict[fx.Node, list[fx.Node]] = {}
+    sources: dict[fx.Node, list[fx.Node]] = {}
     for source, reader in last.items():
-        found.setdefault(reader, []).append(source)
-    return found
+        sources.setdefault(reader, []).append(source)
+    return sources
 
 
-def lower(module: nn.Module, kernels: bool = False, twice: bool = False) -> Lowered | None:
-    """The module's graph, or None where it is not known (its flow depends on its inputs, say).
+def lower(module: nn.Module, kernels: bool = False, double_backward: bool = False) -> LoweredModule | None:
+    """Lower a module, or return None if it cannot be traced, e.g. because its control flow depends on its inputs.
 
-    `kernels`: by Triton on a GPU. `twice`: its gradient is differentiated itself, as a penalty does; then a kernel does only what
-    can be.
+    Args:
+        kernels: Use Triton kernels, which need a GPU.
+        double_backward: Use only operations that can be differentiated twice, as a gradient penalty requires.
     """
     library: Any = ops
-    if kernels and twice:
-        from ganherd.herd.lowering import ops_triton_twice as library
+    if kernels and double_backward:
+        from ganherd.herd.lowering import ops_triton_double_backward as library
     elif kernels:
         from ganherd.herd.lowering import ops_triton as library
     try:
-        return Lowered(trace(module), library)
-    except NoGraph:
+        return LoweredModule(trace(module), library)
+    except NotTraceable:
         return None

@@ -1,4 +1,4 @@
-"""A stack of nets as one pure function: every net on its own inputs, in one call."""
+"""Call the nets of many members, each on its own inputs, as one pure function."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
-from ganherd.herd.checks.source_line import where
+from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.lowering.lower import lower
-from ganherd.herd.lowering.vmap import VmappedModule
-from ganherd.herd.parameter_names import called, places
+from ganherd.herd.lowering.vmap import VmapRandomness
+from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
 from ganherd.herd.rng import MemberRandomness
-from ganherd.herd.state import Blueprint, State, bases
-from ganherd.herd.step.weights import OwnWeights, Weights, fill, write_back
+from ganherd.herd.state import Blueprint, State, base_keys
+from ganherd.herd.step.weights import MemberWeights, Weights, load_member_, write_back_
 from ganherd.util.errors import UserError
 
 Tensors = dict[str, Tensor]
-# what a net answers: a tensor, or (logits [B], logits of each class [B, K]) of a discriminator that also tells classes
-Answer = Tensor | tuple[Tensor, Tensor]
-_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call without gradients may hold
+# A net's output: a tensor, or (logits [B], class logits [B, K]) of a discriminator that also predicts classes.
+Output = Tensor | tuple[Tensor, Tensor]
+_MAX_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call without gradients may hold, by kind of device
 
 
 def member_call(
     blueprint: Blueprint, params: Tensors, buffers: Tensors, key: Tensor, *inputs: Tensor
-) -> tuple[Answer, Tensors]:
-    """One member's module as a pure function, also under `vmap`: (output, buffers after it)."""
-    # A net that runs alone may change its parameters.
-    changing = {**params, **buffers} if blueprint.habits.alone else buffers
-    both = {**params, **{name: value.clone() for name, value in changing.items()}}  # the call writes into the clones
-    randomness = VmappedModule if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
-    with randomness(key), _tidied(blueprint):
-        out = called(blueprint.module, both, inputs)
-    return out, {name: both[name] for name in buffers}
+) -> tuple[Output, Tensors]:
+    """Call one member's module as a pure function, possibly under `vmap`. Return its output and the buffers after the call."""
+    # A net that cannot be fused may change its parameters in forward. The call writes into clones.
+    may_change = {**params, **buffers} if blueprint.traits.why_not_fused else buffers
+    tensors = {**params, **{name: value.clone() for name, value in may_change.items()}}
+    randomness = VmapRandomness if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
+    with randomness(key), _attributes_restored(blueprint):
+        out = call_with_tensors(blueprint.module, tensors, inputs)
+    return out, {name: tensors[name] for name in buffers}
 
 
 @contextmanager
-def _tidied(net: Blueprint) -> Iterator[None]:
-    """Put attributes that a forward pass sets back, also if it fails: under `vmap` they hold tensors that nobody can read."""
-    layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.habits.left_behind]
+def _attributes_restored(net: Blueprint) -> Iterator[None]:
+    """Restore attributes that a forward pass assigns, even if it fails: under `vmap` they would hold unreadable tensors."""
+    layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.traits.transient_attributes]
     before = [(own, name, own[name]) for own, name in layers if name in own]
     try:
         yield
@@ -52,166 +52,192 @@ def _tidied(net: Blueprint) -> Iterator[None]:
             own[name] = value
 
 
-def logits_of(answer: Answer) -> Tensor:
-    """Without what it says of classes."""
-    return answer[0] if isinstance(answer, tuple) else answer
+def logits_of(output: Output) -> Tensor:
+    """Return the logits of a discriminator's output, without class logits."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 class StackedNetwork:
-    """One kind of net, played by any number of rows.
-
-    `mapped`: all at once, through the lowered graph where the module could be traced, else through `vmap` as a whole;
-    otherwise one after another, each module called plainly. `kernels`: by Triton; `twice`: by those that can be differentiated
-    twice.
-    """
+    """The generators or the discriminators of any number of members, called together."""
 
     def __init__(
-        self, net: Blueprint, mapped: bool, kernels: bool = False, precision: str = "float32", twice: bool = False
+        self,
+        net: Blueprint,
+        fused: bool,
+        kernels: bool = False,
+        precision: str = "float32",
+        double_backward: bool = False,
     ) -> None:
-        self.net, self.mapped, self._precision = net, mapped, precision
-        self._lowered = lower(net.module, kernels, twice) if mapped else None
+        """Lower the net if it can be traced.
+
+        Args:
+            fused: Call all members at once, through the lowered graph or, if the module cannot be traced, through `vmap`.
+                Otherwise call the module plainly for one member after another.
+            kernels: Use Triton kernels.
+            double_backward: Use only operations that can be differentiated twice.
+        """
+        self.net, self.fused, self._precision = net, fused, precision
+        self._lowered = lower(net.module, kernels, double_backward) if fused else None
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
-    ) -> tuple[Answer, Tensors]:
-        """(outputs [N, B, …], buffers after them) for parameters, buffers and inputs [N, …]; nothing is written.
+    ) -> tuple[Output, Tensors]:
+        """Return outputs [N, B, …] and the buffers after the call. Arguments do not change, except for buffers by kernels.
 
-        `keys` answers [N], from which what is drawn inside of a module comes.
+        Args:
+            views: Named parameters [N, …].
+            keys: Returns the members' keys [N] for draws inside the modules; only called if they draw.
         """
         with self._autocast(inputs[0].device):
             if self._lowered is not None:
                 return self._lowered(views, buffers, keys, *inputs)
-            if self.mapped:
+            if self.fused:
                 return vmap(lambda p, b, k, i: member_call(self.net, p, b, k, *i))(views, buffers, keys(), inputs)
             return self._one_by_one(views, buffers, keys(), inputs)
 
     def _one_by_one(
         self, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]
-    ) -> tuple[Answer, Tensors]:
-        if len(keys) == 1:  # an engine's block: without a copy, there and back
-            params, own = ({name: value.squeeze(0) for name, value in part.items()} for part in (views, buffers))
-            answer = member_call(self.net, params, own, keys[0], *(value.squeeze(0) for value in inputs))
-            out, after = tree_map(lambda value: value[None], answer)
-            return out, after
-        each = []
+    ) -> tuple[Output, Tensors]:
+        """Call the module for one member after another."""
+        if len(keys) == 1:  # one member needs no copies: neither slices nor a stack
+            params, own = ({name: value.squeeze(0) for name, value in group.items()} for group in (views, buffers))
+            result = member_call(self.net, params, own, keys[0], *(value.squeeze(0) for value in inputs))
+            out, new_buffers = tree_map(lambda value: value[None], result)
+            return out, new_buffers
+        results = []
         for row in range(len(keys)):
-            params, own = ({name: value[row] for name, value in part.items()} for part in (views, buffers))
-            each.append(member_call(self.net, params, own, keys[row], *(value[row] for value in inputs)))
-        out, moved = tree_map(lambda *values: torch.stack(values), *each)
-        return out, moved
+            params, own = ({name: value[row] for name, value in group.items()} for group in (views, buffers))
+            results.append(member_call(self.net, params, own, keys[row], *(value[row] for value in inputs)))
+        out, new_buffers = tree_map(lambda *values: torch.stack(values), *results)
+        return out, new_buffers
 
     def weights(self, rows: Tensor, state: State) -> Weights:
-        """Return the rows [N, P] of these members to differentiate by."""
+        """Return the members' rows [N, P] as weights that a loss can be differentiated by."""
         return Weights(self.net, rows)
 
-    def settle(self) -> None:
-        """After a backward pass; see `MemberNetwork`."""
+    def commit_buffers(self) -> None:
+        """Do nothing after a backward pass; `MemberNetwork` overrides this."""
 
     def release(self) -> None:
-        """After a step; see `MemberNetwork`."""
+        """Do nothing after a step; `MemberNetwork` overrides this."""
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        """Return the context in which nets are called."""
         if self._precision == "bf16":
             return torch.autocast(device.type, dtype=torch.bfloat16)
         return nullcontext()
 
 
 class MemberNetwork(StackedNetwork):
-    """One member in the user's own module, as it would train alone.
+    """One member in the user's own module, as plain PyTorch would train it.
 
-    The module's parameters and buffers are the member's until `release`, so that whatever runs in the backward pass, such as a
-    checkpoint or a hook, finds them too.
+    From the call to `release` the module holds the member's parameters and buffers, so that activation checkpoints and hooks find
+    them in the backward pass too.
     """
 
     def __init__(self, net: Blueprint, precision: str = "float32") -> None:
+        """Remember the module's own parameters and buffers, to restore them after each step."""
         super().__init__(net, False, precision=precision)
-        self._unused: dict[int, set[str]] = {}  # see `OwnWeights`
-        self._own = {name: parameter.data for name, parameter in net.module.named_parameters()}
-        layers = ((*place.rpartition("."), name) for place, name in places(net.module).items() if name in net.buffers)
-        self._places = [(net.module.get_submodule(layer)._buffers, own, name) for layer, _, own, name in layers]
-        self._before = {name: buffers[own] for buffers, own, name in self._places}
-        self._given: Tensors = {}  # the buffers that those of the module stand for
+        self._unused: dict[int, set[str]] = {}  # see `MemberWeights`
+        self._own_params = {name: parameter.data for name, parameter in net.module.named_parameters()}
+        self._slots = []  # (a layer's dictionary of buffers, name in it, canonical name)
+        for path, canonical in attribute_paths(net.module).items():
+            if canonical in net.buffers:
+                layer, _, name = path.rpartition(".")
+                self._slots.append((net.module.get_submodule(layer)._buffers, name, canonical))
+        self._own_buffers = {canonical: layer_buffers[name] for layer_buffers, name, canonical in self._slots}
+        self._member_buffers: Tensors = {}  # the state's buffers that those in the module were copied from
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
-    ) -> tuple[Answer, Tensors]:
-        fill(self.net, views)
-        self._given = buffers
-        for own, name, full in self._places:
-            own[name] = buffers[full].squeeze(0).clone()
+    ) -> tuple[Output, Tensors]:
+        """Call the module with the parameters, buffers and inputs [1, …] of one member; see `StackedNetwork`."""
+        load_member_(self.net, views)
+        self._member_buffers = buffers
+        for layer_buffers, name, canonical in self._slots:
+            layer_buffers[name] = buffers[canonical].squeeze(0).clone()
         with self._autocast(inputs[0].device), MemberRandomness(keys()[0]):
-            answer = self.net.module(*(value.squeeze(0) for value in inputs))
-        write_back(self.net, views)
-        out: Answer = tree_map(lambda value: value[None], answer)
+            output = self.net.module(*(value.squeeze(0) for value in inputs))
+        write_back_(self.net, views)
+        out: Output = tree_map(lambda value: value[None], output)
         return out, self._buffers()
 
     def weights(self, rows: Tensor, state: State) -> Weights:
-        """Return the row [1, P] of one member to differentiate by, in the module's own parameters."""
-        return OwnWeights(self.net, rows, self._unused, int(bases(state)[0]))
+        """Return the row [1, P] of one member as weights that a loss can be differentiated by; loads it into the module."""
+        return MemberWeights(self.net, rows, self._unused, int(base_keys(state)[0]))
 
-    def settle(self) -> None:
-        """Writes down what the backward pass did to buffers: a checkpoint runs its layers again there."""
+    def commit_buffers(self) -> None:
+        """Write buffers back to the state after a backward pass, in which activation checkpoints run their layers again."""
         with torch.no_grad():
             for name, value in self._buffers().items():
-                if name in self._given:
-                    self._given[name].copy_(value)
+                if name in self._member_buffers:
+                    self._member_buffers[name].copy_(value)
 
     def release(self) -> None:
-        """Gives the module its own parameters and buffers back."""
-        self._given = {}
-        for own, name, full in self._places:
-            own[name] = self._before[full]
+        """Restore the module's own parameters and buffers after a step."""
+        self._member_buffers = {}
+        for layer_buffers, name, canonical in self._slots:
+            layer_buffers[name] = self._own_buffers[canonical]
         for name, parameter in self.net.module.named_parameters():
-            parameter.data = self._own[name]
-            parameter.requires_grad_(self.net.learns[name])
+            parameter.data = self._own_params[name]
+            parameter.requires_grad_(self.net.trainable[name])
 
     def _buffers(self) -> Tensors:
-        found: Tensors = {}
-        for own, name, full in self._places:
-            value, (shape, dtype) = own[name], self.net.buffers[full]
+        """Return the module's buffers as [1, …]; raise if one has changed its shape or dtype."""
+        out: Tensors = {}
+        for layer_buffers, name, canonical in self._slots:
+            value, (shape, dtype) = layer_buffers[name], self.net.buffers[canonical]
             if value is None or tuple(value.shape) != shape or value.dtype != dtype:
                 raise UserError(
-                    f"{type(self.net.module).__name__} changes the shape or the type of its buffer {full} in "
-                    f"forward{where(self.net.module, full)}: "
+                    f"{type(self.net.module).__name__} changes the shape or the type of its buffer {canonical} in "
+                    f"forward{assignment_line(self.net.module, canonical)}: "
                     f"keep it {dtype} of shape {shape}."
                 )
-            found[full] = value[None]
-        return found
+            out[canonical] = value[None]
+        return out
 
 
 class NetworkCall(StackedNetwork):
-    """All at once, or one after another from the first time on that a net turns out to be callable only like that.
+    """Call nets without training them: all at once, or one after another from the first time that this fails.
 
-    Of a discriminator that also tells classes it answers the logits alone.
+    For a discriminator that also predicts classes it returns the logits only.
     """
 
     def __init__(self, net: Blueprint, kernels: bool = False, precision: str = "float32") -> None:
-        super().__init__(net, not net.habits.alone, kernels, precision)
+        """Lower the net, unless it is known that only one member at a time can run it."""
+        super().__init__(net, not net.traits.why_not_fused, kernels, precision)
 
     def __call__(
         self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensors]:
+        """Return outputs [N, B, …] and the buffers after the call; see `StackedNetwork`."""
         try:
-            out, moved = super().__call__(views, buffers, keys, inputs)
+            out, new_buffers = super().__call__(views, buffers, keys, inputs)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError):
-            if not self.mapped:
+            if not self.fused:
                 raise
-            self.mapped, self._lowered = False, None
-            out, moved = super().__call__(views, buffers, keys, inputs)
-        return logits_of(out), moved
+            self.fused, self._lowered = False, None
+            out, new_buffers = super().__call__(views, buffers, keys, inputs)
+        return logits_of(out), new_buffers
 
-    def most(self, views: Tensors, buffers: Tensors, samples: int, *inputs: Tensor) -> int:
-        """How many nets may be called at once, each on so many samples: found by one net with a few of them."""
-        found = [value[0, 0].numel() for value in inputs]
+    def max_at_once(self, views: Tensors, buffers: Tensors, samples: int, *inputs: Tensor) -> int:
+        """Return how many nets may be called at once, each on `samples` samples.
 
-        def look(module: nn.Module, given: object, output: object) -> None:
+        The memory of one net is estimated from the outputs of its layers on a few samples.
+
+        Args:
+            inputs: [1, few, …].
+        """
+        numbers_per_sample = [value[0, 0].numel() for value in inputs]
+
+        def measure(module: nn.Module, args: object, output: object) -> None:
             if isinstance(output, Tensor) and len(output):
-                found.append(output.numel() // len(inputs[0][0]))
+                numbers_per_sample.append(output.numel() // len(inputs[0][0]))
 
         leaves = [module for module in self.net.module.modules() if not any(module.children())]
-        hooks = [leaf.register_forward_hook(look) for leaf in leaves]
+        hooks = [leaf.register_forward_hook(measure) for leaf in leaves]
         device = inputs[0].device
         try:
             with torch.no_grad():
@@ -219,5 +245,5 @@ class NetworkCall(StackedNetwork):
         finally:
             for hook in hooks:
                 hook.remove()
-        # a few layers' outputs are alive at once, beside the weights
-        return max(1, _AT_ONCE[device.type] // (3 * samples * max(found) + self.net.size))
+        # The outputs of a few layers are alive at the same time, in addition to the weights.
+        return max(1, _MAX_NUMBERS[device.type] // (3 * samples * max(numbers_per_sample) + self.net.num_params))

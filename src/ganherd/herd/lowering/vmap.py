@@ -1,4 +1,4 @@
-"""What is written for one member, run for all of them through `vmap`, with each member's own random draws."""
+"""Run functions and layers of one member for all members through `vmap`, each with its own random draws."""
 
 from __future__ import annotations
 
@@ -13,78 +13,86 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ganherd.herd.lowering import ops
-from ganherd.herd.parameter_names import called
+from ganherd.herd.parameter_names import call_with_tensors
 from ganherd.herd.rng import DrawCounter, MemberRandomness
 
 Tensors = dict[str, Tensor]
 
 
 class Draws:
-    """The members' keys for one call of the module, and how many draws it has made: the same as if it ran by itself."""
+    """Keys of all members for the draws in one call of a module, numbered as `MemberRandomness` numbers them."""
 
     def __init__(self, keys: Callable[[], Tensor]) -> None:
-        self._make, self.calls = keys, DrawCounter()
+        """Take a function that computes the members' keys [N]."""
+        self._compute, self.calls = keys, DrawCounter()
 
     @cached_property
     def keys(self) -> Tensor:
-        """[N]; made only if the module draws anything."""
-        return self._make()
+        """Return the members' keys [N], computed only if the module draws."""
+        return self._compute()
 
     def next(self) -> Tensor:
-        """[N] keys of the next draw."""
-        return ops.refine(self.keys, self.calls.next())
+        """Return the keys [N] of the next draw."""
+        return ops.refine_keys(self.keys, self.calls.next())
 
 
-class VmappedModule(MemberRandomness):
-    """A member's randomness under `vmap`, and what else `vmap` would get wrong."""
+class VmapRandomness(MemberRandomness):
+    """Draw from each member's stream under `vmap`, and correct or refuse operations that `vmap` gets wrong."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name == "__get__" and getattr(func.__self__, "__name__", "") in ("requires_grad", "grad_fn", "is_leaf"):
-            (tensor,) = args[:1]  # under vmap it would know nothing of gradients
+            (tensor,) = args[:1]  # a batched tensor does not know these attributes
             batched = torch._C._functorch.is_batchedtensor(tensor)
             return func(torch._C._functorch.get_unwrapped(tensor) if batched else tensor)
         if name in ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_"):
-            raise RuntimeError(f"its forward pass calls {name} of a tensor, which means nothing under vmap")
+            raise RuntimeError(f"its forward pass calls {name} of a tensor, which has no meaning under vmap")
         if name == "embedding" and func is not torch.embedding:
             return self._embedding(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
 
     @staticmethod
     def _embedding(y: Tensor, weight: Tensor, padding_idx: int | None = None, *rest: Any, **more: Any) -> Tensor:
-        """The row `padding_idx` has no gradient, which vmap forgets."""
+        """Look up rows; `vmap` ignores that the row `padding_idx` has no gradient."""
         if padding_idx is not None:
             weight = ops.without_gradient(weight, padding_idx)
         return F.embedding(y, weight, None, *rest, **more)
 
 
-def mapped(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -> Any:
-    """`function` for one member, through vmap: tensors have the member axis first, everything else is shared."""
-    others: list[Any] = []  # what it answers beside tensors, such as a dtype or None: the same for all members
+def vmap_call(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -> Any:
+    """Call a function of one member for all members. Tensors have the member axis first; all other arguments are shared."""
+    # vmap returns tensors only. Other results, such as a dtype or None, are the same for all members and are kept here.
+    structure: list[Any] = []
 
     def call(key: Tensor, args: Any, kwargs: Any) -> list[Tensor]:
-        with VmappedModule(key, draws.calls):
-            leaves, form = tree_flatten(function(*args, **kwargs))
-        others[:] = form, [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
+        with VmapRandomness(key, draws.calls):
+            leaves, tree = tree_flatten(function(*args, **kwargs))
+        structure[:] = tree, [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     dims = tree_map(lambda value: 0 if isinstance(value, Tensor) else None, (args, kwargs))
     tensors = iter(vmap(call, in_dims=(0, *dims))(draws.keys, args, kwargs))
-    form, leaves = others
-    return tree_unflatten([next(tensors) if leaf is None else leaf[0] for leaf in leaves], form)
+    tree, leaves = structure
+    return tree_unflatten([next(tensors) if leaf is None else leaf[0] for leaf in leaves], tree)
 
 
-def mapped_layer(
-    names: dict[str, str], layer: nn.Module, args: Any, kwargs: Any, params: Tensors, moved: Tensors, draws: Draws
+def vmap_layer(
+    names: dict[str, str], layer: nn.Module, args: Any, kwargs: Any, params: Tensors, buffers: Tensors, draws: Draws
 ) -> Any:
-    """A layer whose parameters and buffers have those names -> names in its module; its buffers in `moved` [N, …] move on."""
-    own = {key: params[name] for key, name in names.items() if name in params}
-    state = {key: moved[name] for key, name in names.items() if name in moved}
+    """Call a layer for all members.
 
-    def call(own: Tensors, state: Tensors, *args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
-        both = {**own, **{key: value.clone() for key, value in state.items()}}
-        return called(layer, both, args, kwargs), {key: both[key] for key in state}
+    Args:
+        names: Maps the layer's names of its parameters and buffers to the module's canonical names.
+        params: The module's parameters [N, …].
+        buffers: The module's buffers [N, …]; the layer's are replaced in this dictionary.
+    """
+    own_params = {key: params[name] for key, name in names.items() if name in params}
+    own_buffers = {key: buffers[name] for key, name in names.items() if name in buffers}
 
-    out, new = mapped(call, (own, state, *args), kwargs, draws)
-    moved.update({names[key]: value for key, value in new.items()})
+    def call(own_params: Tensors, own_buffers: Tensors, *args: Any, **kwargs: Any) -> tuple[Any, Tensors]:
+        tensors = {**own_params, **{key: value.clone() for key, value in own_buffers.items()}}
+        return call_with_tensors(layer, tensors, args, kwargs), {key: tensors[key] for key in own_buffers}
+
+    out, new_buffers = vmap_call(call, (own_params, own_buffers, *args), kwargs, draws)
+    buffers.update({names[key]: value for key, value in new_buffers.items()})
     return out

@@ -1,1 +1,1 @@
-"""One training step of all members: inputs, losses, gradients, optimizer."""
+"""Train all members for one step: inputs, losses, gradients, optimizer."""

@@ -1,4 +1,4 @@
-"""Adam for all members at once: a row each, with its own learning rate, betas and count of steps."""
+"""Run Adam for all members at once: each member is a row with its own learning rate, betas and step count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
-from ganherd.herd.step.weights import joined
+from ganherd.herd.step.weights import join_pieces
 
 
 def adam_(
@@ -22,18 +22,23 @@ def adam_(
     beta2: Tensor,
     eps: float,
 ) -> None:
-    """One step in place. params, m, v are [N, P], and so are the pieces of grads side by side; t (int64), lr, beta1, beta2
-    (float64) are [N].
+    """Take one step of `torch.optim.Adam` for each row, in place.
 
-    It is `torch.optim.Adam` row by row: on a CPU by PyTorch's own fused kernel, one pass over each row instead of eight.
+    On a CPU this uses PyTorch's fused kernel, which makes one pass over each row instead of eight.
+
+    Args:
+        params: [N, P], like m and v.
+        grads: Pieces that, side by side, are the gradient [N, P].
+        t: int64 [N], the number of steps; incremented here.
+        lr: float64 [N], like beta1 and beta2.
     """
     t += 1
     if params.device.type == "cpu":
         sizes = [piece.shape[1] for piece in grads]
         rows = (value.unbind(0) for value in (params, m, v, t.to(torch.float32)))
-        own = zip(*(piece.unbind(0) for piece in grads), strict=True)  # the pieces of each member
+        member_pieces = zip(*(piece.unbind(0) for piece in grads), strict=True)
         settings = (lr.tolist(), beta1.tolist(), beta2.tolist())
-        for params_i, m_i, v_i, t_i, pieces, lr_i, b1, b2 in zip(*rows, own, *settings, strict=True):
+        for params_i, m_i, v_i, t_i, pieces, lr_i, b1, b2 in zip(*rows, member_pieces, *settings, strict=True):
             torch._fused_adam_(
                 params_i.split_with_sizes(sizes), pieces, m_i.split_with_sizes(sizes), v_i.split_with_sizes(sizes), [],
                 [t_i] * len(sizes),
@@ -42,25 +47,25 @@ def adam_(
     elif params.dtype == torch.float32 and rng.HAS_TRITON:
         from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_
 
-        adam_triton_(params, joined(grads), m, v, t, lr, beta1, beta2, eps)
+        adam_triton_(params, join_pieces(grads), m, v, t, lr, beta1, beta2, eps)
     else:
-        adam_reference_(params, joined(grads), m, v, t, lr, beta1, beta2, eps)
+        adam_reference_(params, join_pieces(grads), m, v, t, lr, beta1, beta2, eps)
 
 
-def clip_(params: Tensor, which: Tensor, whose: Tensor, limit: float) -> None:
-    """Clamps params [N, P] to ±limit in place, where both `which` [P] and `whose` [N] are true."""
+def clip_(params: Tensor, columns: Tensor, members: Tensor, limit: float) -> None:
+    """Clamp params [N, P] to ±limit in place, in the columns (bool [P]) of the members (bool [N]) that are True."""
     if params.is_cuda and params.dtype == torch.float32 and rng.HAS_TRITON:
         from ganherd.herd.lowering.kernels.adam_kernel import clip_triton_
 
-        clip_triton_(params, which, whose, limit)
+        clip_triton_(params, columns, members, limit)
     else:
-        params.copy_(torch.where(which & whose[:, None], params.clamp(-limit, limit), params))
+        params.copy_(torch.where(columns & members[:, None], params.clamp(-limit, limit), params))
 
 
 def adam_reference_(
     params: Tensor, grads: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
 ) -> None:
-    """The definition, in plain operations on whole rows; `t` counts this step already."""
+    """Take one Adam step in plain operations on whole rows. This defines what the kernels compute; `t` includes this step."""
     dtype = params.dtype
     b1, b2 = beta1[:, None], beta2[:, None]
     power = t[:, None].to(torch.float64)

@@ -1,4 +1,4 @@
-"""Changes of members' settings, as arithmetic on [N]: learning rates that wander or are smoothed, losses that are drawn."""
+"""Change members' settings by arithmetic on [N]: mutate and smooth learning rates, draw generator losses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from ganherd.herd.rng import Streams
 from ganherd.herd.state import State
 
 
-def wandered(
+def mutated_learning_rates(
     lr: Tensor, lr0: Tensor, formula: str, strength: float, normal: Tensor, uniform: Tensor, p: float
 ) -> Tensor:
-    """Learning rates [N] after one mutation; those whose `uniform` is at least p stay as they are.
+    """Return learning rates [N] after one mutation.
 
-    reference: lr + strength · N(-lr0/10, lr0), not below 0. lognormal: lr · exp(strength · N(0, 1)).
+    Args:
+        lr0: [N] the initial learning rates.
+        formula: `reference`: lr + strength · N(-lr0/10, lr0), at least 0. `lognormal`: lr · exp(strength · N(0, 1)).
+        normal: [N] draws from N(0, 1).
+        uniform: [N] draws from [0, 1); members whose draw is at least `p` keep their learning rate.
+        p: The probability of a mutation.
     """
     if formula == "reference":
         changed = (lr + strength * (normal - 0.1) * lr0).clamp(min=0.0)
@@ -25,49 +30,57 @@ def wandered(
     return torch.where(uniform < p, changed, lr)
 
 
-def wander_(
+def mutate_learning_rates_(
     state: State, kind: str, draws: Streams, number: int, formula: str, strength: float, probability: float
 ) -> None:
-    """One mutation of the learning rates of a kind of net; a mutated one stays with its member. `number`: for its draws."""
+    """Mutate the members' learning rates of generators (kind `g`) or discriminators (`d`) in place.
+
+    Args:
+        number: The number of this mutation within the step, for its draws.
+    """
     lr, first = state[f"set.lr_{kind}"], state[f"set.lr0_{kind}"]
     normal = draws.draw((rng.MUTATE, number, 0), (), "normal", torch.float64).to(lr.device)
     u = draws.draw((rng.MUTATE, number, 1), (), "uniform", torch.float64).to(lr.device)
-    lr.copy_(wandered(lr, first, formula, strength, normal, u, probability))
+    lr.copy_(mutated_learning_rates(lr, first, formula, strength, normal, u, probability))
 
 
 def draw_losses_(state: State, draws: Streams, losses: int) -> None:
-    """Gives each member's generator one of the first so many losses of the game."""
+    """Draw the generator loss of each member from the first `losses` losses of the game, in place."""
     u = draws.draw((rng.MUTATE_LOSS,), (), "uniform", torch.float64)
-    state["set.loss"].copy_(drawn_losses(u, losses))
+    state["set.loss"].copy_(losses_from_uniform(u, losses))
 
 
-def drawn_losses(uniform: Tensor, losses: int) -> Tensor:
-    """[N] a number below `losses` for each member, all equally probable."""
+def losses_from_uniform(uniform: Tensor, losses: int) -> Tensor:
+    """Turn draws [N] from [0, 1) into loss numbers below `losses`, all equally probable."""
     return (uniform * losses).long().clamp(max=losses - 1)
 
 
-def redrawn_losses(base: np.ndarray, steps: range, losses: int, device: torch.device) -> Tensor:
-    """int64 [steps, n] what `draw_losses_` gave the members with these keys [n] at each of the steps: draws can be repeated.
+def replay_loss_draws(base: np.ndarray, steps: range, losses: int, device: torch.device) -> Tensor:
+    """Repeat the draws of `draw_losses_` for members with these keys [n] at several steps: int64 [steps, n].
 
     >>> state = {"set.loss": torch.zeros(3, dtype=torch.int64)}
     >>> draw_losses_(state, Streams(np.arange(3), 5), 2)
-    >>> redrawn_losses(np.arange(3), range(4, 6), 2, torch.device("cpu"))[1].equal(state["set.loss"])
+    >>> replay_loss_draws(np.arange(3), range(4, 6), 2, torch.device("cpu"))[1].equal(state["set.loss"])
     True
     """
-    at = rng.keys(np.tile(base, len(steps)), np.repeat(np.array(steps, np.int64), len(base)), rng.MUTATE_LOSS)
-    keys = torch.from_numpy(at).to(device) if device.type == "cuda" else at
+    host_keys = rng.keys(np.tile(base, len(steps)), np.repeat(np.array(steps, np.int64), len(base)), rng.MUTATE_LOSS)
+    keys = torch.from_numpy(host_keys).to(device) if device.type == "cuda" else host_keys
     u = rng.draw(keys, (), "uniform", torch.float64)
-    return drawn_losses(u, losses).view(len(steps), len(base))
+    return losses_from_uniform(u, losses).view(len(steps), len(base))
 
 
-def smoothed(since: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Factors [N] of (lr_g, lr_d) at the s-th step after a swap, s = since + 1; both 1 from s > length on.
+def smoothing_factors(since: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Return factors [N] for lr_g and for lr_d after a swap: first faster generators and slower discriminators, then 1.
 
-    >>> g, d = smoothed(torch.tensor([0, 1, 9]), 5)
+    Args:
+        since: [N] the number of steps since the swap.
+        length: The number of steps after which both factors are 1.
+
+    >>> g, d = smoothing_factors(torch.tensor([0, 1, 9]), 5)
     >>> [round(v, 2) for v in g.tolist()], [round(v, 2) for v in d.tolist()]
     ([1.23, 1.13, 1.0], [0.81, 0.88, 1.0])
     """
     s = since.to(torch.float64) + 1.0
-    now = (s >= 1) & (s <= length)
+    is_recent = (s >= 1) & (s <= length)
     one = torch.ones_like(s)
-    return torch.where(now, 1.0 + 0.3 / (s + 0.3), one), torch.where(now, 1.0 - 0.3 / (s + 0.6), one)
+    return torch.where(is_recent, 1.0 + 0.3 / (s + 0.3), one), torch.where(is_recent, 1.0 - 0.3 / (s + 0.6), one)

@@ -1,4 +1,4 @@
-"""Opponents other than one's own partner: frozen copies of members, and which of them each member may meet."""
+"""Let members train against opponents other than their own partner: frozen copies of members, and a table of who meets which."""
 
 from __future__ import annotations
 
@@ -9,48 +9,53 @@ from torch import Tensor
 
 from ganherd.herd.state import State, buffers_of
 
-FROZEN = ("params", "buffers.")  # the parts of a net that an opponent is made of
+OPPONENT_TENSORS = ("params", "buffers.")  # state tensors that an opponent needs, without the prefix `g.` or `d.`
 
 
 @dataclass
 class FrozenOpponents:
-    """Everyone meets, at each step, one out of its row of the table, drawn from its own stream.
+    """The opponents of a block of members. At each step a member meets one from its row of the table, drawn from its stream.
 
-    Column 0 of the table is the member itself: its partner is the living one. The others are met
-    as they were when they were frozen.
+    Column 0 of the table is the member itself and means its partner as it is now (the living partner). All others are copies
+    from the time when they were frozen.
     """
 
     frozen: State  # g.params, d.params and their buffers [M, …], on the device
     table: Tensor  # [N, S] rows of `frozen`
-    count: Tensor  # [N] how many columns of its row are in use
+    count: Tensor  # [N] the number of columns in use
 
     def of(self, members: slice) -> FrozenOpponents:
-        """Those of some members; the frozen ones are shared."""
+        """Return the opponents of some members; the frozen copies are shared."""
         return FrozenOpponents(self.frozen, self.table[members], self.count[members])
 
     def freeze(self, rows: Tensor | None, state: State) -> None:
-        """Copies members into the frozen storage, in place: a captured graph goes on reading it."""
+        """Copy members of a state into the frozen storage, in place because a captured graph reads that memory."""
         with torch.no_grad():
             for name, value in self.frozen.items():
                 value.copy_(state[name] if rows is None else state[name][rows])
 
-    def met(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """(row of `frozen` [N], whether it is the living partner [N]) for draws u [N] in [0, 1)."""
+    def pick_rows(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose opponents by draws u [N] in [0, 1): rows of `frozen` [N], and whether it is the living partner, bool [N]."""
         column = (u * self.count).long().clamp(max=self.table.shape[1] - 1)
         return self.table.gather(1, column[:, None])[:, 0], column == 0
 
-    def opponent(self, kind: str, state: State, u: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """The nets of that kind that are met: rows [N, P], buffers, and who of them is the living partner [N]."""
-        row, living = self.met(u)
+    def pick(self, kind: str, state: State, u: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Return the chosen opponents: parameters [N, P], buffers [N, …], and whether each is the living partner, bool [N].
+
+        Args:
+            kind: `g` for generators, `d` for discriminators.
+            u: [N] draws in [0, 1).
+        """
+        row, is_living = self.pick_rows(u)
 
         def pick(name: str) -> Tensor:
-            live = state[name]
-            return torch.where(living.view(-1, *(1,) * (live.dim() - 1)), live, self.frozen[name][row])
+            living = state[name]
+            return torch.where(is_living.view(-1, *(1,) * (living.dim() - 1)), living, self.frozen[name][row])
 
         buffers = {name: pick(f"{kind}.buffers.{name}") for name in buffers_of(state, kind)}
-        return pick(f"{kind}.params"), buffers, living
+        return pick(f"{kind}.params"), buffers, is_living
 
 
-def frozen_part(state: State) -> State:
-    """What of a state an opponent is made of; the same storage."""
-    return {k: v for k, v in state.items() if k[:2] in ("g.", "d.") and k[2:].startswith(FROZEN)}
+def opponent_tensors(state: State) -> State:
+    """Return the tensors of a state that opponents need; storage is shared."""
+    return {k: v for k, v in state.items() if k[:2] in ("g.", "d.") and k[2:].startswith(OPPONENT_TENSORS)}

@@ -1,4 +1,4 @@
-"""One step of training for a block of members: discriminator updates, then a generator update, all members at once."""
+"""Train a block of members for one step: discriminator updates and a generator update, all members at once."""
 
 from __future__ import annotations
 
@@ -16,24 +16,32 @@ from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.step.adam import clip_
-from ganherd.herd.step.augmented_inputs import as_seen, input_noise
+from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_
 from ganherd.herd.step.opponents import FrozenOpponents
 from ganherd.herd.step.rules import StepRules
-from ganherd.herd.step.update import average_, update_
+from ganherd.herd.step.update import update_, update_ema_
 from ganherd.herd.step.weights import Weights
-from ganherd.losses import class_loss, gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
 
-Batches = Callable[[int], tuple[Tensor, Tensor]]  # which batch of this step -> x [N, B, …] in model units, y [N, B]
-SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its [4, N] sums
+Batches = Callable[[int], tuple[Tensor, Tensor]]  # number of a batch within the step -> x [N, B, …], y [N, B]
+SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its sums [4, N]
+
+# Side streams of a GPU.
+_REAL, _AHEAD = 0, 1
 
 
 @dataclass(frozen=True)
-class _Now:
-    """What the two updates of a step share."""
+class _StepContext:
+    """What all updates of one step share."""
 
-    step: int | Tensor
-    rivals: FrozenOpponents | None
+    state: State
+    batches: Batches
+    draws: Streams
+    step: int | Tensor  # a tensor inside a captured graph
+    noise_scale: Tensor | None  # [N]
+    sums: Tensor  # [4, N]
+    opponents: FrozenOpponents | None
 
 
 @dataclass(frozen=True)
@@ -46,39 +54,47 @@ class _Samples:
 
 
 class CannotBeFused(RuntimeError):
-    """Only one member at a time can run a net; its text says why."""
+    """Raised if only one member at a time can run a net; the message gives the reason."""
 
 
 class Step:
-    """The step as a function of (state, batches, streams): it writes into the state's own storage and keeps nothing.
-
-    `mapped`: all members in one call through `vmap`; otherwise the block holds a single member and its module is called plainly.
-    """
+    """One training step as a function of (state, batches, streams). It updates the state in place and has no other memory."""
 
     def __init__(
         self,
         g: Blueprint,
         d: Blueprint,
         rules: StepRules,
-        mapped: bool,
+        fused: bool,
         kernels: bool = False,
-        lanes: SideStreams | None = None,
+        streams: SideStreams | None = None,
     ) -> None:
-        """`lanes`: on a GPU, what does not depend on each other runs side by side."""
-        self.g, self.d, self.rules, self._lanes = g, d, rules, lanes
-        self._clippable = d.clipped(rules.clip_what)  # [P]
-        for net in (g, d) if mapped else ():
-            if net.habits.alone:
-                raise CannotBeFused(f"{type(net.module).__name__}: {net.habits.alone}")
-        self._play: dict[str, StackedNetwork] = {
-            kind: StackedNetwork(net, True, kernels, rules.precision) if mapped else MemberNetwork(net, rules.precision)
+        """Prepare both nets.
+
+        Args:
+            fused: Run all members in one call; otherwise blocks have one member, whose module is called plainly.
+            kernels: Use Triton kernels.
+            streams: CUDA streams on which independent work of a step runs in parallel.
+
+        Raises:
+            CannotBeFused: If `fused` and a net can only be run for one member at a time.
+        """
+        self.g, self.d, self.rules, self._streams = g, d, rules, streams
+        self._clip_mask = d.clip_mask(rules.clip_what)  # [P]
+        for net in (g, d) if fused else ():
+            if net.traits.why_not_fused:
+                raise CannotBeFused(f"{type(net.module).__name__}: {net.traits.why_not_fused}")
+        self._networks: dict[str, StackedNetwork] = {
+            kind: StackedNetwork(net, True, kernels, rules.precision) if fused else MemberNetwork(net, rules.precision)
             for kind, net in (("g", g), ("d", d))
         }
-        # nothing is done to samples between the two nets
-        self._plain = not (rules.input_noise or rules.augment or rules.game.penalty)
-        # a penalty differentiates the discriminator twice; kernels that join their neighbours' work know once
-        twice = (rules.game.penalty or rules.r1 > 0) and kernels and mapped
-        self._critic = StackedNetwork(d, mapped, kernels, rules.precision, twice=True) if twice else self._play["d"]
+        # If nothing changes samples between the two nets, they stay in the precision in which the generator computes.
+        self._keeps_precision = not (rules.input_noise or rules.augment or rules.game.penalty)
+        # A penalty differentiates the discriminator twice; kernels that are fused with their neighbours allow it only once.
+        double = (rules.game.penalty or rules.r1 > 0) and kernels and fused
+        self._critic = (
+            StackedNetwork(d, fused, kernels, rules.precision, double_backward=True) if double else self._networks["d"]
+        )
 
     def __call__(
         self,
@@ -88,224 +104,219 @@ class Step:
         sums: Tensor,
         step: int,
         at: Tensor | None = None,
-        rivals: FrozenOpponents | None = None,
+        opponents: FrozenOpponents | None = None,
     ) -> None:
-        """`step` decides what is done; `at`, the same number on the device, keys the draws inside a captured graph.
+        """Train all members of the block for one step, in place.
 
-        `rivals`: whom the members meet instead of their own partner; without, always the partner.
+        Args:
+            base: [N] the members' base keys.
+            sums: [4, N]; the step adds its losses and mean logits, see `SUMS`.
+            step: The number of the step, which decides which nets are updated.
+            at: The same number as a tensor, from which draws are derived inside a captured graph.
+            opponents: The nets that members train against; None: each trains against its own partner.
         """
-        draws = Streams(base, step if at is None else at)
-        now = _Now(step if at is None else at, rivals)
+        now = step if at is None else at
+        draws = Streams(base, now)
         if self.rules.drawn_losses:
             draw_losses_(state, draws, self.rules.drawn_losses)
-        noise_scale = input_noise(self.rules, state, step if at is None else at)
-        updates, first = self.rules.d_updates(step), self.rules.order == "g-d"
-        shared = self._samples(state, batches, draws) if self.rules.fakes == "shared" else None
-        if first:
-            self._generator(state, batches, draws, noise_scale, sums, now, shared)
-        made = None
+        ctx = _StepContext(state, batches, draws, now, input_noise_scale(self.rules, state, now), sums, opponents)
+        updates, generator_first = self.rules.d_updates(step), self.rules.order == "g-d"
+        shared = self._samples(ctx) if self.rules.fakes == "shared" else None
+        if generator_first:
+            self._update_generator(ctx, shared)
+        samples = None
         for update in range(updates):
-            # the generator does not change meanwhile, so its own samples can be made beside the last update
-            ahead = not (first or shared) and update == updates - 1 and self._lanes is not None
-            prepare = (lambda: self._samples(state, batches, draws)) if ahead else None
-            made = self._discriminator(state, batches(update), draws, update, noise_scale, sums, now, prepare, shared)
-        if made is not None:
-            self._join(1)
-        if not first:
-            self._generator(state, batches, draws, noise_scale, sums, now, made or shared)
-        for play in self._play.values():
-            play.release()
+            # The generator does not change during the last discriminator update, so its samples can be drawn in parallel.
+            ahead = not (generator_first or shared) and update == updates - 1 and self._streams is not None
+            samples = self._update_discriminator(ctx, update, shared, ahead)
+        if samples is not None:
+            self._join(_AHEAD)
+        if not generator_first:
+            self._update_generator(ctx, samples or shared)
+        for network in self._networks.values():
+            network.release()
 
     # -- the two updates ------------------------------------------------------------------------------------------
 
-    def _discriminator(
-        self,
-        state: State,
-        batch: tuple[Tensor, Tensor],
-        draws: Streams,
-        update: int,
-        noise_scale: Tensor | None,
-        sums: Tensor,
-        now: _Now,
-        prepare: Callable[[], _Samples] | None = None,
-        shared: _Samples | None = None,
+    def _update_discriminator(
+        self, ctx: _StepContext, update: int, shared: _Samples | None, ahead: bool
     ) -> _Samples | None:
-        """`prepare` is called when the generator is free again; what it answers is passed on. `shared`: samples that are there."""
-        rules, choice = self.rules, state["set.loss"]
-        x, y = batch
-        weights = self._play["d"].weights(state["d.params"], state)
-        first = 8 * (update + 1)  # every forward of a step has streams of its own
-        with self._beside(0):
+        """Make one discriminator update.
+
+        Args:
+            update: The number of the update within the step.
+            shared: Samples to train on; None: draw new ones.
+            ahead: Draw the samples of the generator's update in parallel, and return them.
+        """
+        rules, state, draws = self.rules, ctx.state, ctx.draws
+        x, y = ctx.batches(update)
+        weights = self._networks["d"].weights(state["d.params"], state)
+        call = 8 * (update + 1)  # every forward pass of a step has its own random streams
+        with self._fork(_REAL):
             with torch.no_grad():
-                x = as_seen(rules, x, noise_scale, draws, update, 0)
-            real_logits, real_classes = self._forward("d", state, weights.views(), (x,), y, draws, first + 1)  # [N, B]
+                x = augment_inputs(rules, x, ctx.noise_scale, draws, update, 0)
+            real_logits, real_classes = self._forward("d", ctx, weights.views(), (x,), y, call + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:
-                z = self._noise(state, draws, update)
-                fake, _ = self._opponent("g", state, now, (z,), y, draws, first, update + 1)
+                z = self._noise(ctx, update)
+                fake, _ = self._opponent("g", ctx, (z,), y, call, update + 1)
             else:
                 fake = shared.fake.detach()
-            fake = as_seen(rules, fake, noise_scale, draws, update, 1)
-        made = None
-        if prepare is not None:
-            with self._beside(1):
-                made = prepare()
-        self._join(0)
-        fake_logits, fake_classes = self._forward("d", state, weights.views(), (fake,), y, draws, first + 2)
-        loss = rules.game.d(choice, real_logits, fake_logits)  # [N]
+            fake = augment_inputs(rules, fake, ctx.noise_scale, draws, update, 1)
+        samples = None
+        if ahead:
+            with self._fork(_AHEAD):
+                samples = self._samples(ctx)
+        self._join(_REAL)
+        fake_logits, fake_classes = self._forward("d", ctx, weights.views(), (fake,), y, call + 2)
+        loss = rules.game.d(state["set.loss"], real_logits, fake_logits)  # [N]
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
-        loss = loss + self._penalty(state, weights, x, fake, y, draws, update)
-        update_("d", state, self._gradients(weights, loss), rules, draws, update + 1, now.step)
+        loss = loss + self._penalty(ctx, weights, x, fake, y, update)
+        update_("d", state, self._gradients(weights, loss), rules, draws, update + 1, ctx.step)
         if rules.game.clip:
-            self._clip(state, choice)
-        sums[0].add_(loss.detach())
-        sums[2].add_(real_logits.detach().mean(1))
-        sums[3].add_(fake_logits.detach().mean(1))
-        return made
+            self._clip_weights(state)
+        ctx.sums[0].add_(loss.detach())
+        ctx.sums[2].add_(real_logits.detach().mean(1))
+        ctx.sums[3].add_(fake_logits.detach().mean(1))
+        return samples
 
     def _penalty(
-        self,
-        state: State,
-        weights: Weights,
-        x: Tensor,
-        fake: Tensor,
-        y: Tensor | None,
-        draws: Streams,
-        update: int,
+        self, ctx: _StepContext, weights: Weights, x: Tensor, fake: Tensor, y: Tensor | None, update: int
     ) -> Tensor | float:
-        """[N] what a steep discriminator pays: between real and made, where the loss says so, and at real ones (R1)."""
-        rules, choice = self.rules, state["set.loss"]
+        """Return the gradient penalties of the discriminators, [N]: between real and fake images, and R1 at real images."""
+        rules, call = self.rules, 8 * (update + 1)
 
-        def critic(call: int) -> Callable[[Tensor], Tensor]:
+        def critic(number: int) -> Callable[[Tensor], Tensor]:
             views = weights.views()
-            return lambda at: self._forward("d", state, views, (at,), y, draws, call, play=self._critic)[0]
+            return lambda inputs: self._forward("d", ctx, views, (inputs,), y, number, network=self._critic)[0]
 
-        found: Tensor | float = 0.0
+        penalty: Tensor | float = 0.0
         if rules.game.penalty:
-            at = draws.draw((rng.PENALTY, update), (rules.batch,), "uniform", x.dtype)
-            steep = rules.gp_weight * gradient_penalty(critic(8 * (update + 1) + 3), x, fake, at)
-            found = found + torch.where(rules.game.has("penalty", choice), steep, torch.zeros_like(steep))
+            mix = ctx.draws.draw((rng.PENALTY, update), (rules.batch,), "uniform", x.dtype)
+            between = rules.gp_weight * gradient_penalty(critic(call + 3), x, fake, mix)
+            applies = rules.game.has("penalty", ctx.state["set.loss"])
+            penalty = penalty + torch.where(applies, between, torch.zeros_like(between))
         if rules.r1 > 0:
-            found = found + 0.5 * rules.r1 * r1_penalty(critic(8 * (update + 1) + 4), x)
-        return found
+            penalty = penalty + 0.5 * rules.r1 * r1_penalty(critic(call + 4), x)
+        return penalty
 
-    def _samples(self, state: State, batches: Batches, draws: Streams) -> _Samples:
-        """What the generator is judged by, with the way back to its weights."""
-        y = batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
-        z = self._noise(state, draws, self.rules.n_critic)
-        weights = self._play["g"].weights(state["g.params"], state)
-        return _Samples(weights, y, self._forward("g", state, weights.views(), (z,), y, draws, 0)[0])
+    def _samples(self, ctx: _StepContext) -> _Samples:
+        """Generate the samples of the generator's update, with the graph back to its weights."""
+        y = ctx.batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
+        z = self._noise(ctx, self.rules.n_critic)
+        weights = self._networks["g"].weights(ctx.state["g.params"], ctx.state)
+        return _Samples(weights, y, self._forward("g", ctx, weights.views(), (z,), y, 0)[0])
 
-    def _generator(
-        self,
-        state: State,
-        batches: Batches,
-        draws: Streams,
-        noise_scale: Tensor | None,
-        sums: Tensor,
-        now: _Now,
-        made: _Samples | None = None,
-    ) -> None:
-        rules = self.rules
-        last = rules.n_critic  # a number of its own for the draws of this update
-        if made is None:
-            made = self._samples(state, batches, draws)
-        seen = as_seen(rules, made.fake, noise_scale, draws, last, 1)
-        logits, classes = self._opponent("d", state, now, (seen,), made.y, draws, 1, 0)
+    def _update_generator(self, ctx: _StepContext, samples: _Samples | None = None) -> None:
+        """Make the generator update, on these samples or on new ones."""
+        rules, state = self.rules, ctx.state
+        last = rules.n_critic  # numbers the draws of this update; those of the discriminator have 0, …, n_critic - 1
+        if samples is None:
+            samples = self._samples(ctx)
+        fake = augment_inputs(rules, samples.fake, ctx.noise_scale, ctx.draws, last, 1)
+        logits, classes = self._opponent("d", ctx, (fake,), samples.y, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)
         if classes is not None:
-            y = made.y if made.y is not None else batches(rules.n_critic - 1)[1]
+            y = samples.y if samples.y is not None else ctx.batches(rules.n_critic - 1)[1]
             loss = loss + rules.class_g * class_loss(classes, y)
-        update_("g", state, self._gradients(made.weights, loss), rules, draws, 0, now.step)
+        update_("g", state, self._gradients(samples.weights, loss), rules, ctx.draws, 0, ctx.step)
         if rules.ema is not None:
-            average_(state, rules.ema)
-        sums[1].add_(loss.detach())
+            update_ema_(state, rules.ema)
+        ctx.sums[1].add_(loss.detach())
 
     def _gradients(self, weights: Weights, loss: Tensor) -> list[Tensor]:
-        found = weights.gradients(loss)
-        for play in self._play.values():
-            play.settle()
-        return found
+        """Differentiate the losses [N]; the backward pass may update buffers."""
+        gradients = weights.gradients(loss)
+        for network in self._networks.values():
+            network.commit_buffers()
+        return gradients
 
-    def _beside(self, lane: int) -> AbstractContextManager[None]:
-        return nullcontext() if self._lanes is None else self._lanes.beside(lane)
+    def _fork(self, stream: int) -> AbstractContextManager[None]:
+        """Run what is inside the context on a side stream, if there are any."""
+        return nullcontext() if self._streams is None else self._streams.fork(stream)
 
-    def _join(self, lane: int) -> None:
-        if self._lanes is not None:
-            self._lanes.join(lane)
+    def _join(self, stream: int) -> None:
+        """Wait for a side stream, if there are any."""
+        if self._streams is not None:
+            self._streams.join(stream)
 
-    # -- what they are made of ------------------------------------------------------------------------------------
+    # -- building blocks ------------------------------------------------------------------------------------------
 
     def _opponent(
-        self,
-        kind: str,
-        state: State,
-        now: _Now,
-        inputs: tuple[Tensor, ...],
-        y: Tensor | None,
-        draws: Streams,
-        call: int,
-        number: int,
+        self, kind: str, ctx: _StepContext, inputs: tuple[Tensor, ...], y: Tensor | None, call: int, number: int
     ) -> tuple[Tensor, Tensor | None]:
-        """The nets that are met at this update, on inputs [N, B, …]; only the buffers of living ones move on."""
+        """Call the opponents of this update on inputs [N, B, …]. Only buffers of living partners are updated, not of frozen ones.
+
+        Args:
+            call: The number of this forward pass within the step, for draws inside the nets.
+            number: The number of the update, for the draw of the opponent.
+        """
+        state = ctx.state
         blueprint = self.g if kind == "g" else self.d
-        if now.rivals is None:
-            return self._forward(kind, state, blueprint.views(state[f"{kind}.params"]), inputs, y, draws, call)
-        u = draws.draw((rng.OPPONENT, number), (), "uniform", torch.float64)
-        rows, buffers, living = now.rivals.opponent(kind, state, u)
-        out = self._forward(kind, state, blueprint.views(rows), inputs, y, draws, call, buffers)
+        if ctx.opponents is None:
+            return self._forward(kind, ctx, blueprint.views(state[f"{kind}.params"]), inputs, y, call)
+        u = ctx.draws.draw((rng.OPPONENT, number), (), "uniform", torch.float64)
+        rows, buffers, is_living = ctx.opponents.pick(kind, state, u)
+        out = self._forward(kind, ctx, blueprint.views(rows), inputs, y, call, buffers)
         for name, own in buffers_of(state, kind).items():
-            alive = living.view(-1, *(1,) * (own.dim() - 1))
+            alive = is_living.view(-1, *(1,) * (own.dim() - 1))
             own.copy_(torch.where(alive, buffers[name], own))
         return out
 
     def _forward(
         self,
         kind: str,
-        state: State,
+        ctx: _StepContext,
         views: dict[str, Tensor],
         inputs: tuple[Tensor, ...],
         y: Tensor | None,
-        draws: Streams,
         call: int,
         buffers: dict[str, Tensor] | None = None,
-        play: StackedNetwork | None = None,
+        network: StackedNetwork | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """All members' modules on their own inputs [N, B, …]; their buffers, or those given, move on in place.
+        """Run all members' nets of a kind on their inputs [N, B, …].
 
-        (samples, or logits [N, B]; what it says of classes [N, B, K], where it says anything)
+        Args:
+            views: Named parameters [N, …].
+            call: The number of this forward pass within the step, for draws inside the nets.
+            buffers: Updated in place; None: those of the state.
+            network: What runs the nets; None: the usual network of this kind.
+
+        Returns:
+            Samples or logits [N, B], and class logits [N, B, K] if the discriminator predicts classes.
         """
         blueprint = self.g if kind == "g" else self.d
-        buffers = buffers_of(state, kind) if buffers is None else buffers
+        buffers = buffers_of(ctx.state, kind) if buffers is None else buffers
         if blueprint.takes_label:
             assert y is not None
             inputs = (*inputs, y)
 
         def member_keys() -> Tensor:
-            return draws.keys(rng.INSIDE, call)
+            return ctx.draws.keys(rng.INSIDE, call)
 
-        out, moved = (play or self._play[kind])(views, buffers, member_keys, inputs)
+        out, new_buffers = (network or self._networks[kind])(views, buffers, member_keys, inputs)
         with torch.no_grad():
-            for name, value in moved.items():
-                if value is not buffers[name]:  # kernels move them in place
+            for name, value in new_buffers.items():
+                if value is not buffers[name]:  # kernels update them in place
                     buffers[name].copy_(value)
         out, classes = out if isinstance(out, tuple) else (out, None)
-        if kind == "g" and self._plain:
+        if kind == "g" and self._keeps_precision:
             return out, None  # the discriminator computes in the same precision
-        dtype = state["g.params"].dtype
+        dtype = ctx.state["g.params"].dtype
         out = out.to(dtype)
         if kind == "g":
             return out, None
         return out.reshape(out.shape[0], self.rules.batch), None if classes is None else classes.to(dtype)
 
-    def _clip(self, state: State, choice: Tensor) -> None:
-        params, limit = state["d.params"], self.rules.clip
-        if self._clippable.device != params.device:
-            self._clippable = self._clippable.to(params.device)
-        clip_(params, self._clippable, self.rules.game.has("clip", choice), limit)
+    def _clip_weights(self, state: State) -> None:
+        """Clip the discriminators' weights of members whose loss asks for it."""
+        params = state["d.params"]
+        if self._clip_mask.device != params.device:
+            self._clip_mask = self._clip_mask.to(params.device)
+        clip_(params, self._clip_mask, self.rules.game.has("clip", state["set.loss"]), self.rules.clip)
 
-    def _noise(self, state: State, draws: Streams, update: int) -> Tensor:
-        """[N, B, Z] what an update makes its samples from."""
-        shape, dtype = (self.rules.batch, self.rules.latent), state["g.params"].dtype
-        return draws.prior((rng.NOISE, update), shape, self.rules.prior, dtype, state.get("set.prior"))
+    def _noise(self, ctx: _StepContext, update: int) -> Tensor:
+        """Draw the generators' input of an update, [N, B, Z]."""
+        shape, dtype = (self.rules.batch, self.rules.latent), ctx.state["g.params"].dtype
+        return ctx.draws.prior((rng.NOISE, update), shape, self.rules.prior, dtype, ctx.state.get("set.prior"))

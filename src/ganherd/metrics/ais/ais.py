@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.herd.evaluation import own_module
+from ganherd.herd.evaluation import member_module
 from ganherd.herd.state import takes_label
 from ganherd.metrics.ais.hmc import Chains, Decoder, Hmc, Likelihood, full_precision
 from ganherd.util.errors import UserError
@@ -193,7 +193,7 @@ def decoder_of(
         raise UserError(f"there is no member {member} of replica {replica}; both are counted from 0.")
     breed, own = mixture.generator(member, replica)
     tensors = {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in own.items()}
-    module = own_module(breed.module, tensors).requires_grad_(False)
+    module = member_module(breed.module, tensors).requires_grad_(False)
     scale, offset = mixture.scale, mixture.offset
     if mixture.is_image:
         scale, offset = scale / 255, offset / 255

@@ -9,6 +9,7 @@ import numpy as np
 
 from ganherd.metrics.gam.gam import Player, Verdict, apart, helps, weak_judges
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
+from ganherd.util.text import text_table
 
 
 def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int) -> list[dict[str, Any]]:
@@ -47,8 +48,7 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
         asked = " to ".join(str(n) for n in (judges if len(judges) < 3 else (judges[0], judges[-1])))
         avg, worst, real = (_words(row[name]) for name in ("avg", "worst", "real_errors"))
         lines.append((_named(row["run"], row["kind"]), str(row["generators"]), asked, avg, worst, real))
-    widths = [max(len(line[i]) for line in lines) for i in range(6)]
-    text = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    text = text_table(lines)
     text.append(
         f"least to largest over the generators; {samples:,} samples of each and {held_out:,} held-out real ones; "
         "larger is better"

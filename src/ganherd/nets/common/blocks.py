@@ -1,4 +1,4 @@
-"""Small pieces that several nets share: plain stacks of layers, the DCGAN initialisation, the output of a generator."""
+"""Building blocks of several nets: stacks of linear layers, and the initialisation of DCGAN."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 
 def leaky() -> nn.Module:
-    """LeakyReLU as every net here uses it; never in place, since a gradient penalty differentiates twice."""
+    """Return the LeakyReLU of all nets here; never in place, since a gradient penalty differentiates twice."""
     return nn.LeakyReLU(0.2)
 
 
 def stack(
     widths: Sequence[int], activation: Callable[[], nn.Module] = leaky, batch_norm: bool = False
 ) -> list[nn.Module]:
-    """Linear layers through the widths, an activation after each but the last (and batch norm before it if asked)."""
+    """Return linear layers of these widths, with an activation after each but the last (and batch norm before it)."""
     layers: list[nn.Module] = []
     last = len(widths) - 2
     for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
         normalised = batch_norm and i < last
-        layers.append(nn.Linear(n_in, n_out, bias=not normalised))  # batch norm takes a bias away again
+        layers.append(nn.Linear(n_in, n_out, bias=not normalised))  # batch norm would cancel a bias
         if i < last:
             if normalised:
                 layers.append(nn.BatchNorm1d(n_out))
@@ -30,7 +30,7 @@ def stack(
 
 
 class FlatGenerator(nn.Module):
-    """A stack of linear layers whose output takes the data's shape: tanh for images, linear for points."""
+    """A stack of linear layers whose output has the shape of the data: tanh for images, linear for points."""
 
     def __init__(self, shape: tuple[int, ...], layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class FlatDiscriminator(nn.Module):
 
 
 def init_dcgan(module: nn.Module) -> None:
-    """Weights N(0, 0.02), biases 0, batch-norm gains N(1, 0.02), in the order of the layers."""
+    """Initialise weights from N(0, 0.02), biases with 0 and gains of batch norm from N(1, 0.02), layer by layer."""
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
             nn.init.normal_(layer.weight, 0.0, 0.02)

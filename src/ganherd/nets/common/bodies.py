@@ -1,4 +1,4 @@
-"""What a discriminator looks at an image with, before it says anything: a body, from an image to features [B, `features`].
+"""Bodies of discriminators: from an image to features [B, `features`].
 
 Maps shrink from the image's size to about 4 px, and channels double inwards from `width` up to eight times that, so every
 size costs about the same.
@@ -21,7 +21,7 @@ Conv = type[nn.Conv2d]
 
 
 def stages(shape: tuple[int, ...], width: int) -> list[int]:
-    """The channels of the maps from the image's size down to about 4 px.
+    """Return the channels of the maps, from the size of the image down to about 4 px.
 
     >>> stages((3, 32, 32), 64), stages((3, 128, 128), 64)
     ([64, 128, 256, 512], [64, 128, 256, 512, 512, 512])
@@ -31,7 +31,7 @@ def stages(shape: tuple[int, ...], width: int) -> list[int]:
 
 
 def attention_at(shape: tuple[int, ...]) -> int:
-    """How many halvings lie between the image and its attention: at half its size, and at 32 px for larger ones.
+    """Return the number of halvings between the image and its attention: at half its size, or at 32 px for larger ones.
 
     >>> [attention_at((3, side, side)) for side in (32, 64, 128)]
     [1, 1, 2]
@@ -39,8 +39,8 @@ def attention_at(shape: tuple[int, ...]) -> int:
     return max(1, (max(shape[1:]) - 1).bit_length() - 5)
 
 
-def start(module: nn.Module) -> None:
-    """The initialisation of SNGAN: Glorot, with gain √2 for the 3x3 convolutions inside of blocks; biases 0."""
+def init_sngan(module: nn.Module) -> None:
+    """Initialise as SNGAN: Glorot, with gain √2 for the 3x3 convolutions inside of blocks; biases 0."""
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             inner = isinstance(layer, nn.Conv2d) and layer.kernel_size != (1, 1)
@@ -50,7 +50,7 @@ def start(module: nn.Module) -> None:
 
 
 class Attention(nn.Module):
-    """x + gamma * attention(x): every place looks at all others, pooled by 2; gamma starts at 0, so it begins as nothing."""
+    """x + gamma * attention(x): every position attends to all others, pooled by 2; gamma starts at 0."""
 
     def __init__(self, channels: int, conv: Conv = nn.Conv2d) -> None:
         super().__init__()
@@ -67,14 +67,14 @@ class Attention(nn.Module):
         query = self.query(x).flatten(2)  # [B, c/8, HW]
         key = self.pool(self.key(x)).flatten(2)  # [B, c/8, HW/4]
         value = self.pool(self.value(x)).flatten(2)  # [B, c/2, HW/4]
-        seen = torch.softmax(torch.bmm(query.transpose(1, 2), key), dim=2)  # [B, HW, HW/4]
-        taken = torch.bmm(value, seen.transpose(1, 2))  # [B, c/2, HW]
+        attention = torch.softmax(torch.bmm(query.transpose(1, 2), key), dim=2)  # [B, HW, HW/4]
+        taken = torch.bmm(value, attention.transpose(1, 2))  # [B, c/2, HW]
         mixed: Tensor = self.out(taken.reshape(batch, -1, height, breadth))
         return x + self.gamma * mixed
 
 
 class DownBlock(nn.Module):
-    """Half the size, by average pooling; no batch norm, so that no image's logit depends on the others of its batch."""
+    """Halve the maps by average pooling; without batch norm, so that a logit depends on no other image of the batch."""
 
     def __init__(self, n_in: int, n_out: int, conv: Conv) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class DownBlock(nn.Module):
 
 
 class ResidualBody(nn.Module):
-    """Blocks as in SNGAN, each of which halves the maps; a feature for each channel, summed over the last ones."""
+    """Blocks as in SNGAN, each of which halves the maps; the features are the channels of the last maps, summed."""
 
     def __init__(self, shape: tuple[int, ...], width: int, attention: bool, spectral: bool) -> None:
         super().__init__()
@@ -111,8 +111,10 @@ class ResidualBody(nn.Module):
 
 
 class PlainBody(nn.Module):
-    """Convolutions in turn, 3x3 that double the channels and 4x4 that halve the maps, as SNGAN's net without blocks; every
-    number of the last maps is a feature. It takes half as much to compute as the blocks do."""
+    """Alternating convolutions, 3x3 that double the channels and 4x4 that halve the maps, as SNGAN's net without blocks.
+
+    Every number of the last maps is a feature. It costs half as much to compute as the blocks.
+    """
 
     def __init__(self, shape: tuple[int, ...], width: int, attention: bool, spectral: bool) -> None:
         super().__init__()
@@ -144,8 +146,8 @@ BODIES: dict[str, Callable[[tuple[int, ...], int, bool, bool], ResidualBody | Pl
 }
 
 
-class Embodied(nn.Module):
-    """A discriminator with a body, and a head that says real or made; those that say more add to it."""
+class DiscriminatorWithBody(nn.Module):
+    """A discriminator with a body and a head for real or generated; subclasses add further outputs."""
 
     def __init__(
         self,
@@ -158,9 +160,9 @@ class Embodied(nn.Module):
     ) -> None:
         super().__init__()
         self.body, self.spectral = BODIES[body](shape, width, attention, spectral), spectral
-        self.head = self.says(1)
-        start(self)
+        self.head = self.output_layer(1)
+        init_sngan(self)
 
-    def says(self, numbers: int) -> nn.Linear:
-        """A layer that says so many numbers of the features."""
+    def output_layer(self, numbers: int) -> nn.Linear:
+        """Return a layer from the features to this many numbers."""
         return (SpectralLinear if self.spectral else nn.Linear)(self.body.features, numbers)

@@ -1,6 +1,6 @@
 """Layers whose weight is divided by its largest singular value (Miyato et al., 2018), for one GAN or stacked members.
 
-The estimate lives in a buffer `u` that a training forward moves on by one power iteration and an evaluation leaves alone.
+The estimate is kept in a buffer `u`, which each forward pass in training mode updates by one power iteration.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from torch.nn import functional as F
 
 
 def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
-    """weight [..., O, …] over its largest singular value as u [..., O] sees it, and u: one power iteration on if it moves.
+    """Return weight [..., O, …] divided by its largest singular value, estimated with u [..., O], and the updated u.
 
-    Gradients flow through the weight alone: u and its counterpart v count as constants.
+    Gradients flow through the weight only: u and its counterpart v are constants.
+
+    Args:
+        move: Update u by one power iteration.
 
     >>> weight, u = divide(3.0 * torch.eye(2), torch.tensor([0.6, 0.8]), move=True)
     >>> weight
@@ -32,7 +35,7 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
 
 
 class Spectral:
-    """What the layers below share: a direction `u` beside the weight, and the divided weight."""
+    """The part that the layers below share: the direction `u`, and the divided weight."""
 
     weight: Any
     u: Tensor
@@ -43,7 +46,7 @@ class Spectral:
         self.register_buffer("u", F.normalize(torch.randn(self.weight.shape[0]), dim=0))
 
     def divided(self) -> Tensor:
-        """The weight that the layer applies; in training it moves `u` on, in place, as a buffer must be."""
+        """Return the weight that the layer applies; in training mode `u` is updated in place."""
         weight, u = divide(self.weight, self.u, self.training)
         if self.training:
             with torch.no_grad():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ganherd.report.figures import class_maps, learning_curves, sample_figures
 from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Tell, opened
 from ganherd.util.errors import UserError
-from ganherd.util.files import replacing
+from ganherd.util.files import atomic_write, replacing
 
 if TYPE_CHECKING:
     from ganherd.viz.pictures import Picture
@@ -80,17 +80,9 @@ def _written(folder: Path, name: str, caption: str, picture: Picture) -> Figure:
 
 def _page(folder: Path, runs: Sequence[FigureRun], found: Sequence[Figure], left_out: Sequence[str]) -> Path:
     """figures.html: everything on one page that is complete in itself."""
-    from ganherd.report.document import document
-    from ganherd.report.html import image, join, tag
-    from ganherd.runs.folder import write_aside
+    from ganherd.report.templating import render
 
-    title = " · ".join(run.name for run in runs)
-    parts = [tag("header", tag("div", "ganherd figures", cls="kicker"), tag("h1", tag("span", title)))]
-    for one in found:
-        shown = tag("div", image(one.png.read_bytes(), one.caption), cls="paper")
-        where = tag("p", f"{one.name}.png and {one.name}.svg", cls="small")
-        parts.append(tag("section", tag("h2", one.name), tag("p", one.caption, cls="caption"), shown, where))
-    parts += [tag("p", note, cls="note") for note in left_out]
     path = folder / "figures.html"
-    write_aside(path, document(title, join(parts, "\n")))
+    title = " · ".join(run.name for run in runs)
+    atomic_write(path, render("figures", title=title, figures=found, left_out=left_out))
     return path

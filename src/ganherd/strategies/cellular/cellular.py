@@ -28,10 +28,11 @@ import numpy as np
 import torch
 
 from ganherd.comm.communicator import Communicator, Placement
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
-from ganherd.recipe.strategy_config import CellularConfig as Settings
+from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.runs.profile import Profile
 from ganherd.strategies.cellular.best_generators import BestGenerators
 from ganherd.strategies.cellular.cells import Cells, Wiring, wire
@@ -40,12 +41,13 @@ from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, 
 from ganherd.strategies.cellular.latest_neighbours import LatestNeighbours
 from ganherd.strategies.cellular.matchups import Matchups
 from ganherd.strategies.cellular.mutations import Mutations
+from ganherd.strategies.cellular.requirements import refuse_impossible
 from ganherd.strategies.cellular.rewiring import Rewiring
 from ganherd.strategies.cellular.tournament import SelectedIndividuals, ranked, survivors, winners
 from ganherd.strategies.event_buffer import EventBuffer
 from ganherd.strategies.mixing.mixer import Mixer
 from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.strategies.strategy import Event, Strategy, on_all_ranks
 from ganherd.util.host import give_back
 
 if TYPE_CHECKING:
@@ -54,6 +56,24 @@ if TYPE_CHECKING:
 
 class Cellular(Strategy):
     """Coevolve cells. Member cell · population + j is the j-th individual of a cell; iterations sort them, the best first."""
+
+    @classmethod
+    def refuse_impossible(cls, prepared: PreparedHerd) -> None:
+        settings = prepared.recipe.strategy.settings
+        assert isinstance(settings, Settings)
+        refuse_impossible(settings, prepared.dataset, prepared.trusted, prepared.herd.g.takes_label)
+
+    @classmethod
+    def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
+        settings, ranks = prepared.recipe.strategy.settings, prepared.ranks
+        assert isinstance(settings, Settings)
+        strategy = cls(prepared, settings, spans, **on_all_ranks(prepared))
+        if (
+            not ranks.is_single_process
+        ):  # the first rank trains the network of the mixtures; the others find it in the cache
+            look = strategy.mixtures.mixer.look_at_data
+            run_on_all_ranks(ranks.member_comm, lambda: look() if ranks.is_first else None)
+        return strategy
 
     def __init__(
         self,
@@ -85,7 +105,7 @@ class Cellular(Strategy):
         self.opponents = Matchups(
             self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
         )
-        self.herd.rivals = self.opponents.rivals
+        self.herd.opponents = self.opponents.rivals
         mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement, self.traffic)
         best = BestGenerators(self.herd, self.cells.own // members, widest) if settings.mixing.keep == "best" else None
         self.mixtures = NeighbourhoodMixtures(mixer, self.cells, self.wiring, widest, best)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import Herd, has_kernels, on_device
+from ganherd.herd.engine.engines import Herd, has_kernels, keys_on_device
 from ganherd.herd.feed import Feed
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
-from ganherd.losses import LOSSES
 from ganherd.util.host import in_threads
+from ganherd.util.registry import LOSSES
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def sample(feed: Feed, members: np.ndarray, seed: np.ndarray, cell: np.ndarray, 
     rows = np.empty((len(keys), n), np.int64)
 
     def choose(i: int) -> None:
-        available = feed.own_rows(int(members[i]))
+        available = feed.member_rows(int(members[i]))
         order = torch.randperm(len(available), generator=rng.seed_(torch.Generator(), int(orders[i]))).numpy()
         rows[i] = available[order[:n] if n <= len(available) else np.resize(order, n)]
 
@@ -161,7 +161,7 @@ class FitnessEvaluator:
         """Return the outputs of the nets at (cell, column) [K] on inputs [K, n, …]; buffers do not change."""
         play, (views, buffers) = self._play[kind], self._select(kind, side.state, side.rows[cell, column])
         inputs = (x, y) if play.net.takes_label and y is not None else (x,)
-        draws = Streams(on_device(keys, self._herd.device), call)
+        draws = Streams(keys_on_device(keys, self._herd.device), call)
         out, _ = play(views, buffers, lambda: draws.keys(rng.INSIDE), inputs)
         return out.to(side.state[f"{kind}.params"].dtype)
 
@@ -189,13 +189,13 @@ class FitnessEvaluator:
         for kind, seen in (("g", self._noise(sample.keys[:1], sample)[:, :2]), ("d", x)):
             views, buffers = self._select(kind, self._herd.state, np.zeros(1, np.int64))
             inputs = (seen, y) if self._play[kind].net.takes_label else (seen,)
-            fits.append(self._play[kind].most(views, buffers, sample.rows.shape[1], *inputs))
+            fits.append(self._play[kind].max_at_once(views, buffers, sample.rows.shape[1], *inputs))
         return min(fits)
 
     def _noise(self, keys: np.ndarray, sample: Sample) -> Tensor:
         """Return noise [K, n, latent] for these keys."""
         rules, dtype = self._herd.rules, self._herd.state["g.params"].dtype
-        draws = Streams(on_device(keys, self._herd.device), 0)
+        draws = Streams(keys_on_device(keys, self._herd.device), 0)
         return draws.prior((rng.NOISE,), (sample.rows.shape[1], rules.latent), rules.prior, dtype)
 
     def _labels(self, sample: Sample, cell: np.ndarray) -> Tensor | None:

@@ -8,9 +8,9 @@ import torch
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.pending import Fetch
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import State, finite
-from ganherd.herd.step.opponents import frozen_part
-from ganherd.recipe.strategy_config import CellularConfig as Settings
+from ganherd.herd.state import State, finite_members
+from ganherd.herd.step.opponents import opponent_tensors
+from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.traffic import Traffic
 
@@ -36,7 +36,7 @@ def belongs(name: str, kind: str) -> bool:
 
 def finite_nets(state: State, kind: str) -> np.ndarray:
     """Return bool [rows], True if all numbers of the net of that kind are finite."""
-    return finite({k: v for k, v in state.items() if k.startswith(f"{kind}.")}).cpu().numpy()
+    return finite_members({k: v for k, v in state.items() if k.startswith(f"{kind}.")}).cpu().numpy()
 
 
 class GatheredIndividuals:
@@ -66,7 +66,7 @@ class GatheredIndividuals:
         self._pending: list[Fetch] = []  # sent ahead in `close` for `open`
         # With selection, individuals may be restored or copied, so all their tensors are stored. Without it they are only
         # met, and the tensors of an opponent are enough.
-        tensors = individuals(herd.state, settings) if settings.selection else frozen_part(herd.state)
+        tensors = individuals(herd.state, settings) if settings.selection else opponent_tensors(herd.state)
         self.local: State = {name: value.clone() for name, value in tensors.items()}  # [n, …] of this rank's members
         self.all: State = self.local  # rows in the order of `Wiring.wanted`; in one process the same tensors
 

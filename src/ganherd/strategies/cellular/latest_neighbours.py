@@ -5,7 +5,7 @@ from __future__ import annotations
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.version_board import VersionBoard
 from ganherd.herd.engine.engines import Herd
-from ganherd.recipe.strategy_config import CellularConfig as Settings
+from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals
 from ganherd.strategies.traffic import Traffic

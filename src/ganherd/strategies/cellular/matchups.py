@@ -12,7 +12,7 @@ import torch
 
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.step.opponents import FrozenOpponents, frozen_part
+from ganherd.herd.step.opponents import FrozenOpponents, opponent_tensors
 from ganherd.strategies.cellular.cells import Cells, Wiring, valid_first
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, finite_nets
 
@@ -48,7 +48,7 @@ class Matchups:
         if selection and p == 1:
             return
         width = p if selection else p * widest
-        frozen = {name: value.to(device) for name, value in frozen_part(gathered.local).items()}
+        frozen = {name: value.to(device) for name, value in opponent_tensors(gathered.local).items()}
         if selection:  # Opponents are winners, which differ from the gathered individuals.
             frozen = {name: value.clone() for name, value in frozen.items()}
         elif comm.world_size > 1:  # Reserve room for all individuals that this rank's cells can meet.

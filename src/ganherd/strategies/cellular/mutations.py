@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from ganherd.comm.communicator import Communicator, Placement
-from ganherd.herd.engine.engines import Herd, on_device
+from ganherd.herd.engine.engines import Herd, keys_on_device
 from ganherd.herd.rng import Streams
-from ganherd.herd.state import State, bases
-from ganherd.herd.step.mutation import draw_losses_, redrawn_losses, wander_
-from ganherd.recipe.strategy_config import MutationConfig
+from ganherd.herd.state import State, base_keys
+from ganherd.herd.step.mutation import draw_losses_, mutate_learning_rates_, replay_loss_draws
+from ganherd.recipe.strategy.strategy_settings import MutationConfig
 from ganherd.strategies.cellular.history.lineage import DRAWN
 from ganherd.strategies.cellular.individuals import KINDS
 
@@ -26,7 +26,9 @@ class Mutations:
         self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
         by_batch = len(settings.losses) if settings.loss_each == "batch" else 0
         # How often each loss was drawn since the last event [n, losses], and the step up to which draws are counted.
-        self.state: State = {"meet.losses": torch.zeros(herd.size, by_batch, dtype=torch.int64)} if by_batch else {}
+        self.state: State = (
+            {"meet.losses": torch.zeros(herd.num_members, by_batch, dtype=torch.int64)} if by_batch else {}
+        )
         self._counted = 0
 
     def at_creation(self) -> None:
@@ -41,7 +43,7 @@ class Mutations:
             draws = self._draws(step)
             for number, kind in enumerate(KINDS):
                 how = settings.learning_rate, settings.strength, settings.probability
-                wander_(state, kind, draws, number, *how)
+                mutate_learning_rates_(state, kind, draws, number, *how)
         if settings.loss_each == "iteration":
             self._draw_losses(step)
 
@@ -54,9 +56,11 @@ class Mutations:
         counts, first, self._counted = self.state.get("meet.losses"), self._counted, step
         if counts is None or not len(counts):
             return
-        base, losses, most = bases(self._herd.state), counts.shape[1], max(1, _AT_ONCE // len(counts))
+        base, losses, most = base_keys(self._herd.state), counts.shape[1], max(1, _AT_ONCE // len(counts))
         for start in range(first, step, most):
-            drawn = redrawn_losses(base, range(start, min(start + most, step)), losses, self._herd.device)  # [steps, n]
+            drawn = replay_loss_draws(
+                base, range(start, min(start + most, step)), losses, self._herd.device
+            )  # [steps, n]
             counts += torch.stack([(drawn == number).sum(0) for number in range(losses)], 1).cpu()
 
     def take_columns(self, step: int) -> dict[str, np.ndarray]:
@@ -100,7 +104,7 @@ class Mutations:
 
     def _draws(self, step: int) -> Streams:
         """Return the random streams of this rank's members at a step."""
-        return Streams(on_device(bases(self._herd.state), self._herd.device), step)
+        return Streams(keys_on_device(base_keys(self._herd.state), self._herd.device), step)
 
     def _all_gather(self, *columns: torch.Tensor) -> list[list[Any]]:
         """Return columns of all members from columns [n] of this rank's members."""

@@ -10,7 +10,7 @@ import torch
 from ganherd.features import networks
 from ganherd.features.material import MetricSkipped
 from ganherd.features.networks import Network
-from ganherd.recipe.strategy_config import CellularConfig, MixingConfig
+from ganherd.recipe.strategy.cellular_config import CellularConfig, MixingConfig
 from ganherd.strategies.cellular.rewiring import Rewiring
 from ganherd.strategies.mixing import objectives
 from ganherd.util.errors import UserError, with_type

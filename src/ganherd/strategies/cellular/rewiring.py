@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ganherd import nets
-from ganherd.recipe.strategy_config import CellularConfig
+from ganherd.recipe.strategy.cellular_config import CellularConfig
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.topology import Topology
 from ganherd.util.errors import UserError

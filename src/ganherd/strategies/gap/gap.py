@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,9 +14,13 @@ from ganherd.comm.pending import Fetch
 from ganherd.comm.row_messages import index
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import finite
-from ganherd.recipe.strategy_config import GapConfig as Settings
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.herd.state import finite_members
+from ganherd.recipe.strategy.gap_config import GapConfig as Settings
+from ganherd.strategies.strategy import Event, Strategy, on_all_ranks
+from ganherd.util.registry import load_target
+
+if TYPE_CHECKING:
+    from ganherd.training.setup.assemble import PreparedHerd
 
 Pair = tuple[int, int]
 
@@ -70,6 +74,14 @@ class Swap:
 
 class Gap(Strategy):
     """Swap nets of all members at warmup + every, warmup + 2 · every, … steps. Each replica has its own pairs."""
+
+    @classmethod
+    def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
+        settings = prepared.recipe.strategy.settings
+        assert isinstance(settings, Settings)
+        kind = load_target("ganherd.strategies.gap.paced:PacedGap") if settings.pace else cls
+        gap: Gap = kind(prepared.herd, settings, spans, **on_all_ranks(prepared))
+        return gap
 
     def __init__(
         self,
@@ -142,7 +154,7 @@ class Gap(Strategy):
         if self._seeds is None:
             self._seeds = self.comm.all_gather(state["set.seed"].cpu().numpy(), self.placement)
         if self._health is None or self._health[0] != step:
-            self._health = step, self.comm.all_gather(finite(state).cpu().numpy(), self.placement)
+            self._health = step, self.comm.all_gather(finite_members(state).cpu().numpy(), self.placement)
         well, self._health = self._health[1], None
         return self._seeds, well
 
@@ -201,7 +213,7 @@ def count_meetings(events: Iterable[Mapping[str, Any]], members: int, steps: int
         steps: The last step of the run; None takes it from the last event.
 
     >>> swap = {"step": 30, "event": "swap", "what": "discriminators", "pairs": [[0, 1]]}
-    >>> who_met([swap, {"step": 100, "event": "finish"}], 2).tolist()
+    >>> count_meetings([swap, {"step": 100, "event": "finish"}], 2).tolist()
     [[30, 70], [70, 30]]
     """
     counts = np.zeros((members, members), np.int64)

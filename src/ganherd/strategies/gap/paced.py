@@ -15,7 +15,7 @@ import torch
 
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.step.pace import paces
-from ganherd.recipe.strategy_config import GapConfig as Settings
+from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, pairs
 from ganherd.strategies.strategy import Event
 

@@ -15,12 +15,12 @@ from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
 from ganherd.features.real_features import RealFeatures
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import has_kernels, on_device
+from ganherd.herd.engine.engines import has_kernels, keys_on_device
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
 from ganherd.recipe.mixture_scores import more_is_better
-from ganherd.recipe.strategy_config import MixingConfig
+from ganherd.recipe.strategy.cellular_config import MixingConfig
 from ganherd.strategies.cellular.cells import Cells, Wiring
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import (
@@ -209,7 +209,7 @@ class Mixer:
         """Return samples in the units of the data, as the mixture would generate them [K, n, …]."""
         herd, data = self._herd, self._assembly.dataset
         views, buffers = self._generators(rows, state)
-        draws = Streams(on_device(keys, herd.device), 0)
+        draws = Streams(keys_on_device(keys, herd.device), 0)
         inputs = self._inputs(draws)
         x, _ = self._play(views, buffers, lambda: draws.keys(rng.INSIDE), inputs)
         x = x.float() * data.scale + data.offset
@@ -240,8 +240,8 @@ class Mixer:
     def _generators_in_memory(self) -> int:
         """Return the number of generators that one call can hold."""
         views, buffers = self._generators(np.zeros(1, np.int64), self._herd.state)
-        few = [value[:, :2] for value in self._inputs(Streams(on_device(self._keys(0)[:1], self._herd.device), 0))]
-        return self._play.most(views, buffers, self.settings.samples, *few)
+        few = [value[:, :2] for value in self._inputs(Streams(keys_on_device(self._keys(0)[:1], self._herd.device), 0))]
+        return self._play.max_at_once(views, buffers, self.settings.samples, *few)
 
     def _extract(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the features [n, F] and the logits [n, K] of samples; None for logits if the network has no classes."""

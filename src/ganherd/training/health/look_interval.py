@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ganherd.herd.checks.flops import operations
+from ganherd.herd.checks.flops import count_operations
 from ganherd.herd.checks.trial import batch_sizes
 from ganherd.herd.step.rules import StepRules
+from ganherd.training.callbacks import Callback
 from ganherd.training.health.monitor import IMAGES, look_work
 from ganherd.training.setup.assemble import PreparedHerd, makers
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+    from ganherd.training.run_state import RunState
+    from ganherd.training.schedule import Schedule
 
 SHARE = 0.02  # of the work of training, at most
 # What an operation of a look, which is in float64, costs in operations of a step: about twice as much as in float32, and much more
@@ -35,12 +41,31 @@ class LookInterval:
     def next_after(self, step: int) -> list[int]:
         """The step of the next look, if there is one.
 
-        >>> Cadence(50).next_after(100), Cadence(50, 300).next_after(100), Cadence(0).next_after(100)
+        >>> LookInterval(50).next_after(100), LookInterval(50, 300).next_after(100), LookInterval(0).next_after(100)
         ([150], [300], [])
         """
         if not self.every:
             return []
         return [max(step // self.every + 1, -(-self.first // self.every)) * self.every]
+
+
+class Looks(Callback):
+    """Look at the members when it is due: before the first step, at the interval, and after the last step."""
+
+    def __init__(self, state: RunState, schedule: Schedule) -> None:
+        self._state, self._schedule = state, schedule
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        if self._state.saved is None and self._schedule.looks.every:
+            self._state.monitor.look(trainer.step)  # a collapse is measured against the variety of fresh weights
+
+    def on_stop(self, trainer: Trainer) -> None:
+        if self._schedule.looks_at(trainer.step):
+            self._state.monitor.look(trainer.step)
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        if self._schedule.looks.every and not self._schedule.looks_at(trainer.step):
+            self._state.monitor.look(trainer.step)
 
 
 def recorded(facts: dict[str, Any] | None) -> LookInterval | None:
@@ -92,8 +117,8 @@ def counted(assembly: PreparedHerd) -> tuple[float, float]:
     for slot in accumulate(slots[:-1], initial=0):
         # trusted: a net of the user's own was built by `assemble` already, with leave
         make_g, make_d = makers(recipe, data.shape, len(data.labels), trust_code=True, slot=slot)
-        each.append(operations(make_g, (rules.latent,), batches))
-    g, d = float(np.average(each, weights=slots)), operations(make_d, data.shape, batches)
+        each.append(count_operations(make_g, (rules.latent,), batches))
+    g, d = float(np.average(each, weights=slots)), count_operations(make_d, data.shape, batches)
     look = IMAGES * (g + 2 * d) + look_work(data.shape, len(data.x))
     return _START + _WIDE[rules.precision] * look, _START + step_work(rules, g, d)
 

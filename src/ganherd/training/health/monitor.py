@@ -53,7 +53,7 @@ class Monitor:
 
     def __init__(self, assembly: PreparedHerd, remembered: State | None = None) -> None:
         self._herd, self._assembly = assembly.herd, assembly
-        n = self._herd.size
+        n = self._herd.num_members
         self.state: State = {
             "watch.born": torch.zeros(n, dtype=torch.int64),  # the step of its first life, or of its last repair
             "watch.at": torch.full((n,), -1, dtype=torch.int64),  # the step of the last look
@@ -70,7 +70,7 @@ class Monitor:
                 (dtype, mapped)
                 for dtype in dict.fromkeys((torch.float64, own))
                 for mapped in (True, False)
-                if not (mapped and net.habits.alone)
+                if not (mapped and net.traits.why_not_fused)
             ]
             for net in (self._herd.d, *(breed.g for breed in self._herd.breeds.all))
         }
@@ -190,7 +190,7 @@ class _Fixed:
         self.keys = [each.to(device) for each in inside]
         # rows of the data that stand for each member's: all of them, or so many that they fit
         most = max(256, min(_MOST, 200_000 // (assembly.among or assembly.size)))
-        own = [_evenly(feed.own_rows(m), most) for m in range(members.start, members.stop)]
+        own = [_evenly(feed.member_rows(m), most) for m in range(members.start, members.stop)]
         self._count = torch.tensor([len(rows) for rows in own], device=device)  # [n]
         width = max(len(rows) for rows in own)
         self.rows = torch.from_numpy(np.stack([np.resize(rows, width) for rows in own])).to(device)  # [n, T]

@@ -1,103 +1,135 @@
-"""What the loop does about its members' health: alarms, what follows them, and rest for those that have converged.
+"""Respond to the health of members: raise alarms, repair members, and stop training those that have converged.
 
-All ranks come here at the same step and see the numbers of all members, so they come to the same conclusions.
+All ranks come here at the same step and see the numbers of all members, so they reach the same conclusions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from ganherd.herd.engine.subset import SubsetEngine
-from ganherd.herd.state import finite
+from ganherd.herd.state import finite_members
+from ganherd.strategies.strategy import Strategy
+from ganherd.training.callbacks import Callback
 from ganherd.training.health.alarms import ALARMS, judge
 from ganherd.training.health.monitor import SCORES
-from ganherd.training.health.repair import repair
+from ganherd.training.health.repair import Repairer
+from ganherd.training.ranks.rank_sync import RankSync
+from ganherd.training.run_state import RunState
+from ganherd.training.schedule import Schedule
+from ganherd.training.setup.assemble import PreparedHerd
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
 
 
-class Idle:
-    """The engine of a rank whose members all rest, while those of others train."""
+class Health(Callback):
+    """Check the members at stops, and act as the recipe says."""
 
-    def advance(self, start: int, stop: int, *_: Any) -> int:
-        return stop
+    def __init__(
+        self,
+        prepared: PreparedHerd,
+        state: RunState,
+        schedule: Schedule,
+        strategy: Strategy,
+        sync: RankSync,
+        repairer: Repairer,
+    ) -> None:
+        self._prepared, self._state, self._schedule = prepared, state, schedule
+        self._strategy, self._sync, self.repairer = strategy, sync, repairer
 
+    def on_train_start(self, trainer: Trainer) -> None:
+        if self._state.saved is None:
+            for member in self._state.convergence.kept:
+                trainer.event("kept", member=member, name=self._prepared.name_of(member))
 
-def judge_look(trainer: Trainer) -> None:
-    """Alarms from the last look; a member that was repaired since has no scores."""
-    seen = {name: trainer.watch.state["watch.scores"][:, i] for i, name in enumerate(SCORES)}
-    first = ALARMS.index("collapse")
-    peak, age = trainer.watch.state["watch.peak"], trainer.step - trainer.watch.state["watch.born"]
-    found = judge(seen, peak, age, trainer.alarms.state["watch.bad"][trainer.own, first] > 0)
-    bad, known = (trainer.ranks.all_gather(each) for each in found)
-    raise_alarms(trainer, first, bad, known & trainer.rest.trains(trainer.ranks.num_members)[:, None])
-    trainer.rest.note("differs", trainer.ranks.all_gather(seen["differs"]))
+    def on_stop(self, trainer: Trainer) -> None:
+        step, schedule = trainer.step, self._schedule
+        is_noted = schedule.records_at(step) or schedule.saves_at(step)
+        if is_noted or (schedule.meets_at(step) and self._sync.at(step)):
+            self.heal(trainer)  # before a member that turned NaN can meet another
+        if schedule.looks_at(step):
+            self.judge_look(trainer)
+        if schedule.records_at(step):
+            self.retire_converged(trainer)
 
+    def on_train_end(self, trainer: Trainer) -> None:
+        step, schedule = trainer.step, self._schedule
+        if not schedule.records_at(step) and not schedule.saves_at(step):
+            self.heal(trainer)
+        if schedule.looks.every and not schedule.looks_at(step):
+            self.judge_look(trainer)
 
-def settle(trainer: Trainer) -> None:
-    """Members that have converged rest from here on; the others go on without them."""
-    updates = torch.tensor(trainer.tally.updates(trainer.step)["real"], dtype=torch.float64)
-    sums = trainer.tally.everyones()
-    trainer.rest.note("gap", (sums[2] - sums[3]).abs() / updates)
-    found = trainer.rest.judge(trainer.step, ~trainer.alarms.state["watch.ill"].any(1))
-    for one in found:
-        name, facts = trainer.assembly.name_of(one.member), {"before": round(one.before, 5), "now": round(one.now, 5)}
-        trainer.event("converged", member=one.member, name=name, **facts)
-        trainer.progress.say(f"{name} has converged at step {trainer.step:,}; it rests.")
-    if found and (awake := trainer.rest.awake):
-        if isinstance(trainer.engine, SubsetEngine):
-            trainer.engine.close()
-        trainer.engine = engine_of(trainer, awake)
+    def heal(self, trainer: Trainer) -> None:
+        """Find members that turned NaN or diverged, and repair them as the recipe says."""
+        tally, ranks = self._state.tally, self._prepared.ranks
+        sums = tally.sums[:2]
+        seen = torch.cat(
+            [sums, finite_members(self._prepared.herd.state)[None].to(sums)]
+        ).cpu()  # [3, n] in one transfer
+        loss, is_finite = seen[:2].abs().amax(0) / max(1, trainer.step - tally.since), seen[2] > 0
+        good = is_finite & torch.isfinite(loss)
+        calm = (loss <= self._schedule.settings.repair.diverged) | ~good
+        good, calm, is_finite = ranks.all_gather(torch.stack([good, calm, is_finite], 1)).T
+        self._strategy.on_health_check(trainer.step, is_finite.numpy())
+        bad = ~torch.stack([good, calm], 1)
+        self.raise_alarms(trainer, 0, bad, torch.stack([torch.ones_like(good), good], 1))
 
+    def judge_look(self, trainer: Trainer) -> None:
+        """Raise alarms from the last look. A member that was repaired since has no scores."""
+        monitor, ranks = self._state.monitor.state, self._prepared.ranks
+        seen = {name: monitor["watch.scores"][:, i] for i, name in enumerate(SCORES)}
+        first = ALARMS.index("collapse")
+        age = trainer.step - monitor["watch.born"]
+        falling = self._state.alarms.state["watch.bad"][list(self._prepared.own), first] > 0
+        bad, known = (ranks.all_gather(each) for each in judge(seen, monitor["watch.peak"], age, falling))
+        trains = self._state.convergence.trains(ranks.num_members)[:, None]
+        self.raise_alarms(trainer, first, bad, known & trains)
+        self._state.convergence.note("differs", ranks.all_gather(seen["differs"]))
 
-def engine_of(trainer: Trainer, awake: Iterable[int]) -> SubsetEngine | Idle:
-    """An engine for those of this rank's members that do not rest."""
-    rows = [row for member in awake if (row := trainer.ranks.local_row(member)) is not None]
-    return SubsetEngine(trainer.herd, trainer.plan, rows) if rows else Idle()
+    def retire_converged(self, trainer: Trainer) -> None:
+        """Stop training members that have converged; the others continue without them."""
+        tally, convergence = self._state.tally, self._state.convergence
+        updates = torch.tensor(tally.updates(trainer.step)["real"], dtype=torch.float64)
+        sums = tally.everyones()
+        convergence.note("gap", (sums[2] - sums[3]).abs() / updates)
+        converged = convergence.judge(trainer.step, ~self._state.alarms.state["watch.ill"].any(1))
+        for one in converged:
+            name = self._prepared.name_of(one.member)
+            before, now = round(one.before, 5), round(one.now, 5)
+            trainer.event("converged", member=one.member, name=name, before=before, now=now)
+            trainer.progress.say(f"{name} has converged at step {trainer.step:,} and is not trained further.")
+        if converged and (trained := convergence.awake):
+            trainer.train_only(trained)
 
+    def raise_alarms(self, trainer: Trainer, first: int, bad: torch.Tensor, known: torch.Tensor) -> None:
+        """Report alarms that began or ended, and do what the recipe says about those that began.
 
-def heal(trainer: Trainer) -> None:
-    """Notices members that turned NaN or diverged, names them, and repairs them as the recipe says."""
-    sums = trainer.tally.sums[:2]
-    seen = torch.cat([sums, finite(trainer.herd.state)[None].to(sums)]).cpu()  # [3, n] in one trip from the device
-    loss, well = seen[:2].abs().amax(0) / max(1, trainer.step - trainer.tally.since), seen[2] > 0
-    good = well & torch.isfinite(loss)
-    calm = (loss <= trainer.settings.repair.diverged) | ~good
-    good, calm, well = trainer.ranks.all_gather(torch.stack([good, calm, well], 1)).T
-    trainer.strategy.on_health_check(trainer.step, well.numpy())
-    bad = ~torch.stack([good, calm], 1)
-    raise_alarms(trainer, 0, bad, torch.stack([torch.ones_like(good), good], 1))
+        Args:
+            first: The first of the alarms that were checked.
+            bad: bool [N, alarms] of all members.
+            known: bool [N, alarms], False for what could not be checked.
+        """
+        begun, over = self._state.alarms.note(first, bad, known)
+        for member, what in over:
+            trainer.event("calm", what=what, member=member, name=self._prepared.name_of(member))
+            trainer.progress.calm(member, what)
+        scores = self._state.monitor.scores() if begun else {}
+        for member, what in begun:
+            name = self._prepared.name_of(member)
+            if what in ("nan", "diverged"):
+                trainer.event(what, member=member, name=name)
+            else:
+                seen = {key: round(values[member], 4) for key, values in scores.items()}
+                trainer.event("alarm", what=what, member=member, name=name, **seen)
+            trainer.progress.alarm(member, what)
+        trainer.progress.say_alarms(trainer.step, begun)
+        # each member once, for the first of its alarms that asks for a repair
+        repairs = {member: what for member, what in reversed(begun) if self._policy(what) != "tell"}
+        for member, what in sorted(repairs.items()):
+            self.repairer.repair(trainer, member, what, self._policy(what))
 
-
-def raise_alarms(trainer: Trainer, first: int, bad: torch.Tensor, known: torch.Tensor) -> None:
-    """Tells what began and what is over, and does what the recipe says about the former; bad, known: of all members."""
-    begun, over = trainer.alarms.note(first, bad, known)
-    for member, what in over:
-        trainer.event("calm", what=what, member=member, name=trainer.assembly.name_of(member))
-        trainer.progress.calm(member, what)
-    scores = trainer.watch.scores() if begun else {}
-    for member, what in begun:
-        name = trainer.assembly.name_of(member)
-        if what in ("nan", "diverged"):
-            trainer.event(what, member=member, name=name)
-        else:
-            seen = {key: round(values[member], 4) for key, values in scores.items()}
-            trainer.event("alarm", what=what, member=member, name=name, **seen)
-        trainer.progress.alarm(member, what)
-    trainer.progress.say_alarms(trainer.step, begun)
-    for member, what in sorted(_to_repair(trainer, begun).items()):
-        repair(trainer, member, what, _policy(trainer, what))
-
-
-def _to_repair(trainer: Trainer, begun: list[tuple[int, str]]) -> dict[int, str]:
-    """Each member once, for the first of its alarms that asks for it."""
-    return {m: w for m, w in reversed(begun) if _policy(trainer, w) != "tell"}
-
-
-def _policy(trainer: Trainer, what: str) -> str:
-    watch = trainer.settings.watch
-    return str(trainer.settings.repair.policy if what in ("nan", "diverged") else getattr(watch, what))
+    def _policy(self, what: str) -> str:
+        settings = self._schedule.settings
+        return str(settings.repair.policy if what in ("nan", "diverged") else getattr(settings.watch, what))

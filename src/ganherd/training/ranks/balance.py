@@ -11,9 +11,9 @@ import torch
 from ganherd.comm.rank_speed import weights
 from ganherd.comm.ranks import Ranks, cores_per_rank
 from ganherd.herd.engine.device import set_precision
-from ganherd.herd.engine.engines import rate
-from ganherd.training.ready import planned, settled
+from ganherd.herd.engine.engines import measure_rate
 from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.training.setup.engine_plan import choose_plan, plan_of_rank
 
 _MOMENT = 0.5  # seconds
 
@@ -35,8 +35,8 @@ def balanced(ranks: Ranks, assembly: PreparedHerd | None) -> list[float] | None:
 def measured(assembly: PreparedHerd) -> float:
     """Member-steps per second of this rank; all ranks measure at the same time, as they will train."""
     set_precision(assembly.recipe)
-    plan = settled(assembly, planned(assembly, assembly.recipe.engine, lambda said: None))
-    return rate(assembly.herd, plan, _MOMENT)
+    plan = plan_of_rank(assembly, choose_plan(assembly, assembly.recipe.engine, lambda text: None))
+    return measure_rate(assembly.herd, plan, _MOMENT)
 
 
 def kind(assembly: PreparedHerd) -> str:

@@ -7,99 +7,112 @@ would have.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.comm.ranks import run_on_all_ranks
-from ganherd.herd.engine.engines import Plan, never, place
+from ganherd.herd.engine.engines import Plan, never, place_state
+from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.training import snapshot
 from ganherd.training.budget import Budget
-from ganherd.training.health import response
-from ganherd.training.loop import Trainer
-from ganherd.training.ranks.recovery import Recovery
+from ganherd.training.callbacks import Callback
+from ganherd.training.health.look_interval import LookInterval, Looks
+from ganherd.training.loop import IdleEngine, Trainer
+from ganherd.training.ranks.signs_of_life import HeartbeatNotes, heartbeat_of
 from ganherd.training.ranks.solo_recovery import Back
-from ganherd.training.ready import beating
+from ganherd.training.recording.recorder import RecordWindow
+from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.progress import Progress
 
+if TYPE_CHECKING:
+    from ganherd.training.ranks.recovery import Recovery
+    from ganherd.training.session import Session
 
-class Follower(Trainer):
-    """The loop without its records, events, pictures and checkpoints, which are there."""
 
-    writes = False
+class RollbackPoint(Callback):
+    """Note the checkpoints that are due, which were saved while the lost rank was there."""
+
+    def on_stop(self, trainer: Trainer) -> None:
+        if trainer.schedule.saves_at(trainer.step):
+            trainer.state.last_good = trainer.step
+
+
+class FollowerSchedule(Schedule):
+    """End where the other members are: a herd that has converged would end before, and these are but a part of one."""
 
     @property
     def last(self) -> int:
-        """Where the others stand: a herd that rests as a whole would end before, and these are but a part of one."""
         return self.budget.steps
 
+
+class Follower(Trainer):
+    """Train without writing records, events, pictures and checkpoints: they were written before the loss."""
+
+    writes = False
+    schedule_type = FollowerSchedule
+
+    def own_callbacks(self) -> list[Callback]:
+        return [
+            Looks(self.state, self.schedule),
+            self.health,
+            RecordWindow(self.state, self.schedule),
+            RollbackPoint(),
+        ]
+
     def follow(self, step: int) -> None:
-        """To the arrival at that step."""
+        """Train to the arrival at that step."""
+        arrived = self.state.arrived
         while self.step < step:
-            if self.arrived:
+            if arrived:
                 self.attend()
-            engine = response.Idle() if self.rest.awake == [] else self.engine
-            self.step = engine.advance(self.step, min(step, self.next_stop()), self.tally.sums, never, self.tick)
-            self.arrived = True
-
-    def record(self) -> None:
-        return
-
-    def show(self) -> None:
-        return
-
-    def save(self) -> None:
-        self.last_good = self.step
+            engine = IdleEngine() if self.state.convergence.awake == [] else self.engine
+            stop = min(step, self.next_stop())
+            self.state.step = engine.advance(self.step, stop, self.state.tally.sums, never, self.tick)
+            arrived = True
 
     def close(self) -> None:
-        if isinstance(self.engine, response.SubsetEngine):
+        if isinstance(self.engine, SubsetEngine):
             self.engine.close()
         self.herd.feed.close()
 
 
-def bring_back(
-    rescue: Recovery,
-    assembly: PreparedHerd,
-    plan: Plan,
-    folder: RunFolder,
-    paced: dict[str, Any] | None,
-    resumed: checkpoint.Checkpoint,
-    say: Callable[[str], None],
-) -> None:
-    """After a loss, where members go back alone: those that are lost come to where the others stand. Called by all ranks."""
-    if (back := rescue.alone.back) is None:
-        return
-    ranks = assembly.ranks
+def bring_back(recovery: Recovery, session: Session, back: Back, resumed: checkpoint.Checkpoint) -> None:
+    """Train the lost members to where the others are. Called by all ranks, after a loss, if members never meet."""
+    herd, ranks, folder = session.herd, session.ranks, session.source.folder
+    assert folder is not None
 
     def work() -> tuple[int, list[str]]:
-        found = catch_up(assembly, plan, folder, paced, back, resumed, heart)
-        rescue.alone.hold(ranks.local_members, resumed)
-        rescue.caught_up(back, resumed.step - back.step)
+        found = catch_up(herd, session.own_plan, folder, session.looks, back, resumed, heart)
+        recovery.alone.hold(ranks.local_members, resumed)
+        recovery.caught_up(back, resumed.step - back.step)
         return found
 
-    with beating(ranks, folder.path) as heart:
-        told = ranks.all_gather_json(run_on_all_ranks(ranks.member_comm, work))
-    rescue.caught_up(back, max(repeated for repeated, _ in told))
-    for sentence in dict.fromkeys(sentence for _, damaged in told for sentence in damaged):
-        say(f"{sentence}; the checkpoint before it is used.")
+    with heartbeat_of(ranks, folder.path) as heart:
+        each = ranks.all_gather_json(run_on_all_ranks(ranks.member_comm, work))
+    recovery.caught_up(back, max(repeated for repeated, _ in each))
+    for sentence in dict.fromkeys(sentence for _, damaged in each for sentence in damaged):
+        session.log(f"{sentence}; the checkpoint before it is used.")
 
 
 def catch_up(
     assembly: PreparedHerd,
     plan: Plan,
     folder: RunFolder,
-    paced: dict[str, Any] | None,
+    looks: LookInterval | None,
     back: Back,
     resumed: checkpoint.Checkpoint,
     heart: Heartbeat | None = None,
 ) -> tuple[int, list[str]]:
-    """Fills the rows of `resumed` that are to come back. How many steps were done again for it, and a sentence for each
-    checkpoint that was found damaged.
+    """Fill the rows of `resumed` that are to come back.
 
-    `paced`: how often the members are looked at, where that was found. `resumed`: this rank's members, and the step.
+    Args:
+        looks: How often the members are looked at; None: as the recipe says.
+        resumed: This rank's members, and the step.
+
+    Returns:
+        The number of steps that were repeated, and a sentence for each checkpoint that is damaged.
     """
     if not back.members:
         return 0, []
@@ -109,22 +122,23 @@ def catch_up(
     names = list(assembly.herd.state)
     some = assembly.only(back.members, {name: found.state[name].clone() for name in names})
     some.recipe = some.recipe.model_copy(update={"run": some.recipe.run.model_copy(update={"validation": 0})})
-    place(some.herd, plan)
+    place_state(some.herd, plan)
     facts = {**found.facts, "arrived": back.copies is not None}
     facts["sums"] = [[row[member] for member in back.members] for row in facts["sums"]]
     facts["repairs"] = [facts["repairs"][member] for member in back.members]
     state = {name: value for name, value in found.state.items() if name not in names}
     before_it = checkpoint.Checkpoint(found.path, found.step, state, facts)
-    follower = Follower(some, plan, folder, Budget(resumed.step), Progress([], quiet=True), before_it, paced=paced)
-    follower.heart = heart
+    notes = [HeartbeatNotes(heart)] if heart else []
+    budget, progress = Budget(resumed.step), Progress([], quiet=True)
+    follower = Follower(some, plan, folder, budget, progress, before_it, looks=looks, callbacks=notes)
     try:
         follower.follow(resumed.step)
     finally:
         follower.close()
     rows = [assembly.own.index(member) for member in back.members]
-    for name, value in snapshot.state(follower).items():
+    for name, value in follower.state.tensors().items():
         resumed.state[name][rows] = value.detach().cpu()
-    for sums, own in zip(resumed.facts["sums"], follower.tally.sums.tolist(), strict=True):
+    for sums, own in zip(resumed.facts["sums"], follower.state.tally.sums.tolist(), strict=True):
         for member, value in zip(back.members, own, strict=True):
             sums[member] = value
     return resumed.step - found.step, damaged

@@ -29,6 +29,10 @@ class RankSync:
     def at(self, step: int) -> bool:
         return step >= self.until
 
+    def share_ends(self, ends: dict[str, int]) -> None:
+        """Tell all ranks how many bytes the first one has written."""
+        self.ends = self._ranks.all_gather_json(ends)[0]
+
     def part(self, step: int, last: int) -> None:
         """Ranks that are together go on by themselves, where the strategy lets them; `last`: the step that the run ends with."""
         if (span := self._strategy.max_unsynced_steps) and self.at(step):

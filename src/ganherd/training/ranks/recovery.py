@@ -13,26 +13,31 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from ganherd.comm.buddies import Buddies
 from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.launch_command import with_launcher
-from ganherd.comm.ranks import Ranks
+from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.training import snapshot
-from ganherd.training.ranks.restarts import restarts
+from ganherd.training.callbacks import Callback
+from ganherd.training.finish import Run
+from ganherd.training.ranks import spares
+from ganherd.training.ranks.restarts import reached, restarts
+from ganherd.training.ranks.signs_of_life import HeartbeatNotes, heartbeat_of
 from ganherd.training.ranks.solo_recovery import ArrivalMark, Back, SoloRecovery
+from ganherd.training.schedule import is_due
 from ganherd.training.setup.build_strategy import never_meet
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from ganherd.training.conclude import Run
     from ganherd.training.loop import Trainer
+    from ganherd.training.session import Session
+    from ganherd.training.setup.run_source import RunSource
 
 _LOCK = 60.0  # seconds that the system, or a file server, may take to let go of a dead process's lock
 
@@ -49,6 +54,7 @@ class Recovery:
         self.signals = StopRequest()  # which came while no loop listened, between a loss and the first step after it
         self.trainer: Trainer | None = None  # which heard of the last loss
         self.alone = SoloRecovery()
+        self._marks: ArrivalMarks | None = None  # of the training, if members continue independently
         self._started = tuple(range(job.world_size))  # of each rank, the number that it was started with
         self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
         self._losses: list[dict[str, Any]] = []  # that no event tells of yet
@@ -88,9 +94,78 @@ class Recovery:
             return "the same command"
         return with_launcher(RunFolder(name).again, self.job.name, self.job.world_size)
 
-    def found(self, told: bytes) -> Path:
-        """Where the run lies, as `announced` by the first rank."""
-        path, self.named = json.loads(told)
+    # -- steps that a session adds for a job --------------------------------------------------------------------------
+
+    def placed(self, ranks: Ranks, source: RunSource) -> checkpoint.Checkpoint | None:
+        """Learn where members are from now on; return this rank's members as copies in memory have them, after a loss.
+
+        Called by all ranks, spares too.
+        """
+        self._homes = ranks.members_by_rank
+        if source.folder is None:
+            return None
+        if self.job.rank == 0:
+            self.reached = reached(source.folder)
+        return self._remembered(ranks, source.folder)
+
+    def bring_back(self, session: Session) -> None:
+        """After a loss, train the lost members to where the others are, if members continue independently."""
+        if session.resumed is not None and self.alone.back is not None:
+            from ganherd.training.ranks.catch_up import bring_back
+
+            bring_back(self, session, self.alone.back, session.resumed)
+
+    def share(self, ranks: Ranks, folder: RunFolder) -> RunFolder:
+        """Return the first rank's folder as every rank sees it; spares learn of it too."""
+        if ranks.is_single_process:
+            return folder
+        if ranks.is_first:
+            spares.forget(folder.path)
+        path = self._found(ranks.job.broadcast(_announced(folder) if ranks.is_first else None))
+
+        def seen() -> RunFolder:
+            there = folder if ranks.is_first else RunFolder(path)
+            if not there.info_path.is_file():
+                raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
+            return there
+
+        return run_on_all_ranks(ranks.member_comm, seen)
+
+    def stand_by(self, ranks: Ranks) -> Run:
+        """Wait, as a spare, until the other ranks have ended."""
+        path = self._found(ranks.job.broadcast(None))
+        with StopRequest(), spares.passing_on(path), heartbeat_of(ranks, path):
+            ranks.wait()
+        return Run(path.absolute(), {})
+
+    def attach(self, session: Session, closing: ExitStack) -> None:
+        """Take part in the training of a session."""
+        trainer, ranks = session.trainer, session.ranks
+        assert trainer is not None
+        if not ranks.is_single_process:
+            trainer.attach(HeartbeatNotes(closing.enter_context(heartbeat_of(ranks, session.folder.path, trainer))))
+        if self.outlives(ranks):
+            every = trainer.schedule.settings.buddy_every
+            if never_meet(session.herd.recipe):
+                self._marks = ArrivalMarks(self, every)
+                trainer.attach(self._marks)
+            elif every:
+                trainer.attach(MemberCopies(self, every))
+
+    def listening(self, session: Session) -> AbstractContextManager[None]:
+        """Pass on to the session what spares are asked."""
+        return spares.listening(session.ranks, session.folder.path, session.stop)
+
+    def continues(self, session: Session) -> bool:
+        """Return whether the ranks that are left continue the run after a loss; they meet again in `through`."""
+        if not session.ranks.job.survives_loss:
+            return False
+        self.trainer, self.signals.name = session.trainer, self.asked or session.stop.name
+        return True
+
+    def _found(self, content: bytes) -> Path:
+        """Return where the run is, as `_announced` by the first rank."""
+        path, self.named = json.loads(content)
         self.path = Path(path)
         return self.path
 
@@ -122,14 +197,15 @@ class Recovery:
         self.job.successor = left.comm
         self.job, self._was_lost = left.comm, True
         self._homes = tuple(self._homes[rank] for rank in left.before) if self._homes else ()
-        stands = self.alone.stands(self.trainer)
+        mark = self._marks.mark if self.trainer and self._marks else None
+        stands = self.alone.stands(mark)
         told = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
         said = map(json.loads, self.job.all_gather_bytes(json.dumps(told).encode()))
         over, asked, paths, steps, stood, untold = zip(*said, strict=True)
-        if (speaker := self.alone.agree(stood, self.trainer)) is not None:
+        if (speaker := self.alone.agree(stood, self.trainer, mark)) is not None:
             self._losses = untold[speaker]  # who knows most of the files knows what they do not tell yet
         self._losses[-1]["noticed"] = max(steps)
-        self.trainer = None  # what it had is in the hold by now, or comes from copies
+        self.trainer, self._marks = None, None  # what it had is in the hold by now, or comes from copies
         found = next((Path(each) for each in paths if each), None)
         if found is None and path is not None and (path / "run.json").is_file():
             found = path  # by the first rank, which could tell nobody
@@ -168,11 +244,7 @@ class Recovery:
                     raise
                 time.sleep(0.05)
 
-    def placed(self, ranks: Ranks) -> None:
-        """Is told where members live from now on."""
-        self._homes = ranks.members_by_rank
-
-    def remembered(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
+    def _remembered(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
         """This rank's members as they were in memory, after a loss; None where the newest checkpoint is newer, or is needed
         since the copies of some died with both who had them. Called by all ranks, spares too."""
         if not self._was_lost:
@@ -191,9 +263,10 @@ class Recovery:
 
     def keep(self, trainer: Trainer) -> None:
         """Copies of all members and of what all know, each rank's in its own memory and the next one's."""
-        facts = {**snapshot.facts(trainer), "saved": trainer.saved, "bytes": trainer.ends}
-        ranks, told = trainer.ranks, facts if trainer.ranks.is_first else None
-        self._buddies.refresh(ranks.member_comm, ranks.placement, snapshot.state(trainer), trainer.step, told)
+        state, ranks = trainer.state, trainer.ranks
+        facts = {**state.facts(trainer.seconds), "saved": state.saved, "bytes": trainer.recorder.ends}
+        shared = facts if ranks.is_first else None
+        self._buddies.refresh(ranks.member_comm, ranks.placement, state.tensors(), trainer.step, shared)
 
     def caught_up(self, back: Back, repeated: int) -> None:
         """Is told, on all ranks, that the lost members have come to the others, and how many steps they did again for it."""
@@ -204,12 +277,13 @@ class Recovery:
             if went_back or "alone" not in loss:  # else they came there after a loss before this one, and stayed
                 loss |= {"source": back.source, "repeated": repeated if went_back else 0, "alone": True}
 
-    def stand(self, trainer: Trainer) -> None:
-        """All members are where they go on, and all ranks know that the losses are told: nothing of before is needed."""
-        # before there is a mark: who is lost in here is missed by ranks that hold their members, and know the files
-        trainer.together.ends = trainer.ranks.all_gather_json(trainer.ends)[0]
-        trainer.mark = ArrivalMark.of(trainer, trainer.arrived)
+    def stand(self, trainer: Trainer) -> ArrivalMark:
+        """Forget what was kept for the losses so far: all members are where they continue, and all losses are reported."""
+        # before there is a mark: a rank that is lost in here is missed by ranks that hold their members, and know the files
+        trainer.sync.share_ends(trainer.recorder.ends)
+        mark = ArrivalMark.of(trainer, trainer.state.arrived)
         self._settled()
+        return mark
 
     def _settled(self) -> None:
         self.alone.settled()
@@ -217,10 +291,12 @@ class Recovery:
 
     def tell(self, trainer: Trainer, source: str) -> None:
         """The losses since the run went on last, as events and in words; `source`: where the members' state is from."""
+        if not trainer.ranks.job.detects_loss:  # the launcher would end all at once
+            trainer.progress.say(f"should a rank be killed, the job ends; go on with: {self.again()}")
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:
             back = {"source": source, "repeated": max(0, loss["noticed"] - trainer.step), "alone": False}
-            if trainer.arrived:  # and only the lost members went back
+            if trainer.state.arrived:  # and only the lost members went back
                 back = {name: loss[name] for name in back}
             homes = [home[member] for member in loss["members"]]
             trainer.event("lost", **{name: loss[name] for name in ("ranks", "hosts", "members")}, homes=homes, **back)
@@ -229,7 +305,7 @@ class Recovery:
             moved = f"; {_moved(loss['members'])} elsewhere" if loss["members"] else ""
             then = "the others stay at" if back["alone"] else "all go on from"
             trainer.progress.say(f"lost {names}{moved}; {then} step {trainer.step:,} ({back['source']}).")
-        if not trainer.goes_alone:  # else all have to know of it first: see `stand`
+        if self._marks is None:  # else all have to know of it first: see `stand`
             self._settled()
         if self.reached is not None:
             number, repeated = restarts(os.environ), max(0, self.reached - trainer.step)
@@ -241,7 +317,44 @@ class Recovery:
             self.reached = None
 
 
-def announced(folder: RunFolder) -> bytes:
+class MemberCopies(Callback):
+    """Copy all members into the memory of the next rank at an interval, if members that meet go back together."""
+
+    def __init__(self, recovery: Recovery, every: int) -> None:
+        self._recovery, self.every = recovery, every
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        self._recovery.keep(trainer)
+
+    def on_stop_end(self, trainer: Trainer, step_seconds: float) -> None:
+        if is_due(trainer.step, self.every):
+            self._recovery.keep(trainer)
+
+
+class ArrivalMarks(Callback):
+    """Mark the arrival at every stop, and copy members there at an interval, if only lost members go back."""
+
+    def __init__(self, recovery: Recovery, every: int) -> None:
+        self._recovery, self.every = recovery, every
+        self._first = 0  # the step at which the training began
+        self.mark: ArrivalMark | None = None
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        self._first = trainer.step
+        self.mark = self._recovery.stand(trainer)
+
+    def on_arrival(self, trainer: Trainer) -> None:
+        self.mark = ArrivalMark.of(trainer)
+        # members that were moved to other ranks need new copies there
+        if self.every and (is_due(trainer.step, self.every) or trainer.step == self._first):
+            self._recovery.keep(trainer)
+
+    def on_repair(self, trainer: Trainer, row: int) -> None:
+        if self.mark is not None:
+            self.mark.spare(row, trainer.herd.state)
+
+
+def _announced(folder: RunFolder) -> bytes:
     """What the first rank tells the others of the run's folder: hosts may have other working folders, people read the name."""
     return json.dumps([str(folder.path.absolute()), str(folder.path)]).encode()
 
@@ -261,6 +374,4 @@ def _is_newest(step: int, facts: Mapping[str, Any], folder: RunFolder) -> bool:
 
 
 def _nothing_left(path: Path | None) -> Run:
-    from ganherd.training.conclude import Run
-
     return Run(path or Path(), {})

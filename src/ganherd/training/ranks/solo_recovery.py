@@ -22,7 +22,6 @@ from ganherd.comm.ranks import Ranks
 from ganherd.herd.state import State
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.training import snapshot
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -42,8 +41,9 @@ class ArrivalMark:
 
     @classmethod
     def of(cls, trainer: Trainer, arrived: bool = True) -> ArrivalMark:
-        small = {**snapshot.remembered(trainer), _SUMS: trainer.tally.sums.T}
-        facts = {**snapshot.known(trainer), "saved": trainer.saved, "bytes": trainer.together.ends}
+        state = trainer.state
+        small = {**state.member_tensors(), _SUMS: state.tally.sums.T}
+        facts = {**state.common_facts(trainer.seconds), "saved": state.saved, "bytes": trainer.sync.ends}
         return cls(trainer.step, arrived, {name: value.cpu().clone() for name, value in small.items()}, facts)
 
     def spare(self, row: int, state: State) -> None:
@@ -66,7 +66,7 @@ class Hold:
         for row, before in mark.repaired.items():
             for name, value in before.items():
                 rows[name][row] = value
-        return cls(mark.step, tuple(trainer.own), {**rows, **mark.small}, mark.facts)
+        return cls(mark.step, tuple(trainer.prepared.own), {**rows, **mark.small}, mark.facts)
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,21 @@ class SoloRecovery:
         self._facts: dict[str, Any] = {}
         self.back: Back | None = None  # what this rank has to bring there
 
-    def stands(self, trainer: Trainer | None) -> dict[str, Any] | None:
-        """What this rank, after a loss, tells the others of where it is."""
-        if trainer is not None and (mark := trainer.mark) is not None:
+    def stands(self, mark: ArrivalMark | None) -> dict[str, Any] | None:
+        """Return what this rank, after a loss, tells the others of where it is."""
+        if mark is not None:
             return {"step": mark.step, "arrived": mark.arrived, "facts": mark.facts}
         return {"step": self._holds[0].step, "arrived": True, "facts": self._holds[0].facts} if self._holds else None
 
-    def agree(self, told: Sequence[dict[str, Any] | None], trainer: Trainer | None) -> int | None:
-        """Goes to the step at which all go on, with this rank's members; says by whom of those who `told` the files are known
-        best. None: all go back together, since nobody has come to any step yet."""
+    def agree(
+        self, told: Sequence[dict[str, Any] | None], trainer: Trainer | None, mark: ArrivalMark | None
+    ) -> int | None:
+        """Bring this rank's members to the step at which all continue.
+
+        Returns:
+            The rank that knows most of the files, of those that `told`; None: all go back together, since no rank has come to
+            any step yet.
+        """
         there = [each for each in told if each is not None]
         step = max((each["step"] for each in there), default=0)
         known = [each for each in there if each["step"] == step and each["arrived"] and each["facts"]["bytes"]]
@@ -107,8 +113,8 @@ class SoloRecovery:
         speaker = max(known, key=lambda each: sum(each["facts"]["bytes"].values()))
         self.step, self.back, self._facts = step, None, speaker["facts"]
         self._holds = [hold for hold in self._holds if hold.step == step]
-        if trainer is not None and trainer.mark is not None:
-            self._holds.append(Hold.of(trainer, _brought(trainer, trainer.mark, step)))
+        if trainer is not None and mark is not None:
+            self._holds.append(Hold.of(trainer, _brought(trainer, mark, step)))
         return next(rank for rank, each in enumerate(told) if each is speaker)
 
     def returned(
@@ -179,7 +185,7 @@ def _brought(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:
     """Who is a stop behind has done there all that was due, and trains on."""
     if mark.step == step:
         return mark
-    trainer.step = trainer.engine.advance(trainer.step, step, trainer.tally.sums)
+    trainer.advance_to(step)
     return ArrivalMark.of(trainer)
 
 

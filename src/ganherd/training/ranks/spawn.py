@@ -49,7 +49,7 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))  # libraries look when they are loaded
     forks = sys.platform == "linux"  # elsewhere the system's own libraries may not survive it
     if forks:
-        from ganherd.training import start  # noqa: F401 - with all that training needs
+        from ganherd.training import session  # noqa: F401 - with all that training needs
 
         gc.freeze()  # collecting would write to every object, and so make a copy for each rank
     context = multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
-from ganherd.herd.checks.module_copies import twin
+from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.evaluation import EvaluationCall
 from ganherd.herd.lowering.network import NetworkCall, Tensors
@@ -32,8 +32,8 @@ def at_once(herd: Herd) -> int:
 
 def _evaluated(net: Blueprint) -> Blueprint:
     """The same net in evaluation mode."""
-    found = Blueprint(twin(net.module).eval())
-    found.adopt(net.habits)
+    found = Blueprint(copy_module(net.module).eval())
+    found.adopt(net.traits)
     return found
 
 
@@ -43,7 +43,7 @@ class Preview:
     def __init__(self, assembly: PreparedHerd) -> None:
         self._assembly = assembly
         feed = assembly.herd.feed
-        moments = [_moments(self._rows(m)) for m in range(assembly.herd.size)] if len(feed.x) else []
+        moments = [_moments(self._rows(m)) for m in range(assembly.herd.num_members)] if len(feed.x) else []
         self._mean = torch.stack([mean for mean, _ in moments])  # [N, pixels]
         self._std = torch.stack([std for _, std in moments])
         self.images = torch.empty(0)
@@ -54,7 +54,7 @@ class Preview:
     def _rows(self, member: int) -> Tensor:
         """The data of the member in that row, in model units; at most 2,000 of them tell its moments well enough."""
         feed = self._assembly.herd.feed
-        own = feed.own_rows(member)[:2000]
+        own = feed.member_rows(member)[:2000]
         return feed.gather(torch.tensor(own).to(feed.x.device)[None])[0][0].cpu().double().flatten(1)
 
     def look(self, step: int) -> tuple[float, list[float]]:

@@ -20,7 +20,7 @@ class Tally:
         """`facts`: of the checkpoint that is resumed; none: nothing was counted yet."""
         self._assembly, self._rest = assembly, rest
         self.since = int(facts.get("recorded", 0))  # the step of the last record
-        self.sums = assembly.herd.no_sums()  # [4, n] of this rank's members
+        self.sums = assembly.herd.zero_sums()  # [4, n] of this rank's members
         self._count()
         if facts:
             own = [[float(row[member]) for member in assembly.own] for row in facts["sums"]]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.json_lines import read_last
+from ganherd.training.callbacks import Callback
 from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
 
 
 def check(recipe: Recipe) -> None:
@@ -21,8 +25,8 @@ def check(recipe: Recipe) -> None:
         raise UserError("run.wandb needs Weights & Biases: pip install 'ganherd[wandb]', or set it to off.")
 
 
-class Trackers:
-    """Hands every record on to the trackers that the recipe asks for; of several ranks the first one does."""
+class Trackers(Callback):
+    """Pass every record on to the trackers that the recipe asks for. Of several ranks only the first one does."""
 
     def __init__(self, folder: RunFolder, recipe: Recipe, is_first: bool = True) -> None:
         self._write: list[Callable[[int, dict[str, float]], None]] = []
@@ -32,8 +36,11 @@ class Trackers:
         if recipe.run.wandb != "off" and is_first:
             self._wandb(folder, recipe)
 
-    def record(self, line: dict[str, Any]) -> None:
-        """A line of metrics.jsonl: a curve for each member, scores of a look at the step at which it was taken."""
+    def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
+        self.record(record)
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Write a curve for each member, and the scores of a look at the step of that look."""
         if not self._write:
             return
         from ganherd.training.health.monitor import SCORES

@@ -50,7 +50,7 @@ class Validation:
                 "set data.holdout, or run.validation to 0."
             )
         rows = [
-            (_evenly(self._herd.feed.own_rows(row), images), self._held_out(member, images))
+            (_evenly(self._herd.feed.member_rows(row), images), self._held_out(member, images))
             for row, member in enumerate(assembly.own)
         ]
         kernels, precision = has_kernels(self._herd), self._herd.rules.precision

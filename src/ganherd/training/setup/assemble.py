@@ -19,7 +19,7 @@ from ganherd import nets
 from ganherd.comm.ranks import Ranks
 from ganherd.data import dataset as source
 from ganherd.herd.breeds import new_breeds
-from ganherd.herd.checks.source_line import where
+from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
@@ -28,15 +28,15 @@ from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, Seat, State, takes_label
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.stream_feed import make_feed
-from ganherd.nets.catalog import is_foreign
+from ganherd.nets.catalog import is_packaged
 from ganherd.recipe.schema import Recipe
-from ganherd.recipe.strategy_config import in_steps
-from ganherd.strategies.share import shared_parts
+from ganherd.recipe.strategy.spans import in_steps
 from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
 from ganherd.util.errors import UserError, with_type
+from ganherd.util.registry import STRATEGIES, load_target
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
@@ -70,7 +70,7 @@ class PreparedHerd:
             label=self.label[list(members)],
             count=self.count[list(members)],
             seats=[self.seats[member] for member in members],
-            herd=replace(herd, state=state, feed=herd.feed.only(rows)),
+            herd=replace(herd, state=state, feed=herd.feed.select(rows)),
             ranks=ranks,
             origins=[],
             kept=[],
@@ -100,7 +100,7 @@ class PreparedHerd:
     @property
     def pace(self) -> Pace:
         """[N] own steps of each member of the herd for one step of the run."""
-        pace = paces(self.recipe.strategy.gap.pace)
+        pace = paces(self.recipe.strategy.settings.paces)
         return tuple(pace[seat.slot] if pace else Fraction(1) for seat in self.seats)
 
     def made(self, step: int) -> list[int]:
@@ -160,12 +160,12 @@ def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begin
         *((breed.g, make_g, name, True) for breed, (name, make_g, _) in zip(breeds.all, each, strict=True)),
         (d, make_d, recipe.nets.discriminator.name, False),
     ):
-        if is_foreign(named):
+        if not is_packaged(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
             inputs = partial(_inputs, shape, blueprint.takes_label, classes, dtype)
             tried = partial(_tried, make, inputs, dtype)
             blueprint.adopt(first_that_runs(tried, batch_sizes(recipe.train.batch), CannotRun))
-    shared_parts(recipe.strategy.share, breeds, d, made.members)  # a layer that is not there is said before all else
+    load_target(STRATEGIES[recipe.strategy.name].target).check_nets(recipe.strategy.settings, breeds, d, made.members)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
     for blueprint in (*(breed.g for breed in breeds.all), d):
@@ -176,9 +176,9 @@ def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begin
     herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
     names = [dataset.labels[label] if label >= 0 else "" for label in made.label[list(own)].tolist()]
     started = origins.start(herd, recipe, dataset.shape, trust_code, seats, made.members, names) if begins else []
-    if recipe.strategy.name == "gap" and (smoothing := recipe.strategy.gap.smoothing) != "0":
+    if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
-    if pace := recipe.strategy.gap.pace:
+    if pace := recipe.strategy.settings.paces:
         herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
     kept = grow.kept(made) if begins else {}
     if kept and recipe.herd.grow_from is not None:
@@ -244,7 +244,7 @@ def _refuse_misplaced_label(net: nn.Module) -> None:
     given = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     if takes_label(net) and given[1:2] != ["y"]:
         raise UserError(
-            f"forward of {type(net).__name__}{where(net)} must take y as its second argument, after its input."
+            f"forward of {type(net).__name__}{assignment_line(net)} must take y as its second argument, after its input."
         )
 
 
@@ -267,7 +267,9 @@ def _try_once(
         with MemberRandomness(torch.tensor(0)):
             x = g(torch.randn(rows, recipe.nets.latent), *((y,) if takes_label(g) else ()))
         if not isinstance(x, torch.Tensor):
-            raise UserError(f"the generator {name}{where(g)} returns a {type(x).__name__}: it must return one tensor.")
+            raise UserError(
+                f"the generator {name}{assignment_line(g)} returns a {type(x).__name__}: it must return one tensor."
+            )
         answered: list[Shape] = []
         if tuple(x.shape) == (rows, *dataset.shape):
             with MemberRandomness(torch.tensor(1)):
@@ -297,7 +299,7 @@ def _try_once(
             f"the discriminator {own} answers {len(answered)} tensors, the second {answered[1]} for {rows} "
             f"images; beside the logits it may say which class it sees, {(rows, classes)} here, and nothing else."
         )
-    tried = is_foreign(name) or is_foreign(own)  # which names the function that draws
+    tried = not (is_packaged(name) and is_packaged(own))  # which names the function that draws
     if drew and not tried:
         raise UserError(
             "the nets draw random numbers where ganherd cannot give each member its own (dropout inside of attention "

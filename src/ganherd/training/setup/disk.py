@@ -12,7 +12,7 @@ from ganherd.herd.state import bytes_per_member
 from ganherd.training.health.monitor import Monitor
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
-from ganherd.util.progress import size
+from ganherd.util.text import size
 from ganherd.viz import pictures
 
 _RECORD = 160  # bytes of one member in a line of metrics.jsonl, about

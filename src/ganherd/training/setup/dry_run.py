@@ -8,7 +8,7 @@ from typing import Any
 
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.device import missing_gpu
-from ganherd.herd.engine.engines import memory_per_member, rate
+from ganherd.herd.engine.engines import measure_rate, memory_per_member
 from ganherd.herd.state import bytes_per_member
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.training.budget import plan_budget, too_short
@@ -18,7 +18,7 @@ from ganherd.training.setup.build_strategy import never_due, plan_meetings, refu
 from ganherd.training.setup.disk import disk_need
 from ganherd.training.variants import phases
 from ganherd.util.memory import refused_if_too_large
-from ganherd.util.progress import duration, size
+from ganherd.util.text import duration, size
 
 LONG = 3.0  # seconds; where one step of one member takes longer, nothing else is measured
 
@@ -39,15 +39,16 @@ def describe(recipe: Recipe, tell: Callable[[dict[str, Any]], None] = lambda fac
     herd, nets, data = assembly.herd, assembly.recipe.nets, assembly.dataset
     facts: dict[str, Any] = {
         "data": f"{data.name}, {len(data.x):,} {data.kind} of shape {list(data.shape)}, {len(data.x_test):,} held out",
-        "members": herd.size,
+        "members": herd.num_members,
         "replicas": recipe.herd.seeds,
         "kind": data.kind,
         "images_per_member": [int(assembly.count.min()), int(assembly.count.max())],
-        "generator": {"net": nets.generator.name, "parameters": herd.breeds.all[0].g.size},
+        "generator": {"net": nets.generator.name, "parameters": herd.breeds.all[0].g.num_params},
         "breeds": [
-            {"net": breed.name, "parameters": breed.g.size, "members": len(breed.slots)} for breed in herd.breeds.all
+            {"net": breed.name, "parameters": breed.g.num_params, "members": len(breed.slots)}
+            for breed in herd.breeds.all
         ],
-        "discriminator": {"net": nets.discriminator.name, "parameters": herd.d.size},
+        "discriminator": {"net": nets.discriminator.name, "parameters": herd.d.num_params},
         "loss": recipe.loss.name,
         "notes": [*notes, *assembly.notes, *missing_gpu(recipe)],
     }
@@ -70,17 +71,17 @@ def _measured(assembly: PreparedHerd) -> dict[str, Any]:
         net_guard.examine(assembly)
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
         engine, at_once, speed = (
-            plan.describe(herd.size),
-            1 if plan.name == "loop" else plan.chunk,
-            rate(herd, plan, 1.0),
+            plan.describe(herd.num_members),
+            1 if plan.one_by_one else plan.chunk,
+            measure_rate(herd, plan, 1.0),
         )
-    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.size, 2.0))
+    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.num_members, 2.0))
     meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
     disk = disk_need(assembly, budget.steps)
     return {
         "engine": engine,
-        "state_bytes": bytes_per_member(herd.state) * herd.size,
-        "training_bytes": memory * min(at_once, herd.size),
+        "state_bytes": bytes_per_member(herd.state) * herd.num_members,
+        "training_bytes": memory * min(at_once, herd.num_members),
         "data_bytes": int(herd.feed.x.numel() * herd.feed.x.element_size()),
         "disk_bytes": disk.total,
         "disk": disk.describe(),
@@ -88,7 +89,7 @@ def _measured(assembly: PreparedHerd) -> dict[str, Any]:
         "epochs": round(budget.steps / assembly.steps_per_epoch, 2),
         "member_steps_per_second": round(speed, 1 if speed >= 1 else 4),
         "measured": "one step of one member" if slow else "the herd",
-        "seconds": round(budget.steps * herd.size / speed, 1),
+        "seconds": round(budget.steps * herd.num_members / speed, 1),
         "notes": [
             *too_short(recipe.train.budget, budget.steps),
             *never_due(recipe, meetings, budget.steps),

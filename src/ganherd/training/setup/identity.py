@@ -29,6 +29,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
+from ganherd.util.registry import ENGINES
 
 
 def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
     check_joined(info, folder)
     try:
         plan, deadline = Plan(**info["engine"]), info["budget"]["deadline"]
-        if plan.name not in ("loop", "fused", "graph") or not (int(plan.chunk) > 0 and 0 < int(plan.threads) <= 4096):
+        if plan.name not in ENGINES or not (int(plan.chunk) > 0 and 0 < int(plan.threads) <= 4096):
             raise ValueError(plan)
         return plan, Budget(int(info["budget"]["steps"]), None if deadline is None else float(deadline))
     except (KeyError, TypeError, ValueError) as error:
@@ -162,7 +163,7 @@ def take_up(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
     """The herd as a checkpoint holds it."""
     check_names(assembly, resumed)
     check_facts(resumed, assembly.size)
-    everyone = range(assembly.herd.size)
+    everyone = range(assembly.herd.num_members)
     take_(assembly.herd.state, resumed.state, everyone, everyone)
 
 

@@ -49,7 +49,7 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
     if recipe.run.validation and not len(dataset.x_test):
         raise UserError(f"run.validation is of held-out data, and {dataset.name} has none: set data.holdout.")
     seeds = [recipe.run.seed + r for r in range(recipe.herd.seeds)]
-    together = recipe.strategy.cellular.population if recipe.strategy.name == "cellular" else 1
+    together = recipe.strategy.settings.group_size
     batch = recipe.train.batch
     cuts = [parts.partition(dataset, recipe.data, recipe.members, batch, seed, together) for seed in seeds]
     members, first = len(cuts[0].count), cuts[0].index

@@ -7,7 +7,7 @@ from typing import Any
 
 from ganherd.herd.rng import PRIORS
 from ganherd.herd.step.rules import StepRules
-from ganherd.losses import Game
+from ganherd.losses.adversarial import Game
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 
@@ -18,7 +18,7 @@ def settings_of(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tup
     """Per-member settings of one replica, and the losses that `loss` counts into."""
     optim, loss = recipe.optim, recipe.loss.name
     chosen = _each("loss.name", loss, members)
-    mutation = recipe.strategy.cellular.mutation
+    mutation = recipe.strategy.settings.mutation_rules
     # those that are drawn among come first, one that is drawn twice as often twice
     distinct = (*mutation.losses, *dict.fromkeys(name for name in chosen if name not in mutation.losses))
     floats = {
@@ -29,14 +29,14 @@ def settings_of(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tup
         "input_noise": _each("train.input_noise", recipe.train.input_noise, members),
     }
     settings: dict[str, list[Any]] = {name: [float(value) for value in values] for name, values in floats.items()}
-    if recipe.strategy.name == "cellular" and mutation.learning_rate != "off":
+    if mutation.learning_rate != "off":
         # what the reference's mutation is measured by
         settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
     priors = _each("nets.prior", recipe.nets.prior, members)
     if prior_of(recipe) == "mixed":
         settings["prior"] = [PRIORS.index(name) for name in priors]
     settings["loss"] = [distinct.index(name) for name in chosen]
-    if recipe.strategy.name == "gap" and recipe.strategy.gap.smoothing != "0":
+    if recipe.strategy.settings.rate_smoothing != "0":
         settings["met"] = [_LONG_AGO] * members  # the step of its last swap
     return settings, distinct
 
@@ -60,8 +60,7 @@ def _each(key: str, value: Any, members: int) -> Sequence[Any]:
 def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
     """What a step does for every member alike; `losses`: those that `settings_of` answers."""
     train, noise = recipe.train, recipe.train.input_noise
-    mutation = recipe.strategy.cellular.mutation
-    wanders = recipe.strategy.name == "cellular" and mutation.each == "batch"
+    mutation = recipe.strategy.settings.mutation_rules
     return StepRules(
         game=Game(losses, mutation.d_loss),
         batch=train.batch,
@@ -87,7 +86,7 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
         class_g=recipe.loss.class_weight if recipe.loss.class_weight_g is None else recipe.loss.class_weight_g,
         flip=train.flip,
         augment=tuple(train.augment),
-        wander=mutation.learning_rate if wanders else "off",
+        wander=mutation.learning_rate if mutation.each == "batch" else "off",
         wander_strength=mutation.strength,
         wander_probability=mutation.probability,
         drawn_losses=len(mutation.losses) if mutation.loss_each == "batch" else 0,

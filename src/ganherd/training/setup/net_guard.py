@@ -23,15 +23,15 @@ from ganherd.features.cache import cache_folder
 from ganherd.herd.checks import guard, vmap_fallback
 from ganherd.herd.checks.agreement import FAILS, Agreement
 from ganherd.herd.checks.guard import GuardReport
-from ganherd.herd.checks.trial import SMALL, ComparisonTask
+from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
 from ganherd.herd.global_generators import seeded_generators
-from ganherd.herd.lowering.trace import NoGraph, trace
+from ganherd.herd.lowering.trace import NotTraceable, trace
 from ganherd.herd.state import Blueprint
 from ganherd.nets import catalog
 from ganherd.recipe.schema import NetConfig
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
-from ganherd.util.files import write
+from ganherd.util.files import atomic_write
 from ganherd.util.host import give_back
 from ganherd.util.user_code import importable_from, is_installed
 from ganherd.util.version import PACKAGE, __version__
@@ -53,8 +53,8 @@ def examine(assembly: PreparedHerd, say: Callable[[str], None] = lambda text: No
     reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(assembly, say) if ranks.is_first else [])
     for blueprint, why in zip(_blueprints(assembly), ranks.broadcast(reasons), strict=True):
         if why:
-            blueprint.adopt(blueprint.habits._replace(alone=why))
-    vmap_fallback.mute()  # --explain names the operations
+            blueprint.adopt(blueprint.traits._replace(why_not_fused=why))
+    vmap_fallback.mute_warnings()  # --explain names the operations
 
 
 def _reasons(assembly: PreparedHerd, say: Callable[[str], None]) -> list[str]:
@@ -90,10 +90,10 @@ def refuse(assembly: PreparedHerd, engine: str) -> None:
         UserError: if the engine may not train these nets.
     """
     for net in _blueprints(assembly):
-        if net.habits.alone and engine != "loop":
+        if net.traits.why_not_fused and engine != "loop":
             raise UserError(
                 f"This run was trained with the engine {engine}, but its nets cannot be fused "
-                f"({type(net.module).__name__}: {net.habits.alone}): train the recipe again in a new run."
+                f"({type(net.module).__name__}: {net.traits.why_not_fused}): train the recipe again in a new run."
             )
 
 
@@ -102,13 +102,13 @@ def checked(
 ) -> Iterator[tuple[ComparisonTask, GuardReport]]:
     """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison."""
     for net, task in tasks(assembly):
-        foreign = catalog.is_foreign(net.name)
+        foreign = not catalog.is_packaged(net.name)
         path = _cache_path(net, task)
         report = _read(path) if path else None
         if report is None:
             if foreign:
                 say(f"note: the {task.role} {task.name} is compared with plain PyTorch first, once.")
-            report = guard.check(task, None if foreign else SMALL)
+            report = guard.check(task, None if foreign else SMALL_EXTENT)
             give_back()
             if path and not report.results["loop"].why:
                 _write(path, report)
@@ -126,11 +126,11 @@ def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
 
     out = []
     for (net, _), breed in zip(recipe.nets.each(assembly.members), herd.breeds.all, strict=True):
-        latent = recipe.nets.latent if catalog.is_foreign(net.name) else min(recipe.nets.latent, _NARROW)
+        latent = min(recipe.nets.latent, _NARROW) if catalog.is_packaged(net.name) else recipe.nets.latent
         make = partial(build, nets.build_generator, net, data.shape, latent, classes)
-        habits = breed.g.habits
+        traits = breed.g.traits
         out.append(
-            (net, ComparisonTask("generator", net.name, make, data.shape, latent, classes, habits=habits, batch=batch))
+            (net, ComparisonTask("generator", net.name, make, data.shape, latent, classes, traits=traits, batch=batch))
         )
     net = recipe.nets.discriminator
     make = partial(build, nets.build_discriminator, net, data.shape, classes)
@@ -138,7 +138,7 @@ def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
     out.append(
         (
             net,
-            ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.habits, batch),
+            ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.traits, batch),
         )
     )
     return out
@@ -150,7 +150,7 @@ def narrowed(net: NetConfig) -> NetConfig:
     >>> narrowed(Net(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
     {'hidden': [4, 2], 'activation': 'tanh'}
     """
-    if catalog.is_foreign(net.name):
+    if not catalog.is_packaged(net.name):
         return net
 
     def few(value: Any) -> Any:
@@ -174,7 +174,7 @@ def facts(report: GuardReport) -> dict[str, Any]:
 
 def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
     """Return the file of this comparison, named by all that its result depends on; None if it cannot be cached."""
-    code = _user_code(task) if catalog.is_foreign(net.name) else []
+    code = [] if catalog.is_packaged(net.name) else _user_code(task)
     if code is None:
         return None
     parts = [
@@ -191,8 +191,7 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
 
 def _own_code() -> list[Path]:
     """Files of this package that decide what an engine, a net or plain PyTorch computes."""
-    package = PACKAGE
-    return [*package.glob("herd/*.py"), *package.glob("nets/*.py"), package / "losses.py", package / "data" / "feed.py"]
+    return [file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py")]
 
 
 def _user_code(task: ComparisonTask) -> list[str] | None:
@@ -207,7 +206,7 @@ def _user_code(task: ComparisonTask) -> list[str] | None:
         return None
     try:
         graph = "\n".join(str(node.format_node()) for node in trace(module).nodes)
-    except NoGraph as error:
+    except NotTraceable as error:
         graph = str(error)
     return [graph, str(module), _files(files | set(_loaded_files()))]
 
@@ -244,6 +243,6 @@ def _read(path: Path) -> GuardReport | None:
 def _write(path: Path, report: GuardReport) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, json.dumps(facts(report)).encode(), sync=False)
+        atomic_write(path, json.dumps(facts(report)), sync=False)
     except OSError:
         pass  # a cache that cannot be written costs only the next comparison

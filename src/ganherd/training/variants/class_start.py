@@ -49,7 +49,7 @@ class ByClass:
         made = {"g": (g, self._generators[label]), "d": (d, class_extraction.discriminator(self._d, label))}
         out: State = {"g.adam.t": self._updates}
         for kind, (blueprint, named) in made.items():
-            out[f"{kind}.params"] = blueprint.joined({key: named[key][None] for key in blueprint.shapes}, [0])
+            out[f"{kind}.params"] = blueprint.join_rows({key: named[key][None] for key in blueprint.shapes}, [0])
             out |= {f"{kind}.buffers.{key}": named[key][None] for key in blueprint.buffers}
         return out
 

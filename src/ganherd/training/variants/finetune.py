@@ -137,7 +137,7 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
 
 def _is_free(recipe: Recipe) -> bool:
     """Whether neither the data nor the strategy says how many members there are."""
-    return recipe.data.partition != "by-class" and recipe.strategy.name != "cellular"
+    return recipe.data.partition != "by-class" and recipe.strategy.settings.num_members is None
 
 
 def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:

@@ -6,43 +6,52 @@ last part joins them: RUN is then what one process would have made of the recipe
 
 from __future__ import annotations
 
-import fcntl
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ganherd import report
 from ganherd.herd import rng
 from ganherd.herd.state import take_
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder, open_lock, write_aside
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
 from ganherd.runs.records import JsonLinesWriter
-from ganherd.training import finish, start
+from ganherd.training import finish, session
+from ganherd.training.finish import Finisher, Product, Run
 from ganherd.training.health.monitor import SCORES
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import recorded_streams, refuse_changes
 from ganherd.training.setup.member_data import cut
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.files import atomic_write, lock
 from ganherd.util.progress import Progress
 
 Events = list[dict[str, Any]]
 _COMBINED: dict[str, Callable[[list[Any]], Any]] = {"seconds": max, "rate": lambda rates: round(sum(rates), 1)}
 
 
-def train_part(recipe: Recipe, path: Path, members: str, quiet: bool = False, trust_code: bool = True) -> start.Run:
-    """Train these members' part of the run from where it stands, and join all parts if it is the last to finish."""
+def train_part(
+    recipe: Recipe,
+    path: Path,
+    members: str,
+    quiet: bool = False,
+    trust_code: bool = True,
+    finishers: Sequence[Finisher] = (),
+) -> Run:
+    """Train these members' part of the run from where it stopped, and join all parts if it is the last to finish."""
     with trust.vouched(recipe) if trust_code else nullcontext():
-        return _train_part(recipe, path, members, quiet, trust_code)
+        return _train_part(recipe, path, members, quiet, trust_code, finishers)
 
 
-def _train_part(recipe: Recipe, path: Path, members: str, quiet: bool, trust_code: bool) -> start.Run:
+def _train_part(
+    recipe: Recipe, path: Path, members: str, quiet: bool, trust_code: bool, finishers: Sequence[Finisher]
+) -> Run:
     made = cut(recipe)
     part = wanted(members, len(made.seats))
     whole = RunFolder(path)
@@ -58,18 +67,18 @@ def _train_part(recipe: Recipe, path: Path, members: str, quiet: bool, trust_cod
         own = RunFolder(part_path(whole, part))
         begun = own.info_path.exists()
     if begun and own.info.get("state") == "finished":
-        done = start.Run(own.path.absolute(), {})
+        done = Run(own.path.absolute(), {})
     elif begun:
         refuse_changes(own.recipe, made.recipe, own)
-        done = start.resume(own.path, (), quiet, trust_code)
+        done = session.resume(own.path, (), quiet, trust_code)
     else:
         with rng.using(number):
-            done = start.begin(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
+            done = session.train(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
     with _alone(whole), rng.using(number):
         left = unfinished(whole)
         if left or whole.info["state"] == "finished":
             return done
-        return join(whole, quiet, trust_code)
+        return join(whole, quiet, trust_code, finishers)
 
 
 def wanted(members: str, size: int) -> range:
@@ -92,7 +101,7 @@ def wanted(members: str, size: int) -> range:
 # -- joining ------------------------------------------------------------------------------------------------------------
 
 
-def join(whole: RunFolder, quiet: bool, trust_code: bool) -> start.Run:
+def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Finisher] = ()) -> Run:
     """Checkpoint, records, mixture, scores and report of the whole, from those of its parts."""
     each = [(part, RunFolder(part_path(whole, part))) for part in parts(whole)]
     assembly = assemble(whole.recipe, trust_code, begins=False)
@@ -121,20 +130,22 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool) -> start.Run:
         made = finish.make_mixture(assembly, step)
         made.save(whole.mixture)
         whole.samples.mkdir(exist_ok=True)
-        finish.write_picture(whole, made, assembly)
-        scores = finish.write_scores(whole, made, assembly, progress)
+        product = Product(whole, assembly.recipe, assembly.dataset, made, progress.say)
+        for finisher in finishers:
+            finisher.on_mixture(product)
         infos = [folder.info for _, folder in each]
         seconds = max(float(info["seconds"]) for info in infos)
         kept = {
             k: v for k, v in infos[0].items() if k not in ("part", "members", "state", "seconds", "step", "origins")
         }
         whole.write_info(**kept, state="finished", seconds=seconds, step=step)
-        report.write(whole, mixture=made, dataset=assembly.dataset)
+        for finisher in finishers:
+            finisher.on_finished(product)
     except OSError as error:
         raise Interrupted(
             f"{error.strerror} while writing to {whole.path}; the same command joins the parts again."
         ) from error
-    return start.Run(whole.path.absolute(), scores)
+    return Run(whole.path.absolute(), product.scores)
 
 
 def joined_metrics(each: list[Events]) -> Events:
@@ -219,12 +230,10 @@ def _alone(whole: RunFolder) -> Iterator[None]:
     """One job at a time looks at the parts of a run, or joins them; others wait."""
     try:
         whole.path.mkdir(parents=True, exist_ok=True)
-        handle = open_lock(whole.path / ".parts")
+        handle = lock(whole.path / ".parts", waits=None)
     except OSError as error:
         raise UserError(f"nothing can be written to the run folder {whole.path}: {error.strerror}.") from error
     with handle:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
@@ -242,6 +251,6 @@ def _found(whole: RunFolder, recipe: Recipe, facts: dict[str, Any]) -> None:
         return
     if [path.name for path in whole.path.iterdir()] != [".parts"]:
         raise UserError(f"{whole.path} exists already, and is no run of parts: choose another --run.")
-    write_aside(whole.recipe_path, recipe_file.dump(recipe))
+    atomic_write(whole.recipe_path, recipe_file.dump(recipe))
     (whole.path / "parts").mkdir()
     whole.write_info(**facts, parts=True, state="parts")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import rate
+from ganherd.herd.engine.engines import measure_rate
 from ganherd.herd.state import Seat, State, members_of, new_state, take_
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
@@ -91,8 +91,8 @@ def _steps(assembly: PreparedHerd, folder: RunFolder, members: Sequence[int], bu
     if kind == "epochs":
         return max(1, round(amount * assembly.steps_per_epoch))
     herd = assembly.herd
-    part = replace(herd, state=members_of(herd.state, list(members)), feed=herd.feed.only(members))
-    return max(1, int(amount * rate(part, recorded(folder.info, folder)[0], 1.0) / len(members)))
+    part = replace(herd, state=members_of(herd.state, list(members)), feed=herd.feed.select(members))
+    return max(1, int(amount * measure_rate(part, recorded(folder.info, folder)[0], 1.0) / len(members)))
 
 
 def _anew(assembly: PreparedHerd, fresh: State, member: int) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Notice what a net remembers besides parameters and buffers: in the module, and in variables outside of it."""
+"""Detect state that a net keeps in addition to parameters and buffers: in the module, and in variables outside of it."""

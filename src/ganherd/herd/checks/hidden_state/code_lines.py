@@ -1,4 +1,4 @@
-"""Read compiled functions: which variables of their file they name, and on which line a variable changes."""
+"""Inspect compiled functions: which global variables they name, and which line changes a variable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @functools.lru_cache(4096)
 def global_names(code: types.CodeType) -> frozenset[str]:
-    """Return the variables of its file that a function names.
+    """Return the names of global variables that a function reads or assigns.
 
     >>> sorted(global_names((lambda x: len(x) + x.size + total).__code__))
     ['len', 'total']
@@ -33,23 +33,23 @@ def global_names(code: types.CodeType) -> frozenset[str]:
 
 @functools.lru_cache(4096)
 def assigned_attributes(code: types.CodeType) -> frozenset[str]:
-    """Return the attributes that a function assigns, of whatever object."""
+    """Return the names of attributes that a function assigns, of any object."""
     return frozenset(str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_ATTR")
 
 
 def line_that_changes(name: str, codes: Iterable[types.CodeType]) -> str:
-    """Return the first line that changes a variable, else one that reads it, else one that reads what holds it.
+    """Return the first line that changes a variable, or else one that reads it, or else one that reads its owner.
 
     Args:
         name: Of a variable, e.g. `count`, or of an attribute, e.g. `tracker.count`.
-        codes: Where to look, the likely ones first.
+        codes: The code to search, the likely ones first.
 
     Returns:
-        For example " (nets.py, line 12)"; empty if there is no such line.
+        In brackets, e.g. " (nets.py, line 12)"; empty if there is no such line.
     """
     holder, _, last = name.rpartition(".")
     first = holder.partition(".")[0]
-    found: dict[int, str] = {}  # by how well a line fits
+    lines: dict[int, str] = {}  # by rank: 0 fits best
     for code in codes:
         steps = [(step, step.positions.lineno) for step in dis.get_instructions(code) if step.positions]
         inside = {line for step, line in steps if step.opname in _CHANGES_INSIDE}
@@ -57,10 +57,10 @@ def line_that_changes(name: str, codes: Iterable[types.CodeType]) -> str:
             if step.argval not in (last, first) or line is None:
                 continue
             if step.argval != last:
-                fits = 3
+                rank = 3
             elif step.opname in (("STORE_ATTR",) if holder else _CHANGES_IT) and code.co_name != "__init__":
-                fits = 0
+                rank = 0
             else:
-                fits = 1 if line in inside and not holder else 2
-            found.setdefault(fits, f" ({os.path.basename(code.co_filename)}, line {line})")
-    return found[min(found)] if found else ""
+                rank = 1 if line in inside and not holder else 2
+            lines.setdefault(rank, f" ({os.path.basename(code.co_filename)}, line {line})")
+    return lines[min(lines)] if lines else ""

@@ -1,7 +1,7 @@
-"""Copy Python values into a form that can be compared later, within bounds of time and memory and without running their code.
+"""Copy Python values in a form that can be compared later, within limits of time and memory and without running their code.
 
-A value may be anything that a user's file holds, such as a data set of gigabytes. Small tensors, arrays and containers are copied.
-Of larger ones only sums, samples and lengths are kept.
+A value may be anything in a user's file, such as a data set of gigabytes. Small tensors, arrays and containers are copied; of
+larger ones only sums, samples and lengths are stored.
 """
 
 from __future__ import annotations
@@ -50,39 +50,39 @@ _REDUCIBLE = (
     zip, map, filter, enumerate,
 )  # fmt: skip
 
-_MOST_VALUES = 10_000  # that are looked at below one variable
-_MOST_ITEMS = 2_000  # of a container, up to which all are looked at
-_SAMPLE = 256  # items of a larger container, numbers of the largest tensors
-_PIECES = 4_096  # of a tensor of medium size, each of which is summed up
-_COPIED = 1 << 20  # bytes of a tensor or array, up to which it is copied …
-_SUMMED = 1 << 25  # … and up to which its pieces are summed up
-_COPIED_IN_ALL, _SUMMED_IN_ALL = 1 << 25, 1 << 28  # bytes in all variables of one look
+_MAX_VALUES = 10_000  # values that are visited below one variable
+_MAX_ITEMS = 2_000  # containers with more items are sampled
+_SAMPLE = 256  # items of a larger container, or numbers of the largest tensors
+_PIECES = 4_096  # pieces of a medium-sized tensor that are summed separately
+_COPIED = 1 << 20  # bytes; tensors and arrays up to this size are copied …
+_SUMMED = 1 << 25  # … and up to this size their pieces are summed
+_COPIED_IN_ALL, _SUMMED_IN_ALL = 1 << 25, 1 << 28  # bytes in all variables of one `Look`
 
 
 class Look:
-    """One look at many variables, which all take from the same allowance of bytes.
+    """Copy many variables within a common limit of bytes.
 
     Args:
-        names: Names of objects that stand for themselves and are not looked into, by `id`.
-        opens: Whether to look into an instance of a class, beyond those that everybody knows.
+        names: Names of objects by `id`; these are copied as their names.
+        opens: Returns whether to copy the attributes of instances of a class, beyond the well-known classes.
     """
 
     def __init__(self, names: dict[int, str], opens: Callable[[type], bool]) -> None:
         self._names, self._opens = names, opens
         self._copied, self._summed = _COPIED_IN_ALL, _SUMMED_IN_ALL
-        self._left = 0  # values of the present variable
-        self._looked_at: dict[
-            int, tuple[Any, Any]
-        ] = {}  # by `id`: a value, so that it stays alive, and what was returned
+        self._left = 0  # values that may still be visited below the current variable
+        # By `id`: the value, so that it stays alive and its id is not reused, and its copy.
+        self._copies: dict[int, tuple[Any, Any]] = {}
 
     def at(self, value: Any) -> Any:
-        """Return a value in a form that `equal` compares with the one of another look."""
-        if id(value) not in self._looked_at:
-            self._left = _MOST_VALUES
-            self._looked_at[id(value)] = value, self._value(value, frozenset())
-        return self._looked_at[id(value)][1]
+        """Return a copy of a value that `equal` can compare with copies from another `Look`."""
+        if id(value) not in self._copies:
+            self._left = _MAX_VALUES
+            self._copies[id(value)] = value, self._value(value, frozenset())
+        return self._copies[id(value)][1]
 
     def _value(self, value: Any, around: frozenset[int]) -> Any:
+        """Copy a value; `around` has the ids of its containers, so that cycles end."""
         kind = type(value)
         self._left -= 1
         if self._left < 0 or id(value) in around:
@@ -96,25 +96,27 @@ class Look:
         if issubclass(kind, (np.ndarray, np.generic)):
             return self._array(np.asarray(value))
         around |= {id(value)}
-        parts = list(_known_parts(value, kind))
+        items = list(_known_items(value, kind))
         if issubclass(kind, _RECORDS) or (not issubclass(kind, _NAMED) and self._opens(kind)):
-            parts += _items_of(attributes(value))
-        return [kind.__qualname__, *(self._value(each, around) for each in parts)]
+            items += _items_of(attributes(value))
+        return [kind.__qualname__, *(self._value(item, around) for item in items)]
 
     def _tensor(self, value: Tensor) -> Any:
+        """Copy a small tensor, sum pieces of a medium one, and sample a large one."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             if not _has_numbers(value):
                 return [value.dtype, _version(value)]
-            about, value, size = [value.shape, value.dtype], value.detach(), value.nbytes
-            if size <= _SAMPLE or size <= min(_COPIED, self._copied):
-                self._copied -= size
+            about, value, num_bytes = [value.shape, value.dtype], value.detach(), value.nbytes
+            if num_bytes <= _SAMPLE or num_bytes <= min(_COPIED, self._copied):
+                self._copied -= num_bytes
                 return value.clone()
-            if size <= min(_SUMMED, self._summed) and value.is_contiguous():
-                self._summed -= size
+            if num_bytes <= min(_SUMMED, self._summed) and value.is_contiguous():
+                self._summed -= num_bytes
                 return [*about, _sums(value.view(-1))]
-            return [*about, value[_places(value)], _version(value)]
+            return [*about, value[_sample_indices(value)], _version(value)]
 
     def _array(self, value: np.ndarray[Any, Any]) -> Any:
+        """Copy an array as a tensor if PyTorch has its type, otherwise a sample of it."""
         if value.dtype.kind in "biufc":
             with suppress(TypeError, ValueError), warnings.catch_warnings():  # PyTorch lacks some types and strides
                 warnings.simplefilter("ignore")  # of an array that must not be written to
@@ -126,15 +128,15 @@ class Look:
         return [*about, *(self._value(each, frozenset()) for each in sample.tolist())]
 
 
-def _known_parts(value: Any, kind: type) -> Iterable[Any]:
-    """Return the parts of containers, functions, generators of random numbers and iterators, by their own type's methods."""
+def _known_items(value: Any, kind: type) -> Iterable[Any]:
+    """Return the contents of containers, functions, random generators and iterators, without calling a user's methods."""
     if issubclass(kind, _SEQUENCES):
-        return _some(value, kind)
+        return _sequence_items(value, kind)
     if issubclass(kind, dict):
         return _items_of(value)
     if issubclass(kind, (set, frozenset)):
         known: Any = set if issubclass(kind, set) else frozenset
-        return [known.__len__(value), *itertools.islice(known.__iter__(value), _MOST_ITEMS)]
+        return [known.__len__(value), *itertools.islice(known.__iter__(value), _MAX_ITEMS)]
     if issubclass(kind, (bytearray, array.array)):
         return [len(value), bytes(memoryview(value)[: _COPIED // 8])]
     if issubclass(kind, types.FunctionType):
@@ -152,13 +154,14 @@ def _known_parts(value: Any, kind: type) -> Iterable[Any]:
     if issubclass(kind, functools.partial):
         return [value.func, value.args, value.keywords]
     if kind is functools._lru_cache_wrapper:
-        return [value.cache_info().currsize]  # hits do not change an answer
+        return [value.cache_info().currsize]  # cache hits do not change results
     if kind is contextvars.ContextVar:
         return [value.get(None)]
     return [*_random_state(value, kind), *_position(value, kind)]
 
 
 def _random_state(value: Any, kind: type) -> Iterable[Any]:
+    """Return the state of a random generator; nothing for other values."""
     if issubclass(kind, np.random.Generator):
         return [value.bit_generator.state]
     if issubclass(kind, np.random.RandomState):
@@ -169,7 +172,7 @@ def _random_state(value: Any, kind: type) -> Iterable[Any]:
 
 
 def _position(value: Any, kind: type) -> Iterable[Any]:
-    """Return how far an iterator or a generator has come; it is not moved."""
+    """Return the position of an iterator or a generator without advancing it."""
     if kind is types.GeneratorType:
         frame = value.gi_frame
         return ["ended"] if frame is None else [frame.f_lasti, dict(frame.f_locals)]
@@ -184,60 +187,61 @@ def _position(value: Any, kind: type) -> Iterable[Any]:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an instance, also those in slots; parameters, buffers and layers of a module by their names."""
-    found: dict[str, Any] = {}
+    """Return the attributes of an instance, including slots; of a module also parameters, buffers and layers by name."""
+    values: dict[str, Any] = {}
     for base in type(value).__mro__:
         for name, member in vars(base).items():
             if type(member) is types.MemberDescriptorType:
                 with suppress(AttributeError):  # an empty slot
-                    found[name] = member.__get__(value)
+                    values[name] = member.__get__(value)
     with suppress(AttributeError):
         known: Any = threading.local if issubclass(type(value), threading.local) else object
-        found |= known.__getattribute__(value, "__dict__")
+        values |= known.__getattribute__(value, "__dict__")
     if issubclass(type(value), nn.Module):
-        registered = [found.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
-        found = {name: one for name, one in found.items() if name not in OF_PYTORCH or name == "training"}
-        found |= {name: one for each in registered for name, one in each.items()}
-    return found
+        registered = [values.get(name, {}) for name in ("_parameters", "_buffers", "_modules")]
+        values = {name: one for name, one in values.items() if name not in OF_PYTORCH or name == "training"}
+        for tensors_or_layers in registered:
+            values |= tensors_or_layers
+    return values
 
 
 OF_PYTORCH = {*vars(nn.Module()), "_is_full_backward_hook", "_is_hf_initialized"}
 
 
 def _items_of(value: dict[Any, Any]) -> Iterator[Any]:
-    """Yield the length of a dictionary, and its keys and values; only the first and the last of a large one."""
-    size = dict.__len__(value)
-    yield size
-    items = list(itertools.islice(dict.items(value), _MOST_ITEMS if size <= _MOST_ITEMS else _SAMPLE))
-    if size > _MOST_ITEMS:
+    """Yield the length of a dictionary, its keys and its values; of a large one only the first and the last."""
+    length = dict.__len__(value)
+    yield length
+    items = list(itertools.islice(dict.items(value), _MAX_ITEMS if length <= _MAX_ITEMS else _SAMPLE))
+    if length > _MAX_ITEMS:
         items += itertools.islice(reversed(dict.items(value)), _SAMPLE)
     for key, each in items:
         yield key if issubclass(type(key), (str, int)) else type(key).__qualname__
         yield each
 
 
-def _some(value: Any, kind: type) -> Iterator[Any]:
-    """Yield the length of a sequence and its items; evenly spaced ones of a large one."""
+def _sequence_items(value: Any, kind: type) -> Iterator[Any]:
+    """Yield the length of a sequence and its items; of a large one evenly spaced items."""
     known: Any = next(base for base in _SEQUENCES if issubclass(kind, base))
-    size = known.__len__(value)
-    yield size
-    step = 1 if size <= _MOST_ITEMS else (size - 1) / (_SAMPLE - 1)
-    for number in range(min(size, _MOST_ITEMS if step == 1 else _SAMPLE)):
+    length = known.__len__(value)
+    yield length
+    step = 1 if length <= _MAX_ITEMS else (length - 1) / (_SAMPLE - 1)
+    for number in range(min(length, _MAX_ITEMS if step == 1 else _SAMPLE)):
         yield known.__getitem__(value, int(number * step))
 
 
-def _places(value: Tensor) -> tuple[Tensor, ...]:
-    """Return evenly spaced indices into a tensor, which need not be contiguous."""
+def _sample_indices(value: Tensor) -> tuple[Tensor, ...]:
+    """Return evenly spaced indices into a tensor, one tensor for each axis."""
     flat = torch.linspace(0, value.numel() - 1, _SAMPLE, dtype=torch.float64).long().to(value.device)
-    places: list[Tensor] = []
-    for size in reversed(value.shape):
-        places.insert(0, flat % size)
-        flat = flat // size
-    return tuple(places)
+    indices: list[Tensor] = []
+    for length in reversed(value.shape):
+        indices.insert(0, flat % length)
+        flat = flat // length
+    return tuple(indices)
 
 
 def _sums(flat: Tensor) -> Tensor:
-    """Return the sums of evenly large pieces of a tensor [n], and what is left at its end."""
+    """Return the sums of equally long pieces of a tensor [n], and the remaining numbers at its end."""
     each = flat.numel() // _PIECES
     dtype = torch.complex128 if flat.is_complex() else torch.float64
     pieces = flat[: each * _PIECES].view(_PIECES, each).sum(1, dtype=dtype)
@@ -245,17 +249,18 @@ def _sums(flat: Tensor) -> Tensor:
 
 
 def _has_numbers(value: Tensor) -> bool:
-    """Return whether a tensor's numbers can be read one by one."""
+    """Return whether a tensor's numbers can be read individually."""
     odd = value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided
     return not odd and not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def _version(value: Tensor) -> int:
-    """Return how often a tensor was changed in place."""
+    """Return how often a tensor was changed in place, as far as PyTorch counts it."""
     return 0 if value.is_inference() else value._version
 
 
 def _contents(cells: tuple[types.CellType, ...] | None) -> Iterator[Any]:
+    """Yield the contents of a closure's cells."""
     for cell in cells or ():
         with suppress(ValueError):  # an empty cell
             yield cell.cell_contents
@@ -265,15 +270,15 @@ def _contents(cells: tuple[types.CellType, ...] | None) -> Iterator[Any]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two values of `Look.at` are the same, up to rounding."""
+    """Return whether two copies from `Look.at` are equal, up to rounding."""
     if isinstance(one, (Tensor, np.ndarray)) or isinstance(other, (Tensor, np.ndarray)):
         if type(one) is not type(other) or one.shape != other.shape or one.dtype != other.dtype:
             return False
         one, other = torch.as_tensor(one), torch.as_tensor(other)
         if one.device != other.device:
             return False
-        near = 1e-9 if one.dtype == torch.float64 else 1e-5 if one.is_floating_point() else 0.0
-        return torch.allclose(one, other, rtol=near, atol=near, equal_nan=True)
+        tolerance = 1e-9 if one.dtype == torch.float64 else 1e-5 if one.is_floating_point() else 0.0
+        return torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -283,8 +288,8 @@ def equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def different(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
-    """Return the names whose values are not the same in both."""
+def differing_names(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    """Return the names whose values are not equal in both dictionaries."""
     missing = object()
     names = one.keys() | other.keys()
     return {name for name in names if not equal(one.get(name, missing), other.get(name, missing))}

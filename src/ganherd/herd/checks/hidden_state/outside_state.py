@@ -1,7 +1,7 @@
 """Find the variables outside of a net that its code may change: of files, helpers, classes and closures.
 
-The search starts at the code of the net's own classes and hooks. It follows the names in this code to the user's functions, classes
-and objects, and so on. It only reads: no code of the user runs. Code of installed packages is not followed.
+The search starts at the code of the net's classes and hooks, and follows the names in this code to the user's functions, classes
+and objects, and so on. It never runs the user's code, and does not follow code of installed packages.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from ganherd.herd.checks.hidden_state.code_lines import assigned_attributes, glo
 from ganherd.herd.checks.hidden_state.comparable import OF_PYTORCH, Look, attributes
 from ganherd.util.user_code import is_installed
 
-_MOST_VARIABLES = 1_000
-_MOST_PLACES = 10_000  # functions, classes and objects that are followed
+_MAX_VARIABLES = 1_000
+_MAX_OBJECTS = 10_000  # functions, classes and objects that are followed
 _FIRST = 100  # items of a container that are followed
-_HEAP_TYPE = 1 << 9  # flag of a class that a class statement made
+_HEAP_TYPE = 1 << 9  # flag of classes that were created by a class statement
 _LEAVES = (int, float, complex, str, bytes, type(None), Tensor, types.ModuleType, types.BuiltinFunctionType)
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, staticmethod, classmethod, property, type)
 
 
-class Outside:
-    """The variables outside of a net, as of the moment that this is made.
+class OutsideState:
+    """A comparable copy of the variables outside of a net, taken when this object is created.
 
     Args:
-        alike: Other nets of its kind, which may be registered somewhere. Their parts count as the net's own.
+        alike: Other nets of the same class, which may be registered somewhere. Their tensors and layers count as the net's.
 
     Attributes:
-        values: What each variable holds, in a form that can be compared, by a name such as `tracker.count`.
+        values: Comparable copies of the variables' values, by names such as `tracker.count`.
     """
 
     def __init__(self, net: nn.Module, alike: Sequence[nn.Module] = ()) -> None:
         self._package = _top(type(net).__module__)
         nets = (net, *alike)
-        self._parts = {id(one) for each in nets for one in (*each.modules(), *each.parameters(), *each.buffers())}
+        self._of_nets = {id(one) for each in nets for one in (*each.modules(), *each.parameters(), *each.buffers())}
         self._variables: dict[str, Any] = {}
-        self._holders: dict[str, int] = {}  # name -> identity of what holds the variable
+        self._holders: dict[str, int] = {}  # name -> id of the object that holds the variable
         self._code: dict[str, list[types.CodeType]] = {}  # name -> code that may change it
         self._all_code: list[types.CodeType] = []
         self._seen: set[int] = set()
-        self._waiting: deque[tuple[str, Any]] = deque()
+        self._queue: deque[tuple[str, Any]] = deque()
         for layer in net.modules():
             self._start(layer)
-        while self._waiting and len(self._seen) < _MOST_PLACES:
-            self._follow(*self._waiting.popleft())
-        look = Look(dict.fromkeys(self._parts, "a part of the net"), self._is_own)
+        while self._queue and len(self._seen) < _MAX_OBJECTS:
+            self._follow(*self._queue.popleft())
+        look = Look(dict.fromkeys(self._of_nets, "a part of the net"), self._is_own)
         self.values = {name: look.at(value) for name, value in self._variables.items()}
 
     def describe(self, names: Sequence[str]) -> str:
-        """Return the names of variables, and the line that changes the first one, else one that reads it."""
+        """Return the names of variables, and the line that changes the first one (or else one that reads it)."""
         path, code = names[0], list(self._code.get(names[0], ()))
         while "." in path:
             path = path.rpartition(".")[0]
@@ -69,17 +69,17 @@ class Outside:
     # -- the search -----------------------------------------------------------------------------------------------------
 
     def _start(self, layer: nn.Module) -> None:
-        """Begin with the code that a layer has. What the layer holds is no variable outside of it."""
+        """Queue the functions and classes of a layer, where the search starts. Its attributes are not outside variables."""
         held = [value for name, value in vars(layer).items() if name not in OF_PYTORCH]
         for owner in (layer, *layer.parameters(recurse=False)):
             for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
                 held += (getattr(owner, hooks, None) or {}).values()
-        self._waiting += [("", each) for value in (type(layer), *held) for each in _code_of(value)]
+        self._queue += [("", each) for value in (type(layer), *held) for each in _code_of(value)]
 
     def _follow(self, name: str, value: Any) -> None:
-        """Take up the variables that a value holds or names."""
+        """Add the variables that a value holds or names, and queue their values."""
         kind = type(value)
-        if id(value) in self._seen or id(value) in self._parts or issubclass(kind, _LEAVES):
+        if id(value) in self._seen or id(value) in self._of_nets or issubclass(kind, _LEAVES):
             return
         self._seen.add(id(value))
         if issubclass(kind, types.FunctionType):
@@ -87,35 +87,38 @@ class Outside:
         elif issubclass(kind, type):
             self._follow_class(value)
         elif issubclass(kind, types.MethodType):
-            self._waiting += [(name, value.__func__), (name, value.__self__)]
+            self._queue += [(name, value.__func__), (name, value.__self__)]
         elif issubclass(kind, (staticmethod, classmethod, functools._lru_cache_wrapper)):
-            self._waiting.append((name, value.__wrapped__))
+            self._queue.append((name, value.__wrapped__))
         elif issubclass(kind, (property, functools.cached_property)):
-            self._waiting += [(name, getattr(value, each, None)) for each in ("fget", "fset", "func")]
+            self._queue += [(name, getattr(value, each, None)) for each in ("fget", "fset", "func")]
         elif issubclass(kind, functools.partial):
-            self._waiting += [(name, each) for each in (value.func, *value.args, *value.keywords.values())]
+            self._queue += [(name, each) for each in (value.func, *value.args, *value.keywords.values())]
         else:
-            self._waiting += [(name, each) for each in _first(value, kind)]
+            self._queue += [(name, each) for each in _first(value, kind)]
             if self._is_own(kind):
-                self._waiting.append((name, kind))
+                self._queue.append((name, kind))
                 for attribute, each in attributes(value).items():
                     self._add(f"{name}.{attribute}", each, value, _methods(kind))
 
     def _add(self, name: str, value: Any, holder: Any, code: Iterable[types.CodeType]) -> None:
-        """Take up a variable, and follow it."""
+        """Add a variable, and queue its value."""
         plain, number = name, 1
-        while self._holders.setdefault(name, id(holder)) != id(holder):  # others have the same name
+        while self._holders.setdefault(name, id(holder)) != id(holder):  # other variables have the same name
             number += 1
             name = f"{plain}#{number}"
         self._code.setdefault(name, []).extend(code)
-        if not issubclass(type(value), _CODE) and len(self._variables) < _MOST_VARIABLES:
+        if not issubclass(type(value), _CODE) and len(self._variables) < _MAX_VARIABLES:
             self._variables[name] = value
-        self._waiting.append((name, value))
+        self._queue.append((name, value))
 
     def _follow_function(self, function: types.FunctionType) -> None:
+        """Add the defaults, closure, attributes and global variables of a function."""
         name, code = function.__qualname__.rpartition("<locals>.")[2], function.__code__
-        given = code.co_varnames[: code.co_argcount][::-1]
-        defaults = dict(zip(given, (function.__defaults__ or ())[::-1], strict=False)) | (function.__kwdefaults__ or {})
+        arguments = code.co_varnames[: code.co_argcount][::-1]
+        defaults = dict(zip(arguments, (function.__defaults__ or ())[::-1], strict=False)) | (
+            function.__kwdefaults__ or {}
+        )
         for each, value in defaults.items():
             self._add(each, value, function, [code])
         for each, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -129,6 +132,7 @@ class Outside:
                 self._follow_names(inner, function.__globals__)
 
     def _follow_names(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+        """Add the global variables that code names, and the attributes of modules that it names or assigns."""
         for name in sorted(global_names(code) & variables.keys()):
             value = variables[name]
             self._add(name, value, variables, [code])
@@ -139,29 +143,31 @@ class Outside:
                     self._add(f"{name}.{each}", of_module[each], of_module, [code])
 
     def _follow_class(self, kind: type) -> None:
+        """Add the class attributes of a user's class and its bases, and queue their methods."""
         for base in filter(self._is_own, kind.__mro__):
             for name, value in vars(base).items():
                 if issubclass(type(value), _CODE):
-                    self._waiting.append((name, value))
+                    self._queue.append((name, value))
                 elif not name.startswith("__") and not inspect.isdatadescriptor(value):
                     self._add(f"{base.__name__}.{name}", value, base, _methods(base))
 
-    # -- whose code it is -----------------------------------------------------------------------------------------------
+    # -- ownership of code -----------------------------------------------------------------------------------------------
 
     def _is_own(self, kind: type) -> bool:
-        """Return whether a class is the user's. One that `exec` made may have no module of its own."""
+        """Return whether a class is the user's. A class that `exec` created may belong to the module `builtins`."""
         if kind.__module__ == "builtins":
             return bool(kind.__flags__ & _HEAP_TYPE)
         return self._is_users(kind.__module__)
 
     def _is_users(self, module: str) -> bool:
+        """Return whether a module is the user's: part of the net's package, or of no installed package."""
         top = _top(module)
         return top not in ("torch", "ganherd") and (top == self._package or _is_users_file(module, top))
 
 
 @functools.cache
 def _is_users_file(module: str, top: str) -> bool:
-    """Return whether a module belongs to no installed package; one of a notebook or of `exec` has no file."""
+    """Return whether a module belongs to no installed package; modules of notebooks and `exec` have no file."""
     if top in sys.stdlib_module_names:
         return False
     files = [getattr(sys.modules.get(name), "__file__", None) for name in (module, top)]
@@ -169,16 +175,18 @@ def _is_users_file(module: str, top: str) -> bool:
 
 
 def _top(module: str) -> str:
+    """Return the top-level package of a module."""
     return module.partition(".")[0]
 
 
 def _methods(kind: type) -> list[types.CodeType]:
+    """Return the code of all methods of a class and its bases."""
     functions = [each for base in kind.__mro__ for each in vars(base).values()]
     return [each.__code__ for each in functions if issubclass(type(each), types.FunctionType)]
 
 
 def _code_of(value: Any) -> list[Any]:
-    """Return the functions and classes that an attribute of a layer brings along."""
+    """Return the functions and classes behind an attribute of a layer."""
     kind = type(value)
     if issubclass(kind, _LEAVES):
         return []
@@ -188,7 +196,7 @@ def _code_of(value: Any) -> list[Any]:
 
 
 def _first(value: Any, kind: type) -> list[Any]:
-    """Return the first items of a container; nothing if it is none."""
+    """Return the first items of a container; an empty list for other values."""
     for known in (list, tuple, deque, set, frozenset):
         if issubclass(kind, known):
             return list(itertools.islice(known.__iter__(value), _FIRST))

@@ -1,1 +1,1 @@
-"""Triton kernels, each beside a PyTorch twin in `herd.ops` that defines it. No build step; importing this needs no Triton."""
+"""Triton kernels. A function in plain PyTorch, mostly in `lowering/ops.py`, defines what each computes. There is no build step."""

@@ -1,4 +1,4 @@
-"""Adam, and the clipping of weights, for all members in one pass over their rows; the twins are in `herd/step/adam.py`."""
+"""Run Adam and weight clipping for all members in one pass over their rows; `herd/step/adam.py` defines both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @triton.jit
 def _rates(t, lr, b1, b2, rate, root, N, BLOCK: tl.constexpr):
-    """What the counts t make of the rates: lr / (1 - b1^t), and the root of 1 - b2^t, in float64 as the twin has them."""
+    """Compute the bias corrections of Adam from the step counts t, in float64: lr / (1 - b1^t) and sqrt(1 - b2^t)."""
     n = tl.arange(0, BLOCK)
     known = n < N
     power = tl.load(t + n, mask=known, other=1).to(tl.float64)
@@ -26,6 +26,7 @@ def _rates(t, lr, b1, b2, rate, root, N, BLOCK: tl.constexpr):
 
 @triton.jit
 def _adam(weights, grads, m, v, rate, root, b1, b2, P, ROW, EPS, BLOCK: tl.constexpr):
+    """Update a block of one member's row; ROW is the stride from one member to the next."""
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     known = at < P
@@ -45,38 +46,39 @@ def _adam(weights, grads, m, v, rate, root, b1, b2, P, ROW, EPS, BLOCK: tl.const
 def adam_triton_(
     params: Tensor, grads: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
 ) -> None:
-    """One step in place on float32 rows [N, P]; `t` counts this step already.
+    """Take one Adam step in place on float32 rows [N, P]; `t` includes this step.
 
-    The rows of weights and moments may lie apart, all at the same distance: those of a breed that is not the widest do.
+    Rows of weights and moments may have gaps between them, all of the same width: those of narrower breeds do.
     """
-    n, size = params.shape
+    n, num_params = params.shape
     row = params.stride(0)
     assert n == 1 or m.stride(0) == v.stride(0) == row
     rate, root = torch.empty(2, n, dtype=torch.float32, device=params.device)
     lr, beta1, beta2, t = (value.contiguous() for value in (lr, beta1, beta2, t))
     _rates[(1,)](t, lr, beta1, beta2, rate, root, n, BLOCK=triton.next_power_of_2(n))
-    _adam[(triton.cdiv(size, 1024), n)](
-        params, grads.contiguous(), m, v, rate, root, beta1, beta2, size, row, eps, BLOCK=1024
+    _adam[(triton.cdiv(num_params, 1024), n)](
+        params, grads.contiguous(), m, v, rate, root, beta1, beta2, num_params, row, eps, BLOCK=1024
     )
-    torch.autograd.graph.increment_version(params)  # as PyTorch's own operations in place do
+    torch.autograd.graph.increment_version(params)  # as PyTorch's in-place operations do
 
 
 @triton.jit
-def _clip(weights, which, whose, P, ROW, LIMIT, BLOCK: tl.constexpr):
+def _clip(weights, columns, members, P, ROW, LIMIT, BLOCK: tl.constexpr):
+    """Clamp a block of one member's row to ±LIMIT."""
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    touched = (at < P) & (tl.load(whose + n) != 0)
-    touched = touched & (tl.load(which + at, mask=touched, other=0) != 0)
-    value = tl.load(weights + n * ROW + at, mask=touched, other=0.0)
-    # what is not a number stays so: the comparisons are false
+    clips = (at < P) & (tl.load(members + n) != 0)
+    clips = clips & (tl.load(columns + at, mask=clips, other=0) != 0)
+    value = tl.load(weights + n * ROW + at, mask=clips, other=0.0)
+    # NaN stays NaN, because comparisons with it are false.
     value = tl.where(value > LIMIT, LIMIT, tl.where(value < -LIMIT, -LIMIT, value))
-    tl.store(weights + n * ROW + at, value, mask=touched)
+    tl.store(weights + n * ROW + at, value, mask=clips)
 
 
-def clip_triton_(params: Tensor, which: Tensor, whose: Tensor, limit: float) -> None:
-    """params [N, P] float32 clamped to ±limit in place, where both `which` [P] and `whose` [N] are true."""
-    n, size = params.shape
-    _clip[(triton.cdiv(size, 1024), n)](
-        params, which.view(torch.uint8), whose.view(torch.uint8), size, params.stride(0), limit, BLOCK=1024
+def clip_triton_(params: Tensor, columns: Tensor, members: Tensor, limit: float) -> None:
+    """Clamp params [N, P] float32 to ±limit in place, in the columns (bool [P]) of the members (bool [N]) that are True."""
+    n, num_params = params.shape
+    _clip[(triton.cdiv(num_params, 1024), n)](
+        params, columns.view(torch.uint8), members.view(torch.uint8), num_params, params.stride(0), limit, BLOCK=1024
     )
     torch.autograd.graph.increment_version(params)

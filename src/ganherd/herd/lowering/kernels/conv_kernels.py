@@ -1,60 +1,64 @@
-"""The Triton kernels of `conv`: one that gathers, for forward passes and input gradients, and the weight gradients."""
+"""Triton kernels for `conv.py`: one that gathers, for forward passes and input gradients, and two for weight gradients."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from ganherd.herd.lowering.kernels.random_bits import kept_share
-from ganherd.herd.lowering.kernels.taps import numbered
+from ganherd.herd.lowering.kernels.random_bits import dropout_factor
+from ganherd.herd.lowering.kernels.taps import channel_major
 
 
 @triton.jit
-def _normalised(value, line, n, N, c, LC, SLOPE: tl.constexpr):
-    """What a batch norm and its activation make of value [rows, columns]; columns are numbered c, channels c % LC."""
+def _normalised(value, table, n, N, c, LC, SLOPE: tl.constexpr):
+    """Apply a batch norm and its activation to value [rows, columns], where column c belongs to channel c % LC."""
     here = n * LC + c % LC
     value = (
-        value.to(tl.float32) * tl.load(line + 2 * N * LC + here)[None, :] + tl.load(line + 3 * N * LC + here)[None, :]
+        value.to(tl.float32) * tl.load(table + 2 * N * LC + here)[None, :] + tl.load(table + 3 * N * LC + here)[None, :]
     )
     return tl.where(value > 0, value, value * SLOPE)
 
 
 @triton.jit(do_not_specialize=["CALL"])
 def gather_kernel(
-    x, w, bias, y, stats, line, before, keys,
+    x, w, bias, y, stats, table, producer, keys,
     B, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, QH: tl.constexpr,
-    QW: tl.constexpr, CO: tl.constexpr, WN, WT, WC, WO, BS, PARTS, LC: tl.constexpr, DC: tl.constexpr, CALL, P, SCALE,
+    QW: tl.constexpr, CO: tl.constexpr, WN, WT, WC, WO, BS, PARTIALS, LC: tl.constexpr, DC: tl.constexpr, CALL, P, SCALE,
     K: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, TRANSPOSED: tl.constexpr, FLIP: tl.constexpr,
-    HAS_BIAS: tl.constexpr, FLAT: tl.constexpr, J: tl.constexpr, KB: tl.constexpr, LINED: tl.constexpr,
-    SLOPE: tl.constexpr, OUT_SLOPE: tl.constexpr, DROPS: tl.constexpr, BACK: tl.constexpr, HAS_STATS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, FLAT: tl.constexpr, J: tl.constexpr, KB: tl.constexpr, NORM_INPUT: tl.constexpr,
+    SLOPE: tl.constexpr, OUT_SLOPE: tl.constexpr, DROPS: tl.constexpr, UNDO: tl.constexpr, HAS_STATS: tl.constexpr,
     HAS_SUMS: tl.constexpr, PLANES: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """x [N, B, H, W, CI] -> y [N, B, OH, OW, CO]; q runs over [B, QH, QW], J taps an axis.
+    """Convolve x [N, B, H, W, CI] to y [N, B, OH, OW, CO]; q runs over [B, QH, QW], with J taps along an axis.
 
-    w is addressed by strides (member, tap, channel in, channel out), so that a gradient reads the same memory turned round.
-    FLAT: taps and channels are one index, for inputs of very few channels.
-    LINED: x is normalised and activated (SLOPE) as it is read; `line` [4, N, LC] is mean, 1/deviation, scale, shift.
-    OUT_SLOPE, DROPS: the activation of y, and then its dropout, drawn as `_dropout` does; columns are numbered (place, channel),
-    with DC channels. BACK: y is the gradient of these instead, which made `before` [N, B, OH, OW, CO].
-    HAS_STATS: stats [3, N, PARTS, CO] get the number of rows that this program made, their mean and their squared deviations.
-    HAS_SUMS: y is the gradient of what a batch norm (`line`, SLOPE) made of `before` [N, B, OH, OW, CO]; stats
-    [2, N, PARTS, CO] get the sums that its backward pass needs. PLANES: y is [N, B, CO, OH, OW] instead.
+    w is addressed by strides (member, tap, input channel, output channel), so that a gradient can read the same memory with
+    the channels exchanged.
+
+    FLAT: taps and channels are one index, for inputs with very few channels.
+    NORM_INPUT: normalise and activate (SLOPE) x on load; `table` [4, N, LC] has mean, 1/deviation, scale and shift.
+    OUT_SLOPE, DROPS: apply an activation to y, then dropout as `random_bits` defines it; columns are (place, channel) with
+        DC channels.
+    UNDO: y is the gradient of an activation and a dropout with the output `producer` [N, B, OH, OW, CO]; undo these instead.
+    HAS_STATS: store the count, mean and squared deviations of this program's rows in stats [3, N, PARTIALS, CO].
+    HAS_SUMS: y is the gradient of the output of a batch norm (`table`, SLOPE) of `producer` [N, B, OH, OW, CO]; store the sums
+        that its backward pass needs in stats [2, N, PARTIALS, CO].
+    PLANES: y is [N, B, CO, OH, OW] instead.
     """
     n = tl.program_id(2).to(tl.int64)
-    part = tl.program_id(0)
-    if TRANSPOSED:  # the four parities of a tile, which read the same rows, run side by side
-        py = (part // 2) % 2
-        px = part % 2
+    partial = tl.program_id(0)
+    if TRANSPOSED:  # the four parities of a tile run next to each other, because they read the same rows
+        py = (partial // 2) % 2
+        px = partial % 2
         first_y = (py + PAD) % 2
         first_x = (px + PAD) % 2
-        m = (part // 4) * BM + tl.arange(0, BM)
+        m = (partial // 4) * BM + tl.arange(0, BM)
     else:
         py = 0
         px = 0
         first_y = 0
         first_x = 0
-        m = part * BM + tl.arange(0, BM)
+        m = partial * BM + tl.arange(0, BM)
     co = tl.program_id(1) * BN + tl.arange(0, BN)
     qx = m % QW
     qy = (m // QW) % QH
@@ -63,7 +67,7 @@ def gather_kernel(
     x += n * B * H * W * CI
     w += n * WN
     STEP: tl.constexpr = 1 if TRANSPOSED else STRIDE  # of the input from one q to the next
-    if TRANSPOSED and K % 2 == 1 and not FLAT:  # of an odd number of taps a parity meets one more than the other
+    if TRANSPOSED and K % 2 == 1 and not FLAT:  # with an odd number of taps, one parity has one tap more than the other
         across = (K - first_x + 1) // 2
         steps = (K - first_y + 1) // 2 * across * KB
     else:
@@ -83,7 +87,7 @@ def gather_kernel(
         if TRANSPOSED:
             ky = 2 * (tap // across) + first_y
             kx = 2 * (tap % across) + first_x
-            dy = (py + PAD - ky) // 2  # the parity makes it even: the division is exact
+            dy = (py + PAD - ky) // 2  # exact, because the parity makes the dividend even
             dx = (px + PAD - kx) // 2
         else:
             ky = tap // J
@@ -91,9 +95,9 @@ def gather_kernel(
             dy = ky - PAD
             dx = kx - PAD
         valid = used
-        if TRANSPOSED and FLAT:  # an odd number of taps leaves one parity with fewer
+        if TRANSPOSED and FLAT:  # with an odd number of taps, one parity has fewer
             valid = used & (ky < K) & (kx < K)
-        if FLAT:  # every column of the product has a tap of its own
+        if FLAT:  # each column of the product belongs to another tap
             iy = qy[:, None] * STEP + dy[None, :]
             ix = qx[:, None] * STEP + dx[None, :]
         else:
@@ -102,8 +106,8 @@ def gather_kernel(
         inside = known[:, None] & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
         place = (b[:, None] * H + iy) * W + ix
         left = tl.load(x + place * CI + c[None, :], mask=inside & valid[None, :], other=0.0)
-        if LINED:  # what lies outside is zero after the batch norm, not before it
-            value = _normalised(left, line, n, tl.num_programs(2), c, LC, SLOPE)
+        if NORM_INPUT:  # padding is zero after the batch norm, not producer it
+            value = _normalised(left, table, n, tl.num_programs(2), c, LC, SLOPE)
             left = tl.where(inside & valid[None, :], value, 0.0).to(x.dtype.element_ty)
         number = ky * K + kx
         if FLIP:
@@ -121,45 +125,45 @@ def gather_kernel(
         ox = qx
     y += n * B * OH * OW * CO
     place = (b * OH + oy) * OW + ox
-    made = known & (oy < OH) & (ox < OW)
-    kept = made[:, None] & (co < CO)[None, :]
-    if HAS_SUMS or BACK:
-        value = tl.load(before + n * B * OH * OW * CO + place[:, None] * CO + co[None, :], mask=kept, other=0.0)
+    in_image = known & (oy < OH) & (ox < OW)
+    mask = in_image[:, None] & (co < CO)[None, :]
+    if HAS_SUMS or UNDO:
+        value = tl.load(producer + n * B * OH * OW * CO + place[:, None] * CO + co[None, :], mask=mask, other=0.0)
     if OUT_SLOPE != 1.0:
-        sign = value if BACK else acc
+        sign = value if UNDO else acc
         acc = tl.where(sign > 0, acc, acc * OUT_SLOPE)
     if DROPS:
         size = OH * OW
         counter = (b[:, None] * DC + (co % DC)[None, :]) * (CO // DC * size)
         counter += (co // DC * size)[None, :] + (oy * OW + ox)[:, None]
-        acc *= kept_share(tl.load(keys + n), CALL, counter, P, SCALE)
+        acc *= dropout_factor(tl.load(keys + n), CALL, counter, P, SCALE)
     if PLANES:
         size = OH * OW
         tl.store(
-            y + (b * CO * size + oy * OW + ox)[:, None] + co[None, :] * size, acc.to(y.dtype.element_ty), mask=kept
+            y + (b * CO * size + oy * OW + ox)[:, None] + co[None, :] * size, acc.to(y.dtype.element_ty), mask=mask
         )
     else:
-        tl.store(y + place[:, None] * CO + co[None, :], acc.to(y.dtype.element_ty), mask=kept)
+        tl.store(y + place[:, None] * CO + co[None, :], acc.to(y.dtype.element_ty), mask=mask)
     if HAS_STATS:
-        count = tl.sum(made.to(tl.float32), 0)
-        mean = tl.sum(tl.where(kept, acc, 0.0), 0) / tl.maximum(count, 1.0)
-        apart = tl.where(kept, acc - mean[None, :], 0.0)
-        here = stats + (n * PARTS + part) * CO + co
-        block = tl.num_programs(2).to(tl.int64) * PARTS * CO
+        count = tl.sum(in_image.to(tl.float32), 0)
+        mean = tl.sum(tl.where(mask, acc, 0.0), 0) / tl.maximum(count, 1.0)
+        deviation = tl.where(mask, acc - mean[None, :], 0.0)
+        here = stats + (n * PARTIALS + partial) * CO + co
+        block = tl.num_programs(2).to(tl.int64) * PARTIALS * CO
         tl.store(here, tl.zeros((BN,), tl.float32) + count, mask=co < CO)
         tl.store(here + block, mean, mask=co < CO)
-        tl.store(here + 2 * block, tl.sum(apart * apart, 0), mask=co < CO)
+        tl.store(here + 2 * block, tl.sum(deviation * deviation, 0), mask=co < CO)
     if HAS_SUMS:
         block = tl.num_programs(2).to(tl.int64) * LC
-        channel = line + n * LC + co % LC
+        channel = table + n * LC + co % LC
         value = value.to(tl.float32)
         grad = acc.to(y.dtype.element_ty).to(tl.float32)  # as the backward pass will read it
         above = value * tl.load(channel + 2 * block)[None, :] + tl.load(channel + 3 * block)[None, :] > 0
-        grad = tl.where(kept, tl.where(above, grad, grad * SLOPE), 0.0)
-        here = stats + (n * PARTS + part) * CO + co
+        grad = tl.where(mask, tl.where(above, grad, grad * SLOPE), 0.0)
+        here = stats + (n * PARTIALS + partial) * CO + co
         tl.store(here, tl.sum(grad, 0), mask=co < CO)
         grad *= (value - tl.load(channel)[None, :]) * tl.load(channel + block)[None, :]
-        tl.store(here + tl.num_programs(2).to(tl.int64) * PARTS * CO, tl.sum(grad, 0), mask=co < CO)
+        tl.store(here + tl.num_programs(2).to(tl.int64) * PARTIALS * CO, tl.sum(grad, 0), mask=co < CO)
 
 
 @triton.jit
@@ -167,9 +171,9 @@ def add_shifted(
     p, bias, y, B, H, W, OH, OW, SIZE, BS, CO: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """y[oy, ox, co] = Σ_tap p[tap, co, oy - PAD + ky, ox - PAD + kx]: a convolution whose products are already made.
+    """Add products that are computed already: y[oy, ox, co] = Σ_tap p[tap, co, oy - PAD + ky, ox - PAD + kx].
 
-    p [N, B, K*K*CO, H, W], y [N, B, OH, OW, CO]; SIZE places in a member.
+    p [N, B, K*K*CO, H, W], y [N, B, OH, OW, CO]; SIZE is the number of places of a member.
     """
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -193,18 +197,20 @@ def add_shifted(
 
 @triton.jit
 def weight_gradient_kernel(
-    x, g, out, sums, line,
+    x, g, out, sums, table,
     B, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, CO: tl.constexpr,
     LC: tl.constexpr,
     TILES: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, SPLIT: tl.constexpr,
     BM: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr, TWO: tl.constexpr, SUMS: tl.constexpr,
-    LINED: tl.constexpr, SLOPE: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
+    NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """x [N, B, H, W, CI], g [N, B, OH, OW, CO] -> out [N, SPLIT, K*K, CI, CO]; the parts are added afterwards, in order.
+    """Compute partial weight gradients: x [N, B, H, W, CI], g [N, B, OH, OW, CO] -> out [N, SPLIT, K*K, CI, CO].
 
-    TWO: two taps share what is read of g. sums [N, SPLIT, CO]: Σ g (SUMS 1; [N, SPLIT, CI], Σ x: SUMS 2) over its rows, the
-    gradient of a bias, made by those programs that see each row once. LINED: x is normalised as it is read, as
-    `gather_kernel` does. PLACES: CI is (place, channel) in x and (channel, place) in out.
+    TWO: a program computes two taps, which share what it loads of g.
+    SUMS: 1 stores Σ g over rows in sums [N, SPLIT, CO], 2 stores Σ x in sums [N, SPLIT, CI]: the gradient of a bias. Only
+        programs that together see each row once do so.
+    NORM_INPUT: normalise x on load, as `gather_kernel` does.
+    PLACES: CI is (place, channel) in x and (channel, place) in out.
     """
     across = tl.cdiv(CO, BO)
     ci = (tl.program_id(0) // across) * BI + tl.arange(0, BI)
@@ -212,7 +218,7 @@ def weight_gradient_kernel(
     tap = tl.program_id(1) * 2 if TWO else tl.program_id(1)
     z = tl.program_id(2).to(tl.int64)
     n = z // SPLIT
-    part = (z % SPLIT).to(tl.int32)
+    partial = (z % SPLIT).to(tl.int32)
     x += n * B * H * W * CI
     g += n * B * OH * OW * CO
     acc = tl.zeros((BI, BO), tl.float32)
@@ -220,7 +226,7 @@ def weight_gradient_kernel(
     total = tl.zeros((BI if SUMS == 2 else BO,), tl.float32)
     once = (tap == 0) & ((tl.program_id(0) % across if SUMS == 2 else tl.program_id(0) // across) == 0)
     for tile in range(TILES):
-        m = (part * TILES + tile) * BM + tl.arange(0, BM)
+        m = (partial * TILES + tile) * BM + tl.arange(0, BM)
         ox = m % OW
         oy = (m // OW) % OH
         b = m // (OW * OH)
@@ -231,8 +237,8 @@ def weight_gradient_kernel(
         inside = known & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
         place = (b * H + iy) * W + ix
         left = tl.load(x + place[:, None] * CI + ci[None, :], mask=inside[:, None] & (ci < CI)[None, :], other=0.0)
-        if LINED:
-            value = _normalised(left, line, n, tl.num_programs(2) // SPLIT, ci, LC, SLOPE)
+        if NORM_INPUT:
+            value = _normalised(left, table, n, tl.num_programs(2) // SPLIT, ci, LC, SLOPE)
             left = tl.where(inside[:, None] & (ci < CI)[None, :], value, 0.0).to(x.dtype.element_ty)
         acc = tl.dot(tl.trans(left), right, acc, input_precision=PRECISION)
         if TWO:
@@ -241,59 +247,59 @@ def weight_gradient_kernel(
             inside = known & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
             place = (b * H + iy) * W + ix
             left = tl.load(x + place[:, None] * CI + ci[None, :], mask=inside[:, None] & (ci < CI)[None, :], other=0.0)
-            if LINED:
-                value = _normalised(left, line, n, tl.num_programs(2) // SPLIT, ci, LC, SLOPE)
+            if NORM_INPUT:
+                value = _normalised(left, table, n, tl.num_programs(2) // SPLIT, ci, LC, SLOPE)
                 left = tl.where(inside[:, None] & (ci < CI)[None, :], value, 0.0).to(x.dtype.element_ty)
             other = tl.dot(tl.trans(left), right, other, input_precision=PRECISION)
-        if SUMS != 0:  # noqa: SIM102 (known when it is compiled; the next one when it runs)
+        if SUMS != 0:  # noqa: SIM102 (this condition is known at compile time, the next one at run time)
             if once:
                 total += tl.sum((left if SUMS == 2 else right).to(tl.float32), 0)
     if SUMS == 1:
-        tl.store(sums + (n * SPLIT + part) * CO + co, total, mask=(co < CO) & once)
+        tl.store(sums + (n * SPLIT + partial) * CO + co, total, mask=(co < CO) & once)
     if SUMS == 2:
-        tl.store(sums + (n * SPLIT + part) * CI + ci, total, mask=(ci < CI) & once)
-    out += ((n * SPLIT + part) * K * K + tap) * CI * CO
-    here = numbered(ci, CI, PLACES)[:, None] * CO + co[None, :]
-    kept = (ci < CI)[:, None] & (co < CO)[None, :]
-    tl.store(out + here, acc, mask=kept)
+        tl.store(sums + (n * SPLIT + partial) * CI + ci, total, mask=(ci < CI) & once)
+    out += ((n * SPLIT + partial) * K * K + tap) * CI * CO
+    here = channel_major(ci, CI, PLACES)[:, None] * CO + co[None, :]
+    mask = (ci < CI)[:, None] & (co < CO)[None, :]
+    tl.store(out + here, acc, mask=mask)
     if TWO:
-        tl.store(out + CI * CO + here, other, mask=kept & (tap + 1 < K * K))
+        tl.store(out + CI * CO + here, other, mask=mask & (tap + 1 < K * K))
 
 
 @triton.jit
 def weight_gradient_few(
-    x, g, out, line,
+    x, g, out, table,
     B, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, CO: tl.constexpr,
     LC: tl.constexpr,
     TILES: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, SPLIT: tl.constexpr,
-    BM: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, LINED: tl.constexpr, SLOPE: tl.constexpr,
+    BM: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The same at stride 1 for very few channels out: all taps at once, so that x is read once."""
+    """Compute partial weight gradients at stride 1 for very few output channels: all taps at once, so that x is read once."""
     ci = tl.program_id(0) * BI + tl.arange(0, BI)
     j = tl.arange(0, BJ)
     tap = j // CO
     co = j % CO
     z = tl.program_id(1).to(tl.int64)
     n = z // SPLIT
-    part = (z % SPLIT).to(tl.int32)
+    partial = (z % SPLIT).to(tl.int32)
     x += n * B * H * W * CI
     g += n * B * OH * OW * CO
     acc = tl.zeros((BI, BJ), tl.float32)
     for tile in range(TILES):
-        m = (part * TILES + tile) * BM + tl.arange(0, BM)
+        m = (partial * TILES + tile) * BM + tl.arange(0, BM)
         ix = m % W
         iy = (m // W) % H
         b = m // (W * H)
         known = b < B
         left = tl.load(x + m[:, None] * CI + ci[None, :], mask=known[:, None] & (ci < CI)[None, :], other=0.0)
-        if LINED:
-            value = _normalised(left, line, n, tl.num_programs(1) // SPLIT, ci, LC, SLOPE)
+        if NORM_INPUT:
+            value = _normalised(left, table, n, tl.num_programs(1) // SPLIT, ci, LC, SLOPE)
             left = tl.where(known[:, None] & (ci < CI)[None, :], value, 0.0).to(x.dtype.element_ty)
         oy = iy[:, None] + PAD - (tap // K)[None, :]
         ox = ix[:, None] + PAD - (tap % K)[None, :]
         inside = known[:, None] & (oy >= 0) & (oy < OH) & (ox >= 0) & (ox < OW) & (tap < K * K)[None, :]
         right = tl.load(g + ((b[:, None] * OH + oy) * OW + ox) * CO + co[None, :], mask=inside, other=0.0)
         acc = tl.dot(tl.trans(left), right, acc, input_precision=PRECISION)
-    place = (((n * SPLIT + part) * K * K + tap[None, :]) * CI + ci[:, None]) * CO + co[None, :]
+    place = (((n * SPLIT + partial) * K * K + tap[None, :]) * CI + ci[:, None]) * CO + co[None, :]
     tl.store(out + place, acc, mask=(ci < CI)[:, None] & (tap < K * K)[None, :])

@@ -1,6 +1,6 @@
-"""Linear layers of all members by the library's batched product, without its copies; the twin is `ops.linear`.
+"""Run the linear layers of all members by PyTorch's batched product, with a kernel for the bias; `ops.linear` defines it.
 
-`torch.baddbmm` first writes the biases over the whole result and reads them again; here they are added in one pass.
+`torch.baddbmm` first writes the biases to the whole result and then reads them again; this kernel adds them in one pass.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ganherd.herd.lowering.ops import BatchedLinear
 
 @triton.jit
 def _add_bias(x, bias, ROW, ROWS, O, BLOCK_R: tl.constexpr, BLOCK: tl.constexpr):
+    """Add a bias to a tile of x; ROW is the stride of the bias from one member to the next."""
     n = tl.program_id(2).to(tl.int64)
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -25,7 +26,7 @@ def _add_bias(x, bias, ROW, ROWS, O, BLOCK_R: tl.constexpr, BLOCK: tl.constexpr)
 
 
 def add_bias_(x: Tensor, bias: Tensor) -> Tensor:
-    """x [N, R, O], contiguous, plus bias [N, O] whose rows may lie apart, in place."""
+    """Add bias [N, O], whose rows may have gaps between them, to a contiguous x [N, R, O] in place."""
     n, rows, out = x.shape
     block = min(256, triton.next_power_of_2(out))
     block_r = max(1, 4096 // block)
@@ -35,7 +36,7 @@ def add_bias_(x: Tensor, bias: Tensor) -> Tensor:
 
 
 class MemberLinear(BatchedLinear):
-    """x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O], float32."""
+    """Linear layers in float32: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]."""
 
     generate_vmap_rule = False
 

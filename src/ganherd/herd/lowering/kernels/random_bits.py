@@ -1,4 +1,4 @@
-"""Counter-based random numbers: keys, noise, and dropout whose mask is hashed, never stored, and hashed again on the way back."""
+"""Draw counter-based random numbers: keys, noise, and dropout masks, which are recomputed in the backward pass, not stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @triton.jit
 def _bits(key, counter):
-    """64 well-mixed bits of key and counter, as `streams._hashed` has them."""
+    """Hash key and counter to 64 bits, as `rng._hashed` does."""
     x = key + counter * (-7046029254386353131)
     x = x + (-7046029254386353131)
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
@@ -22,7 +22,7 @@ def _bits(key, counter):
 
 @triton.jit
 def _refined(key, part):
-    """`streams.keys`: the key with one more part."""
+    """Hash a key with one more integer, as `rng.keys` does."""
     x = (key ^ part) + (-7046029254386353131)
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * (-7723592293110705685)
@@ -30,19 +30,21 @@ def _refined(key, part):
 
 
 @triton.jit
-def kept_share(key, call, counter, P, SCALE):
-    """What dropout multiplies the numbers at these counters by: 0, or the scale; the key is one of the module, `call` numbers
-    its draws."""
+def dropout_factor(key, call, counter, P, SCALE):
+    """Return the factors of dropout at these counters, 0 or SCALE, from a module's key and the number of the draw (call)."""
     bits = _bits(_refined(key, call.to(tl.int64)), counter.to(tl.int64))
     u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08  # 24 bits in [0, 1)
     return tl.where(u >= P, SCALE, 0.0)
 
 
 @triton.jit
-def _dropout(x, grad, keys, y, SIZE, C, PLACES, P, SCALE, SLOPE: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr):
-    """x [N, B, PLACES, C]; the counter is the index in [B, C, PLACES], as the module itself would number it.
+def _dropout(
+    x, grad, keys, y, SIZE, C, PLACES, P, SCALE, SLOPE: tl.constexpr, BACKWARD: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Apply a (leaky) ReLU with this SLOPE, then dropout, to x [N, B, PLACES, C].
 
-    A (leaky) ReLU with that slope goes before it; BACK: y is the gradient of x for the gradient `grad` of the output.
+    The counter of a number is its index in [B, C, PLACES], the memory order of plain PyTorch.
+    BACKWARD: y is the gradient of x for the gradient `grad` of the output.
     """
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -54,58 +56,62 @@ def _dropout(x, grad, keys, y, SIZE, C, PLACES, P, SCALE, SLOPE: tl.constexpr, B
     bits = _bits(key, ((b * C + c) * PLACES + place).to(tl.int64))
     u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08  # 24 bits in [0, 1)
     factor = tl.where(u >= P, SCALE, 0.0)
-    if SLOPE != 1.0 or not BACK:
+    if SLOPE != 1.0 or not BACKWARD:
         value = tl.load(x + n * SIZE + at, mask=known, other=0.0).to(tl.float32)
         factor = factor if SLOPE == 1.0 else tl.where(value > 0, factor, factor * SLOPE)
-    if BACK:
+    if BACKWARD:
         value = tl.load(grad + n * SIZE + at, mask=known, other=0.0).to(tl.float32)
     tl.store(y + n * SIZE + at, (value * factor).to(y.dtype.element_ty), mask=known)
 
 
-def _run(x: Tensor, grad: Tensor | None, keys: Tensor, p: float, slope: float) -> Tensor:
+def _run_dropout(x: Tensor, grad: Tensor | None, keys: Tensor, p: float, slope: float) -> Tensor:
+    """Launch `_dropout`, for the forward pass if `grad` is None."""
     n, _, places, c = x.shape
-    size = x[0].numel()
+    numbers = x[0].numel()
     y = torch.empty_like(x)
-    _dropout[(triton.cdiv(size, 1024), n)](
-        x, x if grad is None else grad, keys, y, size, c, places, p, 1.0 / (1.0 - p),
-        SLOPE=slope, BACK=grad is not None, BLOCK=1024,
+    _dropout[(triton.cdiv(numbers, 1024), n)](
+        x, x if grad is None else grad, keys, y, numbers, c, places, p, 1.0 / (1.0 - p),
+        SLOPE=slope, BACKWARD=grad is not None, BLOCK=1024,
     )  # fmt: skip
     return y
 
 
 class MemberDropout(torch.autograd.Function):
-    """Dropout of act(x), x [N, B, places, C] contiguous, keys [N] int64; slope 1 is no activation, 0.2 is LeakyReLU(0.2)."""
+    """Activation and dropout of a contiguous x [N, B, places, C], with keys [N] int64.
+
+    Slope 1 means no activation, 0 ReLU, 0.2 LeakyReLU(0.2).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, keys: Tensor, p: float, slope: float = 1.0) -> Tensor:
         ctx.save_for_backward(keys, *([x] if slope != 1.0 else []))
-        ctx.how = (p, slope)
-        return _run(x, None, keys, p, slope)
+        ctx.settings = (p, slope)
+        return _run_dropout(x, None, keys, p, slope)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         keys, *x = ctx.saved_tensors
         dy = dy.contiguous()
-        return _Back.apply(dy, x[0] if x else dy.detach(), keys, *ctx.how), None, None, None
+        return _DropoutGradient.apply(dy, x[0] if x else dy.detach(), keys, *ctx.settings), None, None, None
 
 
-class _Back(torch.autograd.Function):
-    """The gradient of dropout, which is linear in dy; x only has a sign."""
+class _DropoutGradient(torch.autograd.Function):
+    """The gradient of activation and dropout. It is linear in dy; of x only the sign matters."""
 
     @staticmethod
     def forward(ctx: Any, dy: Tensor, x: Tensor, keys: Tensor, p: float, slope: float) -> Tensor:
         ctx.save_for_backward(x, keys)
-        ctx.how = (p, slope)
-        return _run(x, dy, keys, p, slope)
+        ctx.settings = (p, slope)
+        return _run_dropout(x, dy, keys, p, slope)
 
     @staticmethod
     def backward(ctx: Any, ddx: Tensor) -> tuple[Any, ...]:
-        return _Back.apply(ddx.contiguous(), *ctx.saved_tensors, *ctx.how), None, None, None, None
+        return _DropoutGradient.apply(ddx.contiguous(), *ctx.saved_tensors, *ctx.settings), None, None, None, None
 
 
 @triton.jit(do_not_specialize=["P0", "P1", "P2"])
 def _mix(keys, at, out, N, P0, P1, P2, HAS_AT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """`streams.device_keys`: the keys refined by a number on the device, then by up to three from the host."""
+    """Hash the keys with a number on the device (`at`), then with up to three from the host, as `rng.device_keys` does."""
     n = tl.arange(0, BLOCK)
     x = tl.load(keys + n, mask=n < N, other=0)
     for number in tl.static_range(PARTS):
@@ -123,7 +129,7 @@ def _mix(keys, at, out, N, P0, P1, P2, HAS_AT: tl.constexpr, PARTS: tl.constexpr
 
 @triton.jit
 def _fill(keys, out, COUNT, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
-    """`streams._hashed`: uniform numbers, or normal ones by Box and Muller from the two halves of the bits."""
+    """Draw uniform numbers, or normal ones by Box-Muller from the two halves of the bits, as `rng._hashed` does."""
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     key = tl.load(keys + n)
@@ -136,7 +142,7 @@ def _fill(keys, out, COUNT, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def mix(keys: Tensor, at: Tensor | None, parts: tuple[int, ...]) -> Tensor:
-    """[N] keys refined by `at` (a number on the device) and then by the parts, in one launch."""
+    """Hash keys [N] with `at`, a number on the device, and then with further integers, in one launch."""
     out = torch.empty_like(keys)
     p0, p1, p2 = (*parts, 0, 0, 0)[:3]
     _mix[(1,)](
@@ -147,7 +153,7 @@ def mix(keys: Tensor, at: Tensor | None, parts: tuple[int, ...]) -> Tensor:
 
 
 def fill(keys: Tensor, count: int, kind: str, dtype: torch.dtype) -> Tensor:
-    """[N, count] numbers of `kind`, row i from key i alone."""
+    """Draw numbers [N, count], `normal` or `uniform`; row i depends only on key i."""
     out = torch.empty(len(keys), count, dtype=dtype, device=keys.device)
     _fill[(triton.cdiv(count, 1024), len(keys))](keys, out, count, NORMAL=kind == "normal", BLOCK=1024)
     return out

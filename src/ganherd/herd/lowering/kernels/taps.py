@@ -1,9 +1,11 @@
-"""Weights as the convolution kernels read them, and their gradients back as the module has them, in one pass each.
+"""Convert weights from the layout of a module to that of the convolution kernels, and gradients back, in one pass each.
 
-A module keeps `[N, CO, CI, k, k]` (`[N, CI, CO, k, k]` where it is transposed); the kernels read taps `[N, k*k, CI, CO]`.
-Folded: nearest upsampling by 2 and then 3×3 taps are 4×4 taps of a transposed convolution of stride 2; along an axis, tap k of
-these is the sum of the taps 2 - k and 3 - k of those that exist. Pooled: 3×3 taps and then the average of 2×2 are 4×4 taps of a
-convolution of stride 2; tap k of these is half the sum of the taps k - 1 and k.
+A module stores `[N, CO, CI, k, k]` (`[N, CI, CO, k, k]` if it is a transposed convolution); kernels read taps `[N, k*k, CI, CO]`.
+
+- Fold: a nearest upsampling by 2 followed by 3×3 taps equals a transposed convolution of stride 2 with 4×4 taps. Along an axis,
+  its tap k is the sum of the taps 2 - k and 3 - k, as far as they exist.
+- Pool: 3×3 taps followed by a 2×2 average equal a convolution of stride 2 with 4×4 taps. Along an axis, its tap k is half the sum
+  of the taps k - 1 and k.
 """
 
 from __future__ import annotations
@@ -15,31 +17,32 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ganherd.herd.lowering.kernels.weight_cache import once
+from ganherd.herd.lowering.kernels.weight_cache import cached
 
 
 @dataclass(frozen=True)
-class Turn:
-    """How a module's weight becomes taps."""
+class WeightLayout:
+    """The layout of a module's weight, and how it is converted to taps."""
 
-    k: int  # of the module
-    fold: bool = False  # an upsampling by 2 goes before: 3×3 become 4×4
-    pool: bool = False  # the average of 2×2 goes after: likewise
+    k: int  # kernel size of the module
+    fold: bool = False  # an upsampling by 2 comes before: 3×3 become 4×4 taps
+    pool: bool = False  # a 2×2 average comes after: 3×3 become 4×4 taps
     flip: bool = False  # taps in reverse order
-    in_first: bool = False  # the module keeps the channels in first
-    # A linear layer before an unflattening, or after a flattening, numbers (channel, place); kernels number (place, channel).
+    in_first: bool = False  # the weight has the input channels before the output channels
+    # A linear layer after a flattening, or before an unflattening, numbers its features (channel, place); kernels number them
+    # (place, channel). These are the numbers of places.
     places_in: int = 1
     places_out: int = 1
 
     @property
     def taps(self) -> int:
-        """Along an axis, as the kernels see them."""
+        """Return the number of taps along an axis, as the kernels see them."""
         return 4 if self.fold or self.pool else self.k
 
 
 @triton.jit
-def numbered(index, COUNT, PLACES: tl.constexpr):
-    """(place, channel) -> (channel, place)."""
+def channel_major(index, COUNT, PLACES: tl.constexpr):
+    """Convert an index of (place, channel) to one of (channel, place)."""
     if PLACES == 1:
         return index
     channels = COUNT // PLACES
@@ -47,12 +50,15 @@ def numbered(index, COUNT, PLACES: tl.constexpr):
 
 
 @triton.jit
-def _turn(
+def _to_taps_kernel(
     w, out, CI, CO, WN, SI, SO, TT, TI,
     K: tl.constexpr, FOLD: tl.constexpr, POOL: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
     BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """w, with strides SI and SO of its channels -> out [N, taps, CI, CO] with strides TT and TI; j runs over (channel in, tap)."""
+    """Convert w, whose channels have strides SI and SO, to out [N, taps, CI, CO] with strides TT and TI.
+
+    j runs over (input channel, tap).
+    """
     KT: tl.constexpr = 4 if FOLD or POOL else K
     n = tl.program_id(2).to(tl.int64)
     j = tl.program_id(0) * BJ + tl.arange(0, BJ)
@@ -61,15 +67,15 @@ def _turn(
     tap = j % (KT * KT)
     known = (ci < CI)[:, None] & (co < CO)[None, :]
     w += n * WN
-    place = numbered(ci, CI, PI)[:, None] * SI + numbered(co, CO, PO)[None, :] * SO
+    place = channel_major(ci, CI, PI)[:, None] * SI + channel_major(co, CO, PO)[None, :] * SO
     if FOLD or POOL:
         total = tl.zeros((BJ, BO), tl.float32)
         for a in tl.static_range(2):
             for b in tl.static_range(2):
                 y = tap // 4 - a if POOL else 2 + a - tap // 4
                 x = tap % 4 - b if POOL else 2 + b - tap % 4
-                there = (y >= 0) & (y < 3) & (x >= 0) & (x < 3)
-                total += tl.load(w + place + (y * 3 + x)[:, None], mask=known & there[:, None], other=0.0).to(
+                exists = (y >= 0) & (y < 3) & (x >= 0) & (x < 3)
+                total += tl.load(w + place + (y * 3 + x)[:, None], mask=known & exists[:, None], other=0.0).to(
                     tl.float32
                 )
         if POOL:
@@ -82,14 +88,14 @@ def _turn(
 
 
 @triton.jit
-def _turn_back(
-    parts, sums, out, bias, CI, CO, XI, XO, SI, SO, HAS_SUMS: tl.constexpr,
+def _from_taps_kernel(
+    partials, sums, out, bias, CI, CO, XI, XO, SI, SO, HAS_SUMS: tl.constexpr,
     SPLIT: tl.constexpr, K: tl.constexpr, FOLD: tl.constexpr, POOL: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr,
     PO: tl.constexpr, BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """parts [N, SPLIT, taps, …] with strides XI and XO of the channels -> the gradient of w: parts added, unfolded, turned.
+    """Add partial gradients [N, SPLIT, taps, …], whose channels have strides XI and XO, and convert them to the layout of w.
 
-    HAS_SUMS: sums [N, SPLIT, CO] are added, too: the gradient of the bias [N, CO].
+    HAS_SUMS: add sums [N, SPLIT, CO] too, which gives the gradient of the bias [N, CO].
     """
     KT: tl.constexpr = 4 if FOLD or POOL else K
     n = tl.program_id(2).to(tl.int64)
@@ -100,8 +106,8 @@ def _turn_back(
     known = (ci < CI)[:, None] & (co < CO)[None, :]
     total = tl.zeros((BJ, BO), tl.float32)
     place = ci[:, None] * XI + co[None, :] * XO
-    for part in tl.static_range(SPLIT):
-        base = parts + (n * SPLIT + part) * (KT * KT) * CI * CO + place
+    for partial in tl.static_range(SPLIT):
+        base = partials + (n * SPLIT + partial) * (KT * KT) * CI * CO + place
         if FOLD or POOL:
             for a in tl.static_range(2):
                 for b in tl.static_range(2):
@@ -112,67 +118,81 @@ def _turn_back(
             total += tl.load(base + (tap * (CI * CO))[:, None], mask=known, other=0.0)
     if POOL:
         total *= 0.25
-    here = numbered(ci, CI, PI)[:, None] * SI + numbered(co, CO, PO)[None, :] * SO
+    here = channel_major(ci, CI, PI)[:, None] * SI + channel_major(co, CO, PO)[None, :] * SO
     to = n * (K * K) * CI * CO + here + s[:, None]
     tl.store(out + to, total, mask=known)
     if HAS_SUMS:
         added = tl.zeros((BO,), tl.float32)
-        for part in tl.static_range(SPLIT):
-            added += tl.load(sums + (n * SPLIT + part) * CO + co, mask=co < CO, other=0.0)
+        for partial in tl.static_range(SPLIT):
+            added += tl.load(sums + (n * SPLIT + partial) * CO + co, mask=co < CO, other=0.0)
         tl.store(bias + n * CO + co, added, mask=(co < CO) & (tl.program_id(0) == 0))
 
 
-def _strides(turn: Turn, ci: int, co: int) -> tuple[int, int]:
-    """Of the channels in and out, in a module's weight."""
-    square = turn.k * turn.k
-    return (co * square, square) if turn.in_first else (square, ci * square)
+def _strides(layout: WeightLayout, ci: int, co: int) -> tuple[int, int]:
+    """Return the strides of the input and output channels in a module's weight."""
+    square = layout.k * layout.k
+    return (co * square, square) if layout.in_first else (square, ci * square)
 
 
-def _sizes(ci: int, co: int, per_channel: int) -> tuple[tuple[int, int], int, int]:
+def _grid(ci: int, co: int, per_channel: int) -> tuple[tuple[int, int], int, int]:
+    """Return the grid and the block sizes BJ and BO of a conversion."""
     bo = min(64, max(16, triton.next_power_of_2(co)))
     bj = 64
     return (triton.cdiv(ci * per_channel, bj), triton.cdiv(co, bo)), bj, bo
 
 
-def turned(weight: Tensor, turn: Turn, dtype: torch.dtype, together: bool = False) -> Tensor:
-    """weight [N, CO, CI, k, k], or as the turn says -> taps [N, taps², CI, CO] in the dtype of the computation.
+def to_taps(weight: Tensor, layout: WeightLayout, dtype: torch.dtype, together: bool = False) -> Tensor:
+    """Convert a weight [N, CO, CI, k, k], or in another layout, to taps [N, taps², CI, CO] of a dtype.
 
-    `together`: in memory, the taps of a channel lie side by side. Passes of one step share them (`memory`).
+    The forward passes of a step share the result, see `weight_cache`.
+
+    Args:
+        together: Store all taps of an input channel next to each other, as [N, CI, taps², CO].
     """
-    return once(weight, lambda: _turned(weight, turn, dtype, together), turn, dtype, together)
+    return cached(weight, lambda: _convert(weight, layout, dtype, together), layout, dtype, together)
 
 
-def _turned(weight: Tensor, turn: Turn, dtype: torch.dtype, together: bool) -> Tensor:
+def _convert(weight: Tensor, layout: WeightLayout, dtype: torch.dtype, together: bool) -> Tensor:
+    """Compute `to_taps`."""
     n = weight.shape[0]
     if not weight[0].is_contiguous():
         weight = weight.contiguous()
-    co, ci = (weight.shape[2], weight.shape[1]) if turn.in_first else (weight.shape[1], weight.shape[2])
-    square = turn.taps**2
+    co, ci = (weight.shape[2], weight.shape[1]) if layout.in_first else (weight.shape[1], weight.shape[2])
+    square = layout.taps**2
     out = torch.empty((n, ci, square, co) if together else (n, square, ci, co), dtype=dtype, device=weight.device)
     out = out.transpose(1, 2) if together else out
-    grid, bj, bo = _sizes(ci, co, square)
-    _turn[(*grid, n)](
-        weight, out, ci, co, weight.stride(0), *_strides(turn, ci, co), out.stride(1), out.stride(2),
-        K=turn.k, FOLD=turn.fold, POOL=turn.pool, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
+    grid, bj, bo = _grid(ci, co, square)
+    _to_taps_kernel[(*grid, n)](
+        weight, out, ci, co, weight.stride(0), *_strides(layout, ci, co), out.stride(1), out.stride(2),
+        K=layout.k, FOLD=layout.fold, POOL=layout.pool, FLIP=layout.flip, PI=layout.places_in, PO=layout.places_out,
+        BJ=bj, BO=bo,
     )  # fmt: skip
     return out
 
 
-def turned_back(
-    parts: Tensor, turn: Turn, swapped: bool, shape: torch.Size, sums: Tensor | None = None
+def from_taps(
+    partials: Tensor, layout: WeightLayout, swapped: bool, shape: torch.Size, sums: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """parts float32 [N, split, taps², CI, CO], or with its channels swapped -> the gradient of the weight, in its shape.
+    """Add partial gradients of taps, and convert the sum to the gradient of the module's weight.
 
-    sums [N, split, CO], where given, become the gradient of the bias [N, CO] in the same launch.
+    Args:
+        partials: float32 [N, split, taps², CI, CO].
+        swapped: Whether `partials` has the output channels before the input channels.
+        shape: Of the weight.
+        sums: [N, split, CO] partial gradients of the bias, added in the same launch.
+
+    Returns:
+        The gradients of weight and bias; None for the bias without `sums`.
     """
-    n, split = parts.shape[:2]
-    ci, co = (parts.shape[4], parts.shape[3]) if swapped else (parts.shape[3], parts.shape[4])
-    out = torch.empty(shape, dtype=torch.float32, device=parts.device)
-    bias = None if sums is None else torch.empty(n, co, dtype=torch.float32, device=parts.device)
-    grid, bj, bo = _sizes(ci, co, turn.k**2)
-    _turn_back[(*grid, n)](
-        parts, parts if sums is None else sums, out, out if bias is None else bias, ci, co,
-        *((1, ci) if swapped else (co, 1)), *_strides(turn, ci, co), HAS_SUMS=sums is not None,
-        SPLIT=split, K=turn.k, FOLD=turn.fold, POOL=turn.pool, FLIP=turn.flip, PI=turn.places_in, PO=turn.places_out, BJ=bj, BO=bo,
+    n, split = partials.shape[:2]
+    ci, co = (partials.shape[4], partials.shape[3]) if swapped else (partials.shape[3], partials.shape[4])
+    out = torch.empty(shape, dtype=torch.float32, device=partials.device)
+    bias = None if sums is None else torch.empty(n, co, dtype=torch.float32, device=partials.device)
+    grid, bj, bo = _grid(ci, co, layout.k**2)
+    _from_taps_kernel[(*grid, n)](
+        partials, partials if sums is None else sums, out, out if bias is None else bias, ci, co,
+        *((1, ci) if swapped else (co, 1)), *_strides(layout, ci, co), HAS_SUMS=sums is not None,
+        SPLIT=split, K=layout.k, FOLD=layout.fold, POOL=layout.pool, FLIP=layout.flip, PI=layout.places_in,
+        PO=layout.places_out, BJ=bj, BO=bo,
     )  # fmt: skip
     return out, bias

@@ -1,4 +1,4 @@
-"""Shapes of a kernel's tiles: a rule for most, and for the heaviest products a measurement, made once and remembered."""
+"""Choose the tile shape of a kernel: by a rule for most products, by a cached measurement for the heaviest."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from ganherd.util import files
 from ganherd.util.host import in_threads
 from ganherd.util.paths import cache_home
 
-HEAVY = 1e9  # operations of a product from which a measurement pays
-_LONG = 5.0  # milliseconds that are measured well at once
+HEAVY = 1e9  # products with at least this many floating-point operations are worth a measurement
+_LONG = 5.0  # milliseconds; a launch that takes longer is measured precisely enough by itself
 _DOES_NOT_FIT = (RuntimeError, triton.runtime.errors.OutOfResources)
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A tile of the output, rows × columns, and how it is worked on."""
+class TileShape:
+    """A tile of the output, rows × columns, and the settings of its computation."""
 
     rows: int
     columns: int
-    depth: int  # of the contraction, at a time
+    depth: int  # columns of the contraction that are loaded at a time
     warps: int
     stages: int
 
 
-class Shapes:
-    """What was measured on this device before, here or by another process; the file is read again before anything is measured."""
+class TileShapeCache:
+    """The best tile shapes on this device, kept in a file that processes share. It is read again before each measurement."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Shape] = {}
+        self._known: dict[str, TileShape] = {}
 
-    def best(self, key: str, candidates: Sequence[Shape], run: Callable[[Shape], object]) -> Shape:
-        """The fastest of the candidates; the first one while a graph is being captured, when nothing can be measured."""
+    def best(self, key: str, candidates: Sequence[TileShape], run: Callable[[TileShape], object]) -> TileShape:
+        """Return the fastest candidate; the first one during the capture of a graph, when nothing can be measured."""
         if key not in self._known:
             self._read()
         if key not in self._known:
@@ -51,71 +51,83 @@ class Shapes:
             _compile(run, candidates)
             seconds = {shape: _seconds(run, shape) for shape in candidates}
             best = min(candidates, key=seconds.__getitem__)
-            if seconds[best] == float("inf"):  # no memory is left to try them: another time
+            if seconds[best] == float("inf"):  # no candidate ran, e.g. for lack of memory: do not cache the result
                 return best
             self._known[key] = best
             self._write()
         return self._known[key]
 
     def _read(self) -> None:
-        """What others have found; what was measured here stays, since kernels with it may be in use."""
+        """Read results of other processes. Own results take precedence, because kernels with these shapes may be in use."""
         with suppress(OSError, ValueError, TypeError, AttributeError):
-            self._known = {key: Shape(*one) for key, one in json.loads(self._path.read_text()).items()} | self._known
+            shapes = {key: TileShape(*values) for key, values in json.loads(self._path.read_text()).items()}
+            self._known = shapes | self._known
 
     def _write(self) -> None:
-        self._read()  # what others found meanwhile is kept, up to a race that costs a measurement
+        """Write all results. A race with another process costs at most a measurement."""
+        self._read()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             known = {key: astuple(shape) for key, shape in self._known.items()}
-            files.write(self._path, json.dumps(known).encode(), sync=False)
+            files.atomic_write(self._path, json.dumps(known).encode(), sync=False)
         except OSError:
             pass  # a cache that cannot be written costs only the next measurement
 
 
-def chosen(
+def choose_shape(
     x: Tensor,
     name: str,
     sizes: tuple[object, ...],
     work: float,
-    candidates: Sequence[Shape],
-    run: Callable[[Shape], object],
-) -> Shape:
-    """The rule's shape, the first candidate, for light work; the fastest for heavy work on a GPU. x [N, …], `sizes` without N."""
+    candidates: Sequence[TileShape],
+    run: Callable[[TileShape], object],
+) -> TileShape:
+    """Return the first candidate (the rule's shape) for light work, and the fastest one for heavy work on a GPU.
+
+    Args:
+        x: [N, …] an input, for its device, dtype and number of members.
+        sizes: What else the best shape depends on, without N.
+        work: Floating-point operations.
+        run: Launches the kernel with a shape.
+    """
     if not x.is_cuda or work < HEAVY:
         return candidates[0]
-    device, n = torch.cuda.get_device_name(x.device), crowd(len(x))
+    device, n = torch.cuda.get_device_name(x.device), member_bucket(len(x))
     key = " ".join(map(str, (name, device, torch.__version__, triton.__version__, x.dtype, n, *sizes)))
     return _shapes().best(key, candidates, run)
 
 
-def crowd(members: int) -> int:
-    """The next power of two, 64 at most: beyond that every tile keeps the device busy, and a larger herd needs no measurement.
+def member_bucket(members: int) -> int:
+    """Round the number of members up to a power of two, at most 64: herds in one bucket share a measurement.
 
-    >>> [crowd(n) for n in (1, 10, 16, 100, 2000)]
+    With more members every tile shape keeps the device busy.
+
+    >>> [member_bucket(n) for n in (1, 10, 16, 100, 2000)]
     [1, 16, 16, 64, 64]
     """
     return min(64, 1 << (members - 1).bit_length())
 
 
 @lru_cache(maxsize=1)
-def _shapes() -> Shapes:
-    return Shapes(cache_home() / "kernels.json")
+def _shapes() -> TileShapeCache:
+    """Return the cache of this process."""
+    return TileShapeCache(cache_home() / "kernels.json")
 
 
-def _compile(run: Callable[[Shape], object], candidates: Sequence[Shape]) -> None:
-    """All candidates at once, each on a core of its own for a second or more, where they are not in Triton's cache."""
+def _compile(run: Callable[[TileShape], object], candidates: Sequence[TileShape]) -> None:
+    """Compile all candidates in parallel threads; each takes a second or more unless it is in Triton's cache."""
     stream = torch.cuda.current_stream()
 
-    def launch(shape: Shape) -> None:
+    def launch(shape: TileShape) -> None:
         with torch.cuda.stream(stream), suppress(*_DOES_NOT_FIT):
             run(shape)
 
-    launch(candidates[0])  # by itself: what all share is made once
+    launch(candidates[0])  # first, because all candidates share some of the work
     in_threads(launch, candidates[1:], len(candidates))
 
 
-def _seconds(run: Callable[[Shape], object], shape: Shape) -> float:
-    """Of one launch; infinite where the tile does not fit the device."""
+def _seconds(run: Callable[[TileShape], object], shape: TileShape) -> float:
+    """Measure the time of one launch; infinite if the tile does not fit on the device."""
     try:
         run(shape)
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -126,9 +138,9 @@ def _seconds(run: Callable[[Shape], object], shape: Shape) -> float:
                 run(shape)
             ended.record()
             ended.synchronize()
-            took = began.elapsed_time(ended)
-            best = min(best, took / launches)
-            if took > _LONG:  # of a thousand members one launch says enough
+            elapsed = began.elapsed_time(ended)
+            best = min(best, elapsed / launches)
+            if elapsed > _LONG:  # e.g. with a thousand members
                 break
         return best
     except _DOES_NOT_FIT:

@@ -1,4 +1,4 @@
-"""What is made out of weights is made once, as long as these stay the same: within a step, several passes share it."""
+"""Cache tensors that are computed from weights: several forward passes of a step use the same weights."""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from contextvars import ContextVar
 
 from torch import Tensor
 
-_Made = dict[tuple[Hashable, ...], tuple[Tensor, Tensor]]
-_MADE: ContextVar[_Made | None] = ContextVar("made", default=None)
+_Cache = dict[tuple[Hashable, ...], tuple[Tensor, Tensor]]  # (weight, result) by identity of the weight and parameters
+_CACHE: ContextVar[_Cache | None] = ContextVar("cache", default=None)
 
 
 @contextmanager
-def remembered() -> Iterator[None]:
-    """Until it ends, `once` remembers. A step is the longest that a captured graph allows: a replay must begin with nothing."""
-    token = _MADE.set({})
+def cache_weights() -> Iterator[None]:
+    """Let `cached` keep results inside this context. In a captured graph it may last one step at most.
+
+    The replay of a graph starts without any result, so the graph must contain the computation of each of them.
+    """
+    token = _CACHE.set({})
     try:
         yield
     finally:
-        _MADE.reset(token)
+        _CACHE.reset(token)
 
 
-def once(weight: Tensor, make: Callable[[], Tensor], *how: Hashable) -> Tensor:
-    """`make()`, or what it answered before for the same memory, unchanged since (by its version), and the same `how`."""
-    made = _MADE.get()
-    if made is None:
-        return make()
-    key = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype, weight._version, *how)
-    if key not in made:
-        made[key] = (weight.detach(), make())  # held on to, so that nothing else can lie in its place
-    return made[key][1]
+def cached(weight: Tensor, compute: Callable[[], Tensor], *settings: Hashable) -> Tensor:
+    """Return `compute()`, or its earlier result for the same settings and the same memory if that has not changed since."""
+    cache = _CACHE.get()
+    if cache is None:
+        return compute()
+    key = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype, weight._version, *settings)
+    if key not in cache:
+        cache[key] = (weight.detach(), compute())  # the reference ensures that no other tensor gets the same address
+    return cache[key][1]

@@ -1,0 +1,116 @@
+"""A model of exchanges between ranks: a message of b bytes takes α + β·b seconds. It says what 10 to 2,000 ranks would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ganherd.bench.scaling.scaling_rank import near_square
+from ganherd.comm.placement import border
+
+RANKS = (10, 20, 50, 100, 200, 500, 1000, 2000)
+STRATEGIES = ("independent", "gap", "cellular", "cellular, all-gather")
+# Table III of the cellular paper: minutes of grids with one cell a process; weak scaling, since a grid has one rank a cell
+PAPER = {4: 39.81, 9: 73.24, 16: 126.68}
+
+
+@dataclass(frozen=True)
+class MessageCost:
+    """Seconds of a message: α + β · bytes."""
+
+    alpha: float
+    beta: float
+
+    def __call__(self, bytes_: float, messages: float = 1.0) -> float:
+        return self.alpha * messages + self.beta * bytes_
+
+
+def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> MessageCost:
+    """Least squares of the relative error, so that small messages count as much as large ones; neither is below 0.
+
+    >>> line = fit([0, 1000, 2000], [0.001, 0.002, 0.003])
+    >>> f"{line.alpha:.4f} {line.beta:.1e}"
+    '0.0010 1.0e-06'
+    """
+    x, t = np.asarray(bytes_, float), np.asarray(seconds, float)
+    rows = np.stack([1 / t, x / t], axis=1)
+    (alpha, beta), *_ = np.linalg.lstsq(rows, np.ones(len(t)), rcond=None)
+    if alpha < 0:
+        alpha, beta = 0.0, float((x / t).sum() / ((x / t) ** 2).sum())
+    if beta < 0:
+        alpha, beta = float((1 / t).sum() / (1 / t**2).sum()), 0.0
+    return MessageCost(float(alpha), float(beta))
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """What one rank does from one exchange to the next."""
+
+    members: int  # of a rank
+    compute: float  # seconds of the steps between two exchanges
+    net_bytes: int  # of a discriminator that is swapped
+    cell_bytes: int  # of a cell, as its neighbours fetch it: its nets, and what is known of their samples
+
+
+def exchange(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> tuple[float, float]:
+    """(messages, bytes) that a rank receives for each exchange, besides the small numbers that all share.
+
+    >>> exchange("cellular, all-gather", 16, RankWork(1, 1.0, 10, 100), MessageCost(0, 0))[1]
+    1500.0
+    >>> exchange("cellular", 16, RankWork(1, 1.0, 10, 100), MessageCost(0, 0))
+    (4.0, 400.0)
+    """
+    own, everyone = work.members, work.members * ranks
+    if strategy == "independent" or ranks == 1:
+        return 0.0, 0.0
+    if strategy == "gap":  # a partner is any other member
+        away = own * (everyone - own) / (everyone - 1)
+        peers = (ranks - 1) * (1 - (1 - 1 / (ranks - 1)) ** away)
+        return peers, away * work.net_bytes
+    if strategy == "cellular":
+        return tuple(map(float, np.multiply(torus_border(ranks, own), (1, work.cell_bytes))))  # type: ignore[return-value]
+    return float(ranks - 1), float((everyone - own) * work.cell_bytes)
+
+
+@cache
+def torus_border(ranks: int, own: int) -> tuple[int, int]:
+    """(peers, cells) that a rank meets where ranks lie on a grid as square as can be, each with a block as square as can be.
+
+    >>> torus_border(16, 1), torus_border(4, 4), torus_border(2, 1)
+    ((4, 4), (2, 8), (1, 1))
+    """
+    rows, columns = near_square(ranks)
+    height, width = near_square(own)
+    across, down = min(2, columns - 1), min(2, rows - 1)  # other ranks to the sides, above and below
+    return across + down, border(rows * height, columns * width, height, width)
+
+
+def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> dict[str, Any]:
+    """Seconds of one round (steps and exchange), and the efficiency: the share of it that is steps."""
+    messages, bytes_ = exchange(strategy, ranks, work, line)
+    shared = math.ceil(math.log2(ranks)) * line.alpha if ranks > 1 and strategy != "independent" else 0.0
+    took = line(bytes_, messages) + shared
+    return {
+        "strategy": strategy,
+        "ranks": ranks,
+        "messages": messages,
+        "bytes": bytes_,
+        "exchange_seconds": took,
+        "seconds": work.compute + took,
+        "efficiency": work.compute / (work.compute + took),
+    }
+
+
+def paper() -> list[dict[str, Any]]:
+    """The cellular paper's rows: minutes, and the weak-scaling efficiency against its smallest grid.
+
+    >>> [(row["ranks"], round(row["efficiency"], 2)) for row in paper()]
+    [(4, 1.0), (9, 0.54), (16, 0.31)]
+    """
+    first = PAPER[4]
+    return [{"ranks": cells, "minutes": t, "efficiency": first / t} for cells, t in PAPER.items()]

@@ -1,0 +1,125 @@
+"""One GAN as people write it in plain PyTorch: two modules, two Adams, one step; what ganherd is measured against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ganherd.bench.cases import Case
+from ganherd.herd.engine.device import DTYPES
+from ganherd.losses.adversarial import Loss, gradient_penalty
+from ganherd.nets import build_discriminator, build_generator
+from ganherd.recipe.schema import NetConfig, Recipe
+from ganherd.util.registry import LOSSES
+
+
+@dataclass(frozen=True)
+class RivalWork:
+    """What every way does alike: the nets, the data on the device, and the rules of a step."""
+
+    make_g: Callable[[], nn.Module]
+    make_d: Callable[[], nn.Module]
+    data: Tensor  # [n, C, H, W] uint8
+    recipe: Recipe
+    device: torch.device
+
+    @classmethod
+    def of(cls, case: Case, recipe: Recipe, data: Tensor, device: torch.device) -> RivalWork:
+        net = NetConfig(name=case.net)
+
+        def make_g() -> nn.Module:
+            return build_generator(net, case.shape, case.latent)
+
+        def make_d() -> nn.Module:
+            return build_discriminator(net, case.shape)
+
+        return cls(make_g, make_d, data.to(device), recipe, device)
+
+    @property
+    def loss(self) -> Loss:
+        assert isinstance(self.recipe.loss.name, str)
+        return LOSSES[self.recipe.loss.name]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.recipe.train.precision]
+
+    def real(self, *lead: int) -> Tensor:
+        """Images [*lead, C, H, W] in [-1, 1], drawn on the device, so that a CUDA graph can hold it."""
+        rows = torch.randint(len(self.data), (math.prod(lead),), device=self.device)
+        x = self.data.index_select(0, rows).to(self.dtype).sub_(127.5).div_(127.5)
+        return x.unflatten(0, lead)
+
+    def noise(self, *lead: int) -> Tensor:
+        """[*lead, Z]"""
+        return torch.randn(*lead, self.recipe.nets.latent, device=self.device, dtype=self.dtype)
+
+    def precisely(self) -> AbstractContextManager[object]:
+        """bf16 where the recipe asks for it; opened anew for each update, so that no cast outlives a change of weights."""
+        if self.recipe.train.precision == "bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def adam(self, params: Sequence[Tensor], lr: object) -> torch.optim.Adam:
+        """PyTorch's own, by its fused kernel, with its counts where a CUDA graph can hold them."""
+        assert isinstance(lr, float)
+        optim = self.recipe.optim
+        betas = (optim.beta1, optim.beta2)
+        graph = self.device.type == "cuda"
+        return torch.optim.Adam(list(params), lr, betas, optim.eps, fused=True, capturable=graph)  # type: ignore[arg-type]
+
+    def penalty(self, critic: Callable[[Tensor], Tensor], x: Tensor, fake: Tensor) -> Tensor:
+        """[N] the gradient penalty between x and fake [N, B, …], for critics that answer [N, B]."""
+        at = torch.rand(x.shape[:2], device=self.device)
+        return self.recipe.loss.gp_weight * gradient_penalty(critic, x, fake, at)
+
+
+def update(optimiser: torch.optim.Optimizer, params: list[Tensor], loss: Tensor, clip: float | None = None) -> None:
+    """One step of the optimiser on the gradients of these parameters alone; then they are clipped, if at all."""
+    for p, grad in zip(params, torch.autograd.grad(loss, params), strict=True):
+        # the fused kernel wants gradients that lie as their parameter does
+        p.grad = grad if grad.stride() == p.stride() else torch.empty_like(p).copy_(grad)
+    optimiser.step()
+    if clip is not None:
+        with torch.no_grad():
+            torch._foreach_clamp_min_(params, -clip)
+            torch._foreach_clamp_max_(params, clip)
+
+
+class PlainGanPair:
+    """One GAN. A step is an update of the discriminator and one of the generator, each with fakes of its own."""
+
+    def __init__(self, work: RivalWork, channels_last: bool = False, compiled: bool = False) -> None:
+        self._work = work
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        optim = work.recipe.optim
+        g, d = (make().to(work.device, work.dtype) for make in (work.make_g, work.make_d))
+        if channels_last:
+            g, d = (net.to(memory_format=torch.channels_last) for net in (g, d))  # type: ignore[call-overload]
+        self.g, self.d = g, d
+        self._run_g: Callable[[Tensor], Tensor] = torch.compile(g, dynamic=False) if compiled else g
+        self._run_d: Callable[[Tensor], Tensor] = torch.compile(d, dynamic=False) if compiled else d
+        self._g_params: list[Tensor] = list(g.parameters())
+        self._d_params: list[Tensor] = list(d.parameters())
+        self._adam_g = work.adam(self._g_params, optim.lr_g)
+        self._adam_d = work.adam(self._d_params, optim.lr_d)
+
+    def step(self) -> None:
+        work, batch = self._work, self._work.recipe.train.batch
+        with work.precisely():
+            with torch.no_grad():
+                fake = self._run_g(work.noise(batch))
+                real = work.real(batch).contiguous(memory_format=self._format)
+            loss = work.loss.d(self._run_d(real).to(work.dtype), self._run_d(fake).to(work.dtype))
+            if work.loss.penalty:
+                fake = fake.to(real.dtype)
+                loss = loss + work.penalty(lambda x: self._run_d(x[0])[None].to(work.dtype), real[None], fake[None])[0]
+        update(self._adam_d, self._d_params, loss, work.recipe.loss.clip if work.loss.clip else None)
+        with work.precisely():
+            loss = work.loss.g(self._run_d(self._run_g(work.noise(batch))).to(work.dtype))
+        update(self._adam_g, self._g_params, loss)

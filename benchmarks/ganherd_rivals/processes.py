@@ -1,0 +1,60 @@
+"""One process per GAN, all at once on one device: the way of the papers, and of most people."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+from ganherd.bench.checkout import process_environment
+from ganherd.bench.engine_rates import MeasuredWay
+
+
+def processes(name: str, members: int, seconds: float, device: str, precision: str) -> MeasuredWay:
+    """Starts all of them, waits until each is warm, gives the word, and adds up their rates."""
+    command = [sys.executable, "-m", "ganherd_rivals.single_gan", name, str(seconds), device, precision]
+    before = _free()
+    pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    environment = process_environment()
+    running = [subprocess.Popen(command, text=True, env=environment, **pipes) for _ in range(members)]
+    try:
+        for one in running:
+            assert one.stdin and one.stdout
+            if one.stdout.readline() != "ready\n":
+                raise RuntimeError(_last_words(one))
+        taken = before - _free()
+        for one in running:
+            assert one.stdin
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        found = [_answer(one) for one in running]
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()
+    rate, peak, reserved = (sum(one[key] for one in found) for key in ("rate", "peak", "reserved"))
+    note = f"{taken / 2**30:.1f} GiB of the device with {members} CUDA contexts" if taken else ""
+    return MeasuredWay(rate, int(peak), int(reserved), "processes", 1, note)
+
+
+def _answer(one: subprocess.Popen[str]) -> dict[str, float]:
+    assert one.stdout
+    line = one.stdout.readline()
+    if not line:
+        raise RuntimeError(_last_words(one))
+    found: dict[str, float] = json.loads(line)
+    return found
+
+
+def _last_words(one: subprocess.Popen[str]) -> str:
+    one.kill()
+    said = one.communicate()[1].strip().splitlines()
+    return f"a process ended: {said[-1] if said else 'without a word'}"
+
+
+def _free() -> int:
+    """Bytes that the device has left; 0 where it does not say."""
+    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0

@@ -1,0 +1,46 @@
+"""One GAN in a process of its own, beside others: says when it is ready, waits for the word, trains, says how far it came."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+
+from ganherd.bench.cases import known, recipe_of
+from ganherd.bench.peak_memory import peaks, synchronize
+from ganherd.bench.random_images import images
+from ganherd.herd.engine.device import device_of, set_precision
+from ganherd_rivals.plain import PlainGanPair, RivalWork
+
+
+def main(name: str, seconds: str, asked_device: str, precision: str) -> None:
+    case = known(name)
+    recipe = recipe_of(case, 1, "unused", asked_device, precision)
+    device = device_of(recipe)
+    set_precision(recipe)
+    torch.backends.cudnn.benchmark = True
+    pair = PlainGanPair(RivalWork.of(case, recipe, torch.from_numpy(images(case)), device))
+    for _ in range(3):
+        pair.step()
+    synchronize(device)
+    print("ready", flush=True)
+    if sys.stdin.readline() != "go\n":  # who started it is gone
+        return
+    began = waited = time.perf_counter()
+    steps = 0
+    while time.perf_counter() - began < float(seconds):
+        pair.step()
+        steps += 1
+        if time.perf_counter() - waited > 0.1:  # steps that only stand in a queue do not count, and waiting costs
+            synchronize(device)
+            waited = time.perf_counter()
+    synchronize(device)
+    took = time.perf_counter() - began
+    peak, reserved = peaks(device)
+    print(json.dumps({"rate": steps / took, "peak": peak, "reserved": reserved}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

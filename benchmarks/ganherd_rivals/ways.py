@@ -1,0 +1,136 @@
+"""The ways to train N small GANs on one device, each measured alike: member-steps per second, and the memory it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+
+from ganherd.bench.engine_rates import MeasuredWay
+from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
+from ganherd.util.errors import UserError
+from ganherd_rivals.grouped import GroupedHerd
+from ganherd_rivals.plain import PlainGanPair, RivalWork
+
+_STREAMS = 16  # more of them do not run at once
+_CAPTURED = 32  # member-steps in a graph, at least: next to them a replay costs nothing
+
+
+def timed(step: Callable[[], None], each: int, seconds: float, device: torch.device) -> float:
+    """Member-steps per second of a function that makes `each` of them, over at least so many seconds, warmed up before."""
+    step()
+    calls, took, more = 0, 0.0, 1
+    while took < seconds:
+        synchronize(device)
+        began = time.perf_counter()
+        for _ in range(more):
+            step()
+        synchronize(device)
+        took += time.perf_counter() - began
+        calls += more
+        more *= 2 if took < seconds / 4 else 1
+    return calls * each / took
+
+
+def captured(steps: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The same as one CUDA graph; on a CPU, where there are none, as it is. The caller keeps alive what it works on."""
+    if device.type != "cuda":
+        return steps
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):  # makes Adam's moments, lets cuDNN choose
+            steps()
+    torch.cuda.current_stream(device).wait_stream(side)
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        steps()
+    return graph.replay
+
+
+def eager(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
+    """Plain modules, one member after another."""
+    pairs = [PlainGanPair(work) for _ in range(members)]
+
+    def step() -> None:
+        for pair in pairs:
+            pair.step()
+
+    return _measured("eager", lambda: timed(step, members, seconds, work.device), work)
+
+
+def streams(work: RivalWork, members: int, seconds: float, compiled: bool = False) -> MeasuredWay:
+    """Plain modules, each on a stream, all in one CUDA graph; in the layout that is faster here."""
+    _needs_gpu(work, "streams")
+    convolves = any(isinstance(child, nn.Conv2d) for child in work.make_d().modules())
+    layouts = {"": False} | ({"channels last": True} if convolves else {})
+    if compiled and convolves:
+        layouts.pop("")  # measured to be the slower one; compiling takes its time
+    found, failed = [], RuntimeError("no layout was tried")
+    for name, last in layouts.items():
+        run = partial(_streamed, work, members, seconds / len(layouts), last, compiled)
+        try:
+            found.append(_measured("streams", run, work, name))
+        except RuntimeError as error:  # the other layout may do
+            failed = error
+    if not found:
+        raise failed
+    return max(found, key=lambda one: one.rate)
+
+
+def compiled(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
+    """The same with modules through torch.compile."""
+    return streams(work, members, seconds, compiled=True)
+
+
+def _streamed(work: RivalWork, members: int, seconds: float, channels_last: bool, compiled: bool) -> float:
+    pairs = [PlainGanPair(work, channels_last, compiled) for _ in range(members)]
+    sides = [torch.cuda.Stream(work.device) for _ in range(min(members, _STREAMS))]
+    times = max(1, _CAPTURED // members)
+
+    def steps() -> None:
+        main = torch.cuda.current_stream(work.device)
+        for side in sides:
+            side.wait_stream(main)
+        for number, pair in enumerate(pairs):
+            with torch.cuda.stream(sides[number % len(sides)]):
+                for _ in range(times):
+                    pair.step()
+        for side in sides:
+            main.wait_stream(side)
+
+    return timed(captured(steps, work.device), times * members, seconds, work.device)
+
+
+def grouped(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
+    """Members folded into channels, grouped convolutions (batched products for an MLP), in a CUDA graph."""
+
+    def run() -> float:
+        herd = GroupedHerd(work, members)
+        times = max(1, _CAPTURED // members) if work.device.type == "cuda" else 1
+
+        def steps() -> None:
+            for _ in range(times):
+                herd.step()
+
+        return timed(captured(steps, work.device), times * members, seconds, work.device)
+
+    return _measured("grouped", run, work)
+
+
+def _measured(name: str, run: Callable[[], float], work: RivalWork, note: str = "") -> MeasuredWay:
+    reset_peaks(work.device)
+    speed = run()
+    return MeasuredWay(speed, *peaks(work.device), name, torch.get_num_threads(), note)
+
+
+def _needs_gpu(work: RivalWork, name: str) -> None:
+    if work.device.type != "cuda":
+        raise UserError(f"{name} needs a GPU: there are no CUDA graphs here.")
+
+
+PLAIN = {"eager": eager, "streams": streams, "grouped": grouped, "compiled": compiled}

@@ -1,0 +1,41 @@
+"""Find the modules that only a checkout of ganherd has: `ganherd_rivals`, in the folder benchmarks/ of the repository."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+
+from ganherd.util.errors import UserError
+from ganherd.util.version import PACKAGE
+
+FOLDER = PACKAGE.parents[1] / "benchmarks"  # of the checkout in which this file lies
+WHERE = "get a checkout of ganherd's repository, and install it with `pip install -e .`"
+
+
+def has_rivals() -> bool:
+    """Return whether this ganherd runs from a checkout."""
+    return (FOLDER / "ganherd_rivals" / "__init__.py").is_file()
+
+
+def rival_module(name: str, what: str) -> ModuleType:
+    """Import a module of `ganherd_rivals`.
+
+    Args:
+        what: What needs the module, for the message.
+
+    Raises:
+        UserError: ganherd was not installed from a checkout.
+    """
+    if not has_rivals():
+        raise UserError(f"{what} needs code that is not installed with ganherd: {WHERE}.")
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))  # last, so that nothing there shadows an installed package
+    return importlib.import_module(f"ganherd_rivals.{name}")
+
+
+def process_environment() -> dict[str, str]:
+    """Return the environment of a process that imports `ganherd_rivals` and computes in one thread."""
+    paths = [path for path in (os.environ.get("PYTHONPATH"), str(FOLDER)) if path]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,1 +1,0 @@
-"""Other ways to train many GANs, which the benchmark measures in the same run."""

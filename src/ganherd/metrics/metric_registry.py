@@ -1,0 +1,250 @@
+"""Metrics by name: the function that measures each, what it needs, and when it is measured by default."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ganherd.data.readers.stacked_mnist import STACKED
+from ganherd.features.material import ScoringContext
+from ganherd.metrics import diversity, histogram, label_accuracy
+from ganherd.util.errors import UserError
+from ganherd.util.registry import METRICS, load_target
+from ganherd.util.text import did_you_mean
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric by what measures it, one line about it, and what it cannot do without."""
+
+    measure: Callable[[ScoringContext], dict[str, Any]]
+    about: str
+    best: float  # the value of a perfect mixture; inf: there is no highest
+    direction: Literal["lower", "higher", "nearest"]  # what is better; nearest: to `best`, from either side
+    needs_classes: bool = False  # data with labels of at least two classes
+    needs_asking: bool = False  # members that stand for classes
+    needs_generators: bool = False  # a mixture, not only its samples
+    when: Literal["train", "score", "asked"] = "asked"  # at the end of a training too; by `ganherd score`; only by name
+    fits: Callable[[Any], bool] | None = None  # the data that it is for; on other data it comes only by name
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # beyond which no value can be
+    contest: bool = False  # of runs against each other, by their discriminators
+
+    def merit(self, value: float) -> float:
+        """Return a number of which more is better.
+
+        >>> METRICS["fid"].merit(3.0), METRICS["recall"].merit(0.9), METRICS["density"].merit(1.5)
+        (-3.0, 0.9, -0.5)
+        """
+        return {"lower": -value, "higher": value, "nearest": -abs(value - self.best)}[self.direction]
+
+    @property
+    def goal(self) -> str:
+        """Say what is better.
+
+        >>> METRICS["fid"].goal, METRICS["density"].goal
+        ('lower is better', '1 is best')
+        """
+        return f"{self.best:g} is best" if self.direction == "nearest" else f"{self.direction} is better"
+
+
+def late(target: str) -> Callable[[ScoringContext], dict[str, Any]]:
+    """Return a function that imports `module:function` of this package when it is called, so that names need no PyTorch.
+
+    >>> late("metrics.frechet:measure_fid").__name__
+    'measure_fid'
+    """
+
+    def measure(material: ScoringContext) -> dict[str, Any]:
+        result: dict[str, Any] = load_target(f"ganherd.{target}")(material)
+        return result
+
+    measure.__name__ = target.partition(":")[2]
+    return measure
+
+
+SHARE = (0.0, 1.0)  # bounds of it
+NO_LESS_THAN_0 = (0.0, math.inf)  # bounds of a distance
+
+_METRICS: dict[str, Metric] = {
+    "label_accuracy": Metric(
+        label_accuracy.measure,
+        "samples that a classifier of the real data sees as the label that was asked for",
+        best=1.0,
+        direction="higher",
+        bounds=SHARE,
+        needs_classes=True,
+        needs_asking=True,
+        when="train",
+    ),
+    "histogram": Metric(
+        histogram.measure,
+        "total variation distance between the classes seen in free samples and p(y)",
+        best=0.0,
+        direction="lower",
+        bounds=SHARE,
+        needs_classes=True,
+        when="train",
+    ),
+    "diversity": Metric(
+        diversity.measure,
+        "spread of the generated pixels or coordinates by the data's, in the class where it is least",
+        best=1.0,
+        direction="nearest",
+        when="train",
+    ),
+    "fid": Metric(
+        late("metrics.frechet:measure_fid"),
+        "Fréchet distance between Gaussians fitted to the features of samples and data",
+        best=0.0,
+        direction="lower",
+        bounds=NO_LESS_THAN_0,
+        when="train",
+    ),
+    "ifid": Metric(
+        late("metrics.frechet:measure_ifid"),
+        "mean over the classes of the Fréchet distance within each: the FID of per-class herds",
+        best=0.0,
+        direction="lower",
+        bounds=NO_LESS_THAN_0,
+        needs_classes=True,
+        needs_asking=True,
+        when="score",
+    ),
+    "kid": Metric(
+        late("metrics.kid:measure"),
+        "kernel distance between the features of samples and data; without bias, also for few samples",
+        best=0.0,
+        direction="lower",
+        when="train",
+    ),
+    "precision": Metric(
+        late("metrics.prdc:measure_precision"),
+        "samples that lie where the data is: fidelity",
+        best=1.0,
+        direction="higher",
+        bounds=SHARE,
+        when="score",
+    ),
+    "recall": Metric(
+        late("metrics.prdc:measure_recall"),
+        "data that lies where samples are: variety",
+        best=1.0,
+        direction="higher",
+        bounds=SHARE,
+        when="score",
+    ),
+    "density": Metric(
+        late("metrics.prdc:measure_density"),
+        "how many data neighbourhoods hold a sample, by their number",
+        best=1.0,
+        direction="nearest",
+        bounds=NO_LESS_THAN_0,
+        when="score",
+    ),
+    "coverage": Metric(
+        late("metrics.prdc:measure_coverage"),
+        "data that has a sample in its neighbourhood",
+        best=1.0,
+        direction="higher",
+        bounds=SHARE,
+        when="score",
+    ),
+    "classifier_score": Metric(
+        late("metrics.inception_score:measure_classifier"),
+        "exp of the information between sample and class, as a classifier of the real data sees it",
+        best=math.inf,
+        direction="higher",
+        needs_classes=True,
+        when="score",
+    ),
+    "inception_score": Metric(
+        late("metrics.inception_score:measure_inception"),
+        "the same by the Inception network, with a classifier head that --head gives",
+        best=math.inf,
+        direction="higher",
+    ),
+    "modes": Metric(
+        late("metrics.modes:measure"),
+        "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
+        best=math.inf,
+        direction="higher",
+        when="train",
+        fits=lambda data: not data.is_image and bool(data.labels),
+    ),
+    "stacked_modes": Metric(
+        late("metrics.stacked_modes:measure"),
+        "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
+        best=math.inf,
+        direction="higher",
+        when="score",
+        fits=lambda data: data.name in STACKED,
+    ),
+    "memorisation": Metric(
+        late("metrics.memorisation:measure"),
+        "samples that look like copies of one image or point of the training data; 0.05 is chance",
+        best=0.05,
+        direction="nearest",
+        bounds=SHARE,
+    ),
+    "ais": Metric(
+        late("metrics.ais.ais_mixture:measure"),
+        "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
+        best=math.inf,
+        direction="higher",
+        needs_generators=True,
+    ),
+    "gam2": Metric(
+        late("scoring.gam_runs:alone"),
+        "samples that discriminators call real which their generator did not meet (GAM-II)",
+        best=math.inf,
+        direction="higher",
+        bounds=SHARE,
+        contest=True,
+    ),
+    "gam": Metric(
+        late("scoring.gam_runs:alone"),
+        "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
+        best=math.inf,
+        direction="higher",
+        bounds=SHARE,
+        contest=True,
+    ),
+}
+
+for _name, _metric in _METRICS.items():
+    METRICS.register(_name, _metric)
+METRICS.seal()
+
+GROUPS = {  # names that stand for others
+    "prdc": ("precision", "recall", "density", "coverage"),
+    "tvd": ("histogram",),
+    "gam_ii": ("gam2",),
+}
+ORDER = {"train": 0, "score": 1, "asked": 2}
+
+
+def known_metrics(
+    names: Sequence[str] | None, when: Literal["train", "score"] = "train", dataset: Any = None
+) -> list[str]:
+    """Names of metrics as the registry has them, each once; None: those that are measured without being asked for, those
+    for some data alone among them where that data is given.
+
+    >>> known_metrics(["PRDC", "label-accuracy"])
+    ['precision', 'recall', 'density', 'coverage', 'label_accuracy']
+    """
+    if names is None:
+        usual = {name: metric for name, metric in METRICS.items() if ORDER[metric.when] <= ORDER[when]}
+        return [n for n, m in usual.items() if m.fits is None or (dataset is not None and m.fits(dataset))]
+    return list(dict.fromkeys(one for name in names for one in _known(name)))
+
+
+def _known(name: str) -> tuple[str, ...]:
+    key = name.strip().lower().replace("-", "_")
+    if key in METRICS or key in GROUPS:
+        return GROUPS.get(key, (key,))
+    names = [*METRICS.names(), *GROUPS]
+    raise UserError(
+        f"there is no metric named {name!r}{did_you_mean(key, names, ' ({})')}: use some of {', '.join(names)}"
+    )

@@ -1,0 +1,1 @@
+"""Settings of the strategies: which members meet, when, and what they exchange."""

@@ -1,0 +1,200 @@
+"""Settings of `cellular`: cells on a graph coevolve with their neighbours, as in Lipizzaner and Mustangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from ganherd.recipe.base import LossName, Section, refuse
+from ganherd.recipe.mixture_scores import known_score
+from ganherd.recipe.strategy.spans import Span
+from ganherd.recipe.strategy.strategy_settings import MutationConfig, StrategySettings
+from ganherd.recipe.topology_config import Graph, RewireConfig, TopologyName, refuse_schedule, refuse_topology
+
+if TYPE_CHECKING:
+    from ganherd.recipe.schema import Recipe
+
+_KEY = "strategy.cellular"
+
+
+class FitnessConfig(Section):
+    """How the individuals of a neighbourhood are compared: every generator against every discriminator."""
+
+    samples: int = Field(1000, ge=2)
+    over: Literal["average", "worst", "best"] = "average"  # opponents
+    loss: LossName = "non-saturating"  # the same for all, whichever loss each is trained with
+
+
+def _score(value: str) -> str:
+    try:
+        return known_score(value)
+    except ValueError as why:
+        raise refuse("", f"strategy.cellular.mixing.score: {why}") from why
+
+
+class MixingConfig(Section):
+    """(1+1)-ES on the weights of each neighbourhood's generators."""
+
+    when: Literal["iteration", "end", "off"] = "iteration"
+    generations: int = Field(1, ge=1)  # steps of the ES in each iteration
+    sigma: float = Field(0.01, gt=0)
+    # score of a mixture's samples: fid, tvd, kid, ifid (lower is better), classifier_score, precision, density, coverage,
+    # label_accuracy, modes, stacked_modes (higher is better), or package.module:function of your own (lower is better)
+    score: Annotated[str, AfterValidator(_score)] = "fid"
+    network: str = "auto"  # network of the features; auto: a classifier of the data, or coordinates for points
+    samples: int = Field(1000, ge=2)  # samples of each generator
+    # the result of the run: the generators of its last iteration, or of the iteration whose mixture scored best
+    keep: Literal["last", "best"] = "last"
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> MixingConfig:
+        if self.keep == "best" and self.when != "iteration":
+            raise refuse(
+                "strategy.cellular.mixing.keep strategy.cellular.mixing.when",
+                "strategy.cellular.mixing.keep best needs a score of every iteration: set mixing.when to iteration",
+            )
+        return self
+
+
+def _grid(value: Any) -> Any:
+    whole = isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+    if not whole or len(value) != 2 or min(value) < 1:
+        raise ValueError("must be rows and columns, two whole numbers of at least 1, such as [3, 3]")
+    return value
+
+
+class CellularConfig(StrategySettings):
+    """Cells on a graph coevolve with their neighbours."""
+
+    topology: TopologyName = "torus"
+    grid: Annotated[list[int], BeforeValidator(_grid)] = [3, 3]  # rows, columns
+    neighbours: int = Field(1, ge=1)  # number of neighbours on each side (topology ring)
+    graph: Graph = []  # neighbours of each cell (topology graph)
+    rewire: list[RewireConfig] = []  # other topologies from an iteration on
+    # package.module:function of your own: (iteration, cells) -> the neighbours of each cell
+    rewire_by: str | None = None
+    population: int = Field(1, ge=1)  # individuals per cell
+    iteration: Span = "1epochs"  # from one gathering to the next
+    # true: tournaments, and trained nets stay only if they are better; false: a random neighbour as opponent at each batch
+    selection: bool = True
+    tournament: int = Field(2, ge=1)
+    replacements: int = Field(1, ge=1)  # most individuals of a cell that are replaced in an iteration
+    fitness: FitnessConfig = FitnessConfig()
+    mutation: MutationConfig = MutationConfig()
+    mixing: MixingConfig = MixingConfig()
+    # over ranks: with sync all wait for the slowest; with async each takes its neighbours' newest nets and waits only for
+    # those that are too far behind. async is for machines of different speed, and no two runs are the same
+    exchange: Literal["sync", "async"] = "sync"
+    staleness: int = Field(2, ge=0)  # async: iterations that a neighbour's nets may be behind; 0 is the same as sync
+    rejoin: int = Field(10, ge=1)  # async: iterations after which all ranks synchronise, for records and checkpoints
+
+    @property
+    def cells(self) -> int:
+        return len(self.graph) if self.topology == "graph" else self.grid[0] * self.grid[1]
+
+    @model_validator(mode="after")
+    def _fits(self) -> CellularConfig:
+        key = _KEY
+        refuse_topology(key, self.topology, self.neighbours, self.graph)
+        refuse_schedule(key, self.rewire, self.cells)
+        for name in ("tournament", "replacements"):
+            if not self.selection and getattr(self, name) != type(self).model_fields[name].default:
+                raise refuse(
+                    f"{key}.{name} {key}.selection",
+                    f"{key}.{name} has no effect with {key}.selection false: set that to true, or leave it out",
+                )
+        if self.rewire and self.rewire_by:
+            raise refuse(
+                f"{key}.rewire {key}.rewire_by",
+                f"{key}.rewire and {key}.rewire_by both choose the neighbours: give one of them",
+            )
+        if self.mixing.keep == "best" and (self.rewire or self.rewire_by):
+            raise refuse(
+                f"{key}.mixing.keep {key}.rewire {key}.rewire_by",
+                f"{key}.mixing.keep best compares iterations with the same neighbourhoods: leave out {key}.rewire, or keep last",
+            )
+        if self.exchange == "async" and (self.rewire or self.rewire_by):
+            raise refuse(
+                f"{key}.exchange {key}.rewire {key}.rewire_by",
+                f"{key}.rewire changes neighbourhoods between two iterations, and with {key}.exchange async ranks are not at "
+                "the same one: leave one of them out",
+            )
+        for name in ("staleness", "rejoin"):
+            if self.exchange == "sync" and getattr(self, name) != type(self).model_fields[name].default:
+                raise refuse(
+                    f"{key}.{name} {key}.exchange",
+                    f"{key}.{name} has no effect with {key}.exchange sync: set {key}.exchange to async, or leave it out",
+                )
+        if self.iteration == "0":
+            raise refuse(f"{key}.iteration", f"{key}.iteration must be longer than 0, such as 1epochs")
+        if self.replacements > self.population:
+            raise refuse(
+                f"{key}.replacements {key}.population",
+                f"{key}.replacements {self.replacements} is more than the {self.population} individuals of a cell",
+            )
+        return self
+
+    @property
+    def replaces_generators(self) -> str:
+        return "strategy.name cellular"
+
+    @property
+    def num_members(self) -> int | None:
+        return self.cells * self.population
+
+    @property
+    def group_size(self) -> int:
+        return self.population
+
+    @property
+    def torus(self) -> tuple[int, int] | None:
+        is_torus = self.topology in ("torus", "moore") and not self.rewire and self.rewire_by is None
+        return (self.grid[0], self.grid[1]) if is_torus else None
+
+    @property
+    def mutation_rules(self) -> MutationConfig:
+        return self.mutation
+
+    @property
+    def spans(self) -> Mapping[str, str]:
+        return {"iteration": self.iteration}
+
+    @property
+    def networks(self) -> Mapping[str, str]:
+        return {f"{_KEY}.mixing.network": self.mixing.network}
+
+    @property
+    def own_code(self) -> list[str]:
+        return [name for name in (self.rewire_by or "", self.mixing.score, self.mixing.network) if ":" in name]
+
+    def with_absolute_paths(self, absolute: Callable[[str], str]) -> CellularConfig:
+        path, mark, digest = self.mixing.network.partition("#")  # FILE#sha256=…
+        if not Path(path).suffix:  # a name, such as inception
+            return self
+        network = f"{absolute(path)}{mark}{digest}"
+        return self.model_copy(update={"mixing": self.mixing.model_copy(update={"network": network})})
+
+    def check(self, recipe: Recipe) -> None:
+        if recipe.train.fakes == "shared":
+            raise refuse(
+                "train.fakes strategy.name",
+                "train.fakes shared shows a discriminator its partner's samples, and with strategy.name cellular it meets "
+                "others: set train.fakes to fresh",
+            )
+        if recipe.herd.count not in (None, self.num_members):
+            raise refuse(
+                f"herd.members {_KEY}.grid {_KEY}.population",
+                f"herd.members {recipe.herd.count} is not the {self.cells} cells × {self.population} individuals of "
+                f"{_KEY}: leave herd.members out",
+            )
+
+    def never_due(self, spans: Mapping[str, int], steps: int) -> list[str]:
+        iterations = -(-steps // max(1, spans["iteration"]))
+        late = sorted({change.at for change in self.rewire if change.at >= iterations})
+        message = (
+            f"{_KEY}.rewire at {', '.join(map(str, late))} is never reached: the run has {iterations:,} iterations, "
+        )
+        return [f"{message}counted from 0"] if late else []

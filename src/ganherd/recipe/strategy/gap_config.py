@@ -1,0 +1,125 @@
+"""Settings of `gap`: members swap discriminators in random pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from ganherd.recipe.base import refuse
+from ganherd.recipe.strategy.spans import Span
+from ganherd.recipe.strategy.strategy_settings import StrategySettings
+
+if TYPE_CHECKING:
+    from ganherd.recipe.schema import Recipe
+
+_KEY = "strategy.gap"
+
+
+class GapConfig(StrategySettings):
+    """Members swap discriminators in random pairs."""
+
+    every: Span = "0.5epochs"  # from one swap to the next; 0.5epochs: twice an epoch, as in the paper
+    warmup: Span = "0"  # no swap before this
+    swap: Literal["discriminators", "generators"] = "discriminators"
+    # what is swapped: weights only, as in the authors' code, so that Adam's moments stay with the slot; or everything
+    travels: Literal["weights", "all"] = "weights"
+    # how long after a swap the generator's learning rate is raised and the discriminator's lowered
+    smoothing: Span = "0"
+    stay: list[Annotated[int, Field(ge=0)]] = []  # slots that never swap
+    # a speed for each member, of which the fastest is 1: one step per step of the run; members swap when two are ready
+    pace: list[Annotated[float, Field(gt=0, le=1)]] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _swaps_in_step(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "exchange" in given:
+            raise refuse(
+                f"{_KEY}.exchange",
+                f"{_KEY} has no exchange: a swap takes two members, and the first that is ready waits for the other; for "
+                f"members of different speed set {_KEY}.pace",
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _the_fastest_keeps_step(self) -> GapConfig:
+        if self.pace and max(self.pace) < 1:
+            raise refuse(
+                f"{_KEY}.pace",
+                f"{_KEY}.pace is {max(self.pace):g} for the fastest member, which takes every step of the run: its pace is 1",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _smoothing_is_short(self) -> GapConfig:
+        if self.smoothing.strip().endswith("run"):
+            raise refuse(f"{_KEY}.smoothing", f"{_KEY}.smoothing must be steps or epochs, such as 0.05epochs")
+        return self
+
+    @property
+    def replaces_generators(self) -> str:
+        return f"{_KEY}.swap generators" if self.swap == "generators" else ""
+
+    @property
+    def default_members(self) -> int | None:
+        return 4
+
+    @property
+    def paces(self) -> Sequence[float]:
+        return self.pace
+
+    @property
+    def rate_smoothing(self) -> str:
+        return self.smoothing
+
+    @property
+    def spans(self) -> Mapping[str, str]:
+        return {"every": self.every, "warmup": self.warmup}
+
+    def check(self, recipe: Recipe) -> None:
+        members = recipe.members or 0
+        if members == 1:
+            raise refuse("strategy.name herd.members", "strategy.name gap needs at least two members: set herd.members")
+        if self.pace and len(self.pace) != members:
+            raise refuse(
+                f"{_KEY}.pace herd.members",
+                f"{_KEY}.pace lists {len(self.pace)} speeds, but the herd has {members} members: give one for each",
+            )
+        if max(self.stay, default=0) >= members:
+            raise refuse(
+                f"{_KEY}.stay herd.members",
+                f"{_KEY}.stay names slot {max(self.stay)}, but {members} members have the slots 0 to {members - 1}",
+            )
+        left = members - len(set(self.stay))
+        if self.stay and left < 2:
+            raise refuse(
+                f"{_KEY}.stay herd.members",
+                f"{_KEY}.stay leaves {left} of {members} members to swap, and a swap takes two: let fewer stay, or set "
+                "strategy.name to independent",
+            )
+        if self.pace and recipe.engine.needs_whole_herd:
+            raise refuse(
+                f"{_KEY}.pace engine.name",
+                f"engine.name {recipe.engine.name} captures one step of all members, and with {_KEY}.pace each is at its own: "
+                "set engine.name to fused or auto",
+            )
+
+    def never_due(self, spans: Mapping[str, int], steps: int) -> list[str]:
+        first = self.first_swap(spans)
+        if not spans["every"] or first <= steps:
+            return []
+        return [
+            f"no swap is due: the first would be at step {first:,}, and the run has {steps:,}; make {_KEY}.every shorter"
+        ]
+
+    def first_swap(self, spans: Mapping[str, int]) -> int:
+        """Return the first step of the run at which two members are ready, each by its own steps.
+
+        >>> [GapConfig(pace=pace).first_swap({"every": 30, "warmup": 0}) for pace in ([], [1.0, 0.5, 0.25])]
+        [30, 60]
+        """
+        own = spans["warmup"] + spans["every"]
+        speeds = sorted((Fraction(str(pace)) for m, pace in enumerate(self.pace) if m not in self.stay), reverse=True)
+        return -(-own // speeds[1]) if len(speeds) > 1 else own

@@ -1,0 +1,144 @@
+"""What ganherd asks of the settings of any strategy, and the entry of a strategy in its registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ganherd.recipe.base import LossName, Section, refuse
+
+if TYPE_CHECKING:
+    from ganherd.recipe.schema import Recipe
+
+
+class MutationConfig(Section):
+    """Changes of an individual's settings between its updates."""
+
+    # reference: Lipizzaner's Gaussian, which drifts down slowly; lognormal: a factor around 1, which explores
+    learning_rate: Literal["off", "reference", "lognormal"] = "reference"
+    strength: float = Field(
+        1e-4, gt=0
+    )  # reference: alpha; lognormal: standard deviation of the logarithm of the factor
+    probability: float = Field(0.5, ge=0, le=1)
+    each: Literal["batch", "iteration"] = "batch"
+    losses: list[LossName] = []  # Mustangs: losses that generators draw from; empty: loss.name
+    loss_each: Literal["batch", "iteration", "creation"] = "batch"
+    d_loss: LossName | None = None  # loss of the discriminators; null: that of the drawn loss
+
+    @model_validator(mode="after")
+    def _has_losses_to_draw(self) -> MutationConfig:
+        key = "strategy.cellular.mutation"
+        if not self.losses and self.loss_each != "batch":
+            raise refuse(
+                f"{key}.loss_each {key}.losses",
+                f"{key}.loss_each has no effect if no losses are drawn: list some in {key}.losses, or leave it out",
+            )
+        return self
+
+
+NO_MUTATION = MutationConfig(learning_rate="off")
+
+
+class StrategySettings(Section):
+    """The settings of a strategy: the section `strategy.NAME` of a recipe.
+
+    Derive from this class for the settings of your own strategy and override what differs. The defaults describe members that
+    exchange nets, train at the same pace and keep their settings.
+    """
+
+    @property
+    def exchanges_nets(self) -> bool:
+        """Whether members take over, or train against, nets of other members. Such members must see data of one kind."""
+        return True
+
+    @property
+    def meets(self) -> bool:
+        """Whether a member's numbers ever depend on another member."""
+        return self.exchanges_nets
+
+    @property
+    def meets_key(self) -> str:
+        """The key that lets members meet, for messages."""
+        return "strategy.name"
+
+    @property
+    def replaces_generators(self) -> str:
+        """The key and value that put a generator in another's place, for messages; empty: generators stay."""
+        return ""
+
+    @property
+    def num_members(self) -> int | None:
+        """The number of members that the settings require; None: any number."""
+        return None
+
+    @property
+    def default_members(self) -> int | None:
+        """The number of members if the recipe does not state it; None: the data decides."""
+        return None
+
+    @property
+    def group_size(self) -> int:
+        """The number of consecutive members that see the same data and stay on one rank."""
+        return 1
+
+    @property
+    def torus(self) -> tuple[int, int] | None:
+        """Rows and columns of a grid whose neighbours should lie on one rank; None: members lie in a row."""
+        return None
+
+    @property
+    def paces(self) -> Sequence[float]:
+        """The speed of each member, of which the fastest is 1; empty: all take the same steps."""
+        return ()
+
+    @property
+    def rate_smoothing(self) -> str:
+        """The span after a meeting in which learning rates are smoothed; "0": none."""
+        return "0"
+
+    @property
+    def mutation_rules(self) -> MutationConfig:
+        """How settings of members change between their updates."""
+        return NO_MUTATION
+
+    @property
+    def spans(self) -> Mapping[str, str]:
+        """The spans that are turned into steps when a run starts, by name."""
+        return {}
+
+    @property
+    def networks(self) -> Mapping[str, str]:
+        """The networks of features that the strategy uses, by their key."""
+        return {}
+
+    @property
+    def own_code(self) -> list[str]:
+        """Names of the form `package.module:name` that the strategy imports."""
+        return [name for name in self.networks.values() if ":" in name]
+
+    def with_absolute_paths(self, absolute: Callable[[str], str]) -> Self:
+        """Return the settings with every path replaced by `absolute(path)`."""
+        return self
+
+    def check(self, recipe: Recipe) -> None:
+        """Raise `refuse(keys, sentence)` if the settings do not fit the rest of the recipe."""
+
+    def never_due(self, spans: Mapping[str, int], steps: int) -> list[str]:
+        """Return a sentence for each planned event that a run of `steps` steps does not reach."""
+        return []
+
+
+@dataclass(frozen=True)
+class StrategySpec:
+    """A strategy that a recipe can name.
+
+    Register one with `STRATEGIES.register`: the decorated class derives from `ganherd.strategies.strategy.Strategy`.
+    """
+
+    target: Any  # the class, or `module:Class`, which is imported when the strategy is built
+    settings: type[StrategySettings] = StrategySettings
+    section: str = ""  # the key of its settings below `strategy`; default: its name
+    about: str = ""

@@ -1,0 +1,131 @@
+"""Render the pages of reports from the templates in templates/, with numbers as people write them.
+
+Everything that a template prints is escaped, and loses its control characters: names may come from a stranger.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ganherd.util import text
+from ganherd.viz import pictures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table whose text has a look of its own; see the macro `cell`."""
+
+    text: Any
+    cls: str = ""
+    tag: str = "span"
+    before: Any = ""  # plain text before it
+    title: str = ""  # shown when the mouse is over it
+
+
+def render(template: str, **context: Any) -> Markup:
+    """Return a rendered template: a whole page, or a section of one.
+
+    >>> "a &lt; b · ganherd" in render("run", title="a < b", sections=[Markup("<p>…</p>")])
+    True
+    """
+    return Markup(_environment().get_template(f"{template}.html.j2").render(**context))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("ganherd.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_without_controls,
+    )
+    environment.filters |= {"number": number, "base64": lambda png: base64.b64encode(png).decode()}
+    return environment
+
+
+def _without_controls(value: Any) -> Any:
+    return value if hasattr(value, "__html__") else text.without_controls(str(value))
+
+
+def svg(drawn: Figure, salt: str) -> Markup:
+    """Return a chart as SVG in the font and the colours of the page; `salt` keeps its ids apart from those of others."""
+    return Markup(pictures.svg(drawn, inline=True, salt=salt))
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """Return a number as text.
+
+    >>> number(12345), number(0.98765), number(None), number(float("nan")), number(1234.5)
+    ('12,345', '0.988', '–', 'NaN', '1,234.5')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}".replace("-", "−")
+    shown = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.{digits}f}"
+    return shown.replace("-", "−")
+
+
+def percent(value: Any) -> str:
+    """Return a share as a percentage.
+
+    >>> percent(0.9876), percent(None)
+    ('98.8 %', '–')
+    """
+    return "–" if not isinstance(value, (int, float)) or not math.isfinite(value) else f"{100 * value:.1f} %"
+
+
+def duration(seconds: Any) -> str:
+    """Return a duration as text; a dash for anything that is not a number.
+
+    >>> duration(4.52), duration(200), duration("nan")
+    ('4.5 s', '3 min 20 s', '–')
+    """
+    if not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
+        return "–"
+    return text.duration(seconds, digits=1)
+
+
+def count(n: int, one: str, many: str = "") -> str:
+    """Return a count with its noun, small numbers as words.
+
+    >>> count(1, "member"), count(10, "member"), count(2, "class", "classes")
+    ('one member', 'ten members', 'two classes')
+    """
+    words = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    return f"{words[n] if n < len(words) else f'{n:,}'} {one if n == 1 else many or one + 's'}"
+
+
+def plain(value: Any, inner: bool = False) -> str:
+    """Return a value of a JSON file as one line of text.
+
+    >>> plain({"reason": "NaN", "engine": {"name": "fused", "chunk": 4}, "rate": 0.00005})
+    'reason: NaN · engine: name fused, chunk 4 · rate: 5e−05'
+    """
+    if isinstance(value, Mapping):
+        between, after = (", ", " ") if inner else (" · ", ": ")
+        return between.join(f"{k}{after}{plain(v, True)}" for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(plain(v, True) for v in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}".replace("-", "−") if isinstance(value, float) else str(value)

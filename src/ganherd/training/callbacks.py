@@ -1,0 +1,60 @@
+"""The interface of everything that takes part in a training: hooks that the loop calls, in the order of the callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+
+class Callback:
+    """Take part in a training by overriding hooks.
+
+    The loop trains from stop to stop. At a stop it calls `on_arrival`, `on_stop` and `on_stop_end`, each on all callbacks in
+    their order. A callback may read the trainer and call its methods, but never sets its attributes. On several ranks each rank
+    has its own callbacks, and all ranks call the same hooks at the same step.
+    """
+
+    every = 0  # steps between the stops that this callback needs; 0: it needs none of its own
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Act before the first step of this process."""
+
+    def on_departure(self, trainer: Trainer) -> None:
+        """Act before the loop trains from the current step to the next stop."""
+
+    def on_step_end(self, trainer: Trainer, step: int) -> None:
+        """Act after every step. This must be cheap: it is called thousands of times in a second."""
+
+    def on_arrival(self, trainer: Trainer) -> None:
+        """Act on arrival at a stop, before anything has changed there."""
+
+    def on_stop(self, trainer: Trainer) -> None:
+        """Do what is due at the current step."""
+
+    def on_stop_end(self, trainer: Trainer, step_seconds: float) -> None:
+        """Act when everything that was due at the current step is done.
+
+        Args:
+            step_seconds: Mean seconds of a step since the stop before.
+        """
+
+    def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
+        """Receive a record of metrics.jsonl. Called on the first rank only."""
+
+    def on_event(self, trainer: Trainer, event: str, facts: Mapping[str, Any]) -> None:
+        """Receive an event of events.jsonl. Called on the first rank only."""
+
+    def on_checkpoint(self, trainer: Trainer, step: int) -> None:
+        """Act after the checkpoint of a step was saved, or was handed to the thread that writes it."""
+
+    def on_repair(self, trainer: Trainer, row: int) -> None:
+        """Act before a repair changes a row of this rank's herd."""
+
+    def on_last_step(self, trainer: Trainer) -> None:
+        """Act after the last step, before `on_train_end` is called on any callback."""
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        """Act after the last step: what happens here is not part of the state that a longer run continues from."""

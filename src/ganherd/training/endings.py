@@ -1,0 +1,74 @@
+"""However a training ends: run.json records the state, and the message says what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ganherd.comm.communicator import RankLost
+from ganherd.training.setup.disk import advice_on
+from ganherd.util.errors import Interrupted, RunFailed, UserError
+from ganherd.util.memory import is_out_of_memory, reason
+
+if TYPE_CHECKING:
+    from ganherd.training.session import Session
+
+
+@contextmanager
+def reported_end(session: Session) -> Iterator[None]:
+    """Record how a training or its finish failed, and raise an error with the command that continues the run."""
+    resumed = session.resumed
+    saved_before = resumed.facts.get("saved", resumed.step) if resumed else 0
+    try:
+        yield
+    except Interrupted as error:
+        _record_state(session, "interrupted")
+        raise Interrupted(f"{error} Nothing is lost; {_again(session)}") from None
+    except RankLost as error:
+        assert session.recovery is not None
+        if session.recovery.continues(session):
+            raise
+        raise session.recovery.ended(error, "; the last checkpoint is whole") from error
+    except KeyboardInterrupt:
+        if not session.ranks.is_first:  # the first rank was asked as well, or misses this one: it reports
+            raise SystemExit(75) from None
+        _record_state(session, "interrupted")
+        trained = session.trainer is not None and session.trainer.is_trained
+        what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
+        raise Interrupted(f"stopped {what}; {_again(session)}") from None
+    except RunFailed:
+        _record_state(session, "failed")
+        raise
+    except UserError:  # for example of a function of the user's own: once it is corrected, the run can be resumed
+        _record_state(session, "interrupted")
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        _record_state(session, "interrupted")
+        trainer = session.trainer
+        at = f" at step {trainer.step:,}" if trainer else ""
+        # without a new checkpoint the same would happen again, and a scheduler that restarts on exit code 75 would never end
+        is_further = trainer is not None and (trainer.state.saved or 0) > saved_before
+        raise (Interrupted if is_further else RunFailed)(
+            f"memory ran out{at} ({reason(error)}); the last checkpoint is whole. A new run needs less memory with fewer "
+            f"members, a smaller train.batch or a smaller engine.chunk. To continue this one, free memory or use more "
+            f"ranks; {_again(session)}"
+        ) from error
+    except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
+        _record_state(session, "interrupted")
+        raise Interrupted(
+            f"{error.strerror or error} while writing to {session.folder.path}; the last checkpoint is whole. "
+            f"{advice_on(error)}{_again(session)}"
+        ) from error
+
+
+def _again(session: Session) -> str:
+    return f"resume it with: {session.resume_command}"
+
+
+def _record_state(session: Session, state: str) -> None:
+    # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
+    with suppress(OSError):
+        session.folder.write_info(state=state)

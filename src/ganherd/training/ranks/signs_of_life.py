@@ -1,0 +1,46 @@
+"""Signs of life of the ranks of a job, written into the run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd.comm.liveness import silence
+from ganherd.comm.liveness.heartbeat import Heartbeat
+from ganherd.comm.liveness.machine import machine
+from ganherd.comm.ranks import Ranks
+from ganherd.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+
+def heartbeat_of(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbeat:
+    """Return this rank's heartbeat. On the first rank, if it has a trainer, it also reports the ranks that are silent."""
+    heart = Heartbeat(
+        path / "ranks", ranks.job.rank, ranks.job.world_size, ranks.local_members, ranks.comm or ranks.job
+    )
+    heart.note("processing" if ranks.local_members else None, **machine())
+    if trainer is not None and ranks.is_first:
+
+        def report(event: str, facts: dict[str, Any]) -> None:
+            trainer.event(event, **facts)
+            trainer.progress.say(silence.describe(event, facts))
+
+        heart.listener = silence.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.world_size, report).look
+    return heart
+
+
+class HeartbeatNotes(Callback):
+    """Write the step, the rate and the traffic of this rank into its heartbeat."""
+
+    def __init__(self, heart: Heartbeat) -> None:
+        self._heart = heart
+
+    def on_step_end(self, trainer: Trainer, step: int) -> None:
+        self._heart.note(step=step, rate=round(trainer.progress.rate * trainer.state.tally.per_step_here, 1))
+
+    def on_stop_end(self, trainer: Trainer, step_seconds: float) -> None:
+        before = self._heart.now.step_seconds or step_seconds
+        mean = round(0.8 * before + 0.2 * step_seconds, 6)
+        self._heart.note(step_seconds=mean, **vars(trainer.strategy.traffic))

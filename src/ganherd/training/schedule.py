@@ -1,0 +1,72 @@
+"""When the loop stops, and what is due there: fixed in steps by the recipe, never by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ganherd.recipe.schema import RunConfig
+from ganherd.strategies.strategy import Strategy
+from ganherd.training.budget import Budget
+from ganherd.training.health.convergence import Convergence
+from ganherd.training.health.look_interval import LookInterval
+from ganherd.training.ranks import rank_sync
+
+
+class Schedule:
+    """Decide what is due at a step, which step the loop trains to next, and which one is the last."""
+
+    def __init__(
+        self,
+        settings: RunConfig,
+        looks: LookInterval,
+        budget: Budget,
+        convergence: Convergence,
+        strategy: Strategy,
+        sync: rank_sync.RankSync,
+    ) -> None:
+        self.settings = rank_sync.waiting(settings, strategy.max_unsynced_steps)
+        self.looks = rank_sync.waiting_looks(looks, strategy.max_unsynced_steps)
+        self.budget, self._convergence, self._strategy, self._sync = budget, convergence, strategy, sync
+
+    def records_at(self, step: int) -> bool:
+        """Return whether a record is due."""
+        return is_due(step, self.settings.record_every)
+
+    def draws_at(self, step: int) -> bool:
+        """Return whether a picture of samples is due."""
+        return is_due(step, self.settings.sample_every)
+
+    def saves_at(self, step: int) -> bool:
+        """Return whether a checkpoint is due."""
+        return is_due(step, self.settings.checkpoint_every)
+
+    def looks_at(self, step: int) -> bool:
+        """Return whether a look at the members is due."""
+        return self.looks.is_due(step)
+
+    def meets_at(self, step: int) -> bool:
+        """Return whether members meet."""
+        return self._strategy.meets_at(step)
+
+    def next_stop(self, step: int, intervals: Iterable[int]) -> int:
+        """Return the next step at which anything but training happens. `intervals`: more steps between stops."""
+        settings = self.settings
+        every = (settings.record_every, settings.sample_every, settings.checkpoint_every, *intervals)
+        stops = [step - step % e + e for e in every if e]
+        meeting = self._strategy.next_after(step)
+        stops += [meeting] if meeting is not None else []
+        return min([self.last, *stops, *self._sync.next_after(step), *self.looks.next_after(step)])
+
+    @property
+    def last(self) -> int:
+        """The step that the run ends with, as far as it is known now."""
+        return self._convergence.last(self.budget.steps, self.budget.deadline is not None)
+
+
+def is_due(step: int, every: int) -> bool:
+    """Return whether something that happens every so many steps happens at this one; 0: never.
+
+    >>> is_due(100, 50), is_due(120, 50), is_due(100, 0)
+    (True, False, False)
+    """
+    return every > 0 and step % every == 0

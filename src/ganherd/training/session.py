@@ -1,0 +1,285 @@
+"""One run, from its recipe or its last checkpoint to its finished mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ganherd.comm.backends.local import Local
+from ganherd.comm.communicator import Communicator
+from ganherd.comm.ranks import run_on_all_ranks
+from ganherd.herd import rng
+from ganherd.recipe import trust
+from ganherd.recipe.schema import Recipe
+from ganherd.runs.checkpoint import Checkpoint
+from ganherd.runs.folder import RunFolder, next_path
+from ganherd.training.endings import reported_end
+from ganherd.training.finish import Finisher, Run, finish_part, finish_run
+from ganherd.training.health import look_interval
+from ganherd.training.loop import Trainer
+from ganherd.training.ranks.recovery import Recovery
+from ganherd.training.recording.trackers import Trackers
+from ganherd.training.setup import preflight
+from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.training.setup.build_strategy import make_strategy
+from ganherd.training.setup.engine_plan import apply_plan
+from ganherd.training.setup.identity import refuse_changes, versions
+from ganherd.training.setup.rank_herd import build_herd
+from ganherd.training.setup.run_source import NewRun, RecordedRun, RunSource
+from ganherd.training.stop_request import StopRequest
+from ganherd.training.variants import phases
+from ganherd.util import text as printed
+from ganherd.util.errors import Interrupted
+from ganherd.util.memory import refused_if_too_large
+from ganherd.util.progress import Progress
+from ganherd.util.standard_streams import safe_streams
+from ganherd.util.text import duration
+from ganherd.util.user_code import importable_from
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How a run is trained; nothing of this changes its result."""
+
+    quiet: bool = False
+    trust_code: bool = False
+    finishers: tuple[Finisher, ...] = ()
+
+
+class Session:
+    """Carry one run: recipe, data, herd, engine, folder and trainer.
+
+    New and resumed runs take the same path; `source` supplies what differs. A job of several ranks adds its `recovery`.
+    """
+
+    herd: PreparedHerd
+    folder: RunFolder
+    trainer: Trainer | None = None
+    resumed: Checkpoint | None = None  # the state that the run continues from
+    state_from = "start"  # or "checkpoint", or "memory" after the loss of a rank
+
+    def __init__(self, source: RunSource, options: SessionOptions, recovery: Recovery | None = None) -> None:
+        self.source, self.options, self.recovery = source, options, recovery
+        self.job: Communicator = recovery.job if recovery else Local()
+        self.log: Callable[[str], None] = _silent if options.quiet or self.job.rank > 0 else printed.say
+        self.stop = StopRequest()
+        self._held = ExitStack()  # locks and settings of the session
+        self._training = ExitStack()  # what is open while it trains
+
+    def run(self) -> Run:
+        """Prepare, open, train and finish. A rank without members waits until the others have ended."""
+        with self._held:
+            if not self.prepare():
+                assert self.recovery is not None
+                return self.recovery.stand_by(self.ranks)
+            self.open()
+            with ExitStack() as closing, reported_end(self), self._training:
+                self.train(closing)
+                return self.finish()
+
+    def prepare(self) -> bool:
+        """Check the request, load the data, build the herd, and plan its engine, its looks and its length.
+
+        Returns:
+            False for a spare: a rank that has no members.
+        """
+        source, options = self.source, self.options
+        recipe = run_on_all_ranks(self.job, lambda: source.accept(self))
+        self._held.enter_context(importable_from(recipe.code))
+        self._held.enter_context(rng.using(run_on_all_ranks(self.job, lambda: source.streams)))
+        self.ranks, herd = build_herd(
+            recipe, self.job, options.trust_code, source.begins, source.accept_data, source.part, source.placed_before
+        )
+        if self.recovery:
+            self.resumed = self.recovery.placed(self.ranks, source)
+        if herd is None:
+            return False
+        self.herd = herd
+        preflight.check_nets(herd, self.log, source.engine)
+        self.plan = source.choose_plan(self)
+        self.own_plan = apply_plan(herd, self.plan)
+        self.looks = run_on_all_ranks(herd.ranks.member_comm, lambda: look_interval.planned(herd, source.watch))
+        if self.recovery:
+            self.recovery.bring_back(self)
+        source.restore(self)
+        self.budget, self.meetings = source.plan_steps(self)
+        return True
+
+    def open(self) -> None:
+        """Create the run's folder, or update the one that exists, so that all ranks see it."""
+        self.folder = self.source.write(self)
+        if self.recovery:
+            self.folder = self.recovery.share(self.ranks, self.folder)
+
+    def train(self, closing: ExitStack) -> None:
+        """Train to the last step. `closing` closes what the training has opened."""
+        herd, ranks, folder = self.herd, self.ranks, self.folder
+        names = [herd.name_of(member) for member in range(herd.size)]
+        self.progress = Progress(names, self.options.quiet or not ranks.is_first)
+        closing.callback(self.progress.close)
+        trackers = Trackers(folder, herd.recipe, ranks.is_first)
+        closing.callback(trackers.close)
+        trainer = self.trainer = Trainer(
+            herd,
+            self.own_plan,
+            folder,
+            self.budget,
+            self.progress,
+            self.resumed,
+            looks=self.looks,
+            strategy=make_strategy(herd, self.meetings),
+            callbacks=[trackers],
+        )
+        closing.callback(trainer.close)
+        if self.recovery:
+            self.recovery.attach(self, closing)
+        self.progress.say(self._headline(trainer.step))
+        if self.recovery:
+            self.recovery.tell(trainer, self.state_from)
+        trainer.event("resume" if self.resumed else "start", engine=vars(self.own_plan), versions=versions())
+        self.progress.start(self.budget.steps, self.budget.deadline)
+        self.stop.name = self.recovery.asked if self.recovery else ""
+        self._training.enter_context(self.stop)
+        if self.recovery:
+            self._training.enter_context(self.recovery.listening(self))
+        trainer.train(self.stop)
+
+    def finish(self) -> Run:
+        """Make the mixture and let the finishers work on it."""
+        trainer = self.trainer
+        assert trainer is not None
+        self.progress.close()
+        is_part = "part" in self.folder.info
+        self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
+        self.stop.at_once()
+        done = finish_part(trainer) if is_part else finish_run(trainer, self.options.finishers)
+        if self.recovery:
+            self.recovery.done = done if self.ranks.is_first else None
+        self.ranks.finish()
+        return done
+
+    def lock(self, folder: RunFolder) -> None:
+        """Lock the run's folder until the session ends."""
+        self._held.enter_context(self.recovery.lock(folder) if self.recovery else folder.lock())
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues the run, on the ranks that there are now."""
+        return self.recovery.again() if self.recovery and self.recovery.path else self.folder.again
+
+    def _headline(self, step: int) -> str:
+        steps, ranks = self.budget.steps, self.ranks
+        if step >= steps:
+            return f"{self.folder.path} has made all of its {steps:,} steps; give it a larger --budget to continue."
+        over = "" if ranks.is_single_process else f" on {len(ranks.placement.ranks)} ranks"
+        plan = self.own_plan.describe(self.herd.herd.num_members)
+        return f"{self.folder.path}: {self.herd.size} members{over}, step {step:,} to {steps:,}, {plan}"
+
+
+@safe_streams("stderr", "stdout")
+@refused_if_too_large()
+def train(
+    recipe: Recipe,
+    path: str | Path | None = None,
+    name: str = "run",
+    quiet: bool = False,
+    trust_code: bool = True,
+    *,
+    counts_all: bool = False,
+    job: Communicator | None = None,
+    part: range | None = None,
+    finishers: Sequence[Finisher] = (),
+) -> Run:
+    """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
+
+    Args:
+        path: The new folder; None: the next one below `runs`, called `name`.
+        counts_all: A time budget is for the training alone, and the mixture is made after it.
+        job: The ranks, which all call this; None: run in this process only.
+        part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
+        finishers: What is made of the mixture.
+    """
+    options = SessionOptions(quiet, trust_code, tuple(finishers))
+    if phases.pending(recipe) is not None:
+        if part is not None or (job is not None and job.latest.world_size > 1):
+            phases.refuse(recipe)
+        return _train_two_phases(recipe, path, name, counts_all, options)
+    source = NewRun(recipe, path, name, counts_all, part)
+    if job is None:
+        return Session(source, options).run()
+    recovery = Recovery(job.latest)
+    return recovery.through(
+        lambda: Session(source, options, recovery).run(),
+        lambda where: _resumed(RecordedRun(where), options, recovery),
+        path,
+    )
+
+
+@safe_streams("stderr", "stdout")
+def resume(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+    trust_code: bool = False,
+    job: Communicator | None = None,
+    *,
+    finishers: Sequence[Finisher] = (),
+) -> Run:
+    """Continue a run exactly from its last checkpoint.
+
+    Args:
+        overrides: May change train.budget and run.scores.
+        job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
+        finishers: What is made of the mixture.
+    """
+    options = SessionOptions(quiet, trust_code, tuple(finishers))
+    if job is None:
+        return _resumed(RecordedRun(Path(path), overrides), options)
+    recovery = Recovery(job.latest)
+    recovery.path = Path(path)
+    again = partial(_resumed, options=options, recovery=recovery)
+    return recovery.through(
+        lambda: again(RecordedRun(Path(path), overrides)), lambda where: again(RecordedRun(where, overrides))
+    )
+
+
+@refused_if_too_large(is_resumed=True)
+def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | None = None) -> Run:
+    return Session(source, options, recovery).run()
+
+
+def _train_two_phases(
+    recipe: Recipe, path: str | Path | None, name: str, counts_all: bool, options: SessionOptions
+) -> Run:
+    """Train the recipe of the first phase in a folder next to the run's, then the run from there.
+
+    If it is interrupted, the same call continues where it stopped.
+    """
+    where = Path(path) if path is not None else next_path(Path("runs"), name)
+    log = _silent if options.quiet else printed.say
+    folder = RunFolder(where).first
+    first, then = phases.before(recipe), phases.after(recipe, folder.path)
+    preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
+    phases.foreseen(phases.after(recipe), first)
+    log(f"first phase: {first.train.budget}, in {folder.path}")
+    try:
+        if not folder.info_path.is_file():
+            Session(NewRun(first, folder.path, name, counts_all), options).run()
+        else:
+            refuse_changes(folder.recipe, first, folder)
+            if folder.info.get("state") != "finished" or folder.recipe.train.budget != first.train.budget:
+                with trust.vouched(first):
+                    _resumed(RecordedRun(folder.path, [f"train.budget={first.train.budget}"]), options)
+    except Interrupted:
+        raise Interrupted(
+            f"Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
+        ) from None
+    log(f"second phase: {then.train.budget}, in {where}")
+    return Session(NewRun(then, where, name, counts_all), options).run()
+
+
+def _silent(text: str) -> None:
+    """Log nothing."""

@@ -1,0 +1,66 @@
+"""All checks before a run's first step, in the order in which they are made.
+
+1. `check_request`: the folder can take a run, and the packages that the recipe asks for are installed. Nothing is loaded yet.
+2. `check_herd`: the weights of the members and the needs of the strategy fit the data. Nothing is measured yet.
+3. `check_nets`: the device, and whether engines train the nets as plain PyTorch does.
+4. `check_length`: the run is long enough for what the recipe plans.
+5. `check_space`: the run fits on its disk.
+
+Memory is checked where it is needed: whatever does not fit before the first step ends as one sentence (`util/memory.py`).
+A check raises `UserError` if the run cannot work, and returns notes about what the user should know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ganherd.comm.ranks import run_on_all_ranks
+from ganherd.herd.engine.device import missing_gpu, set_precision
+from ganherd.recipe.schema import Recipe
+from ganherd.runs.folder import RunFolder
+from ganherd.training.budget import too_short
+from ganherd.training.finish import member_weights
+from ganherd.training.recording import trackers
+from ganherd.training.setup import net_guard
+from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.training.setup.build_strategy import never_due, refuse_impossible
+from ganherd.training.setup.disk import check_disk, disk_need
+
+
+def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
+    """Check what needs no data. `new_folder`: where a new run will be, if the user named it."""
+    if new_folder is not None:
+        RunFolder(new_folder).refuse_existing()
+    trackers.check(recipe)
+
+
+def check_herd(assembly: PreparedHerd) -> None:
+    """Check that `run.weights` names labels of the data, and that the strategy gets what it needs."""
+    member_weights(assembly.recipe, assembly)
+    refuse_impossible(assembly)
+
+
+def check_nets(assembly: PreparedHerd, log: Callable[[str], None], engine: str | None = None) -> list[str]:
+    """Compare the nets with plain PyTorch. `engine`: the recorded one of a run that is resumed; None: not chosen yet."""
+    notes = [] if engine else [*assembly.notes, *missing_gpu(assembly.recipe)]
+    for note in notes:
+        log(f"note: {note}")
+    set_precision(assembly.recipe)
+    net_guard.examine(assembly, log)
+    if engine:
+        run_on_all_ranks(assembly.ranks.member_comm, lambda: net_guard.refuse(assembly, engine))
+    return notes
+
+
+def check_length(recipe: Recipe, meetings: dict[str, int], steps: int) -> list[str]:
+    """Return notes about a budget that is too short to learn anything, or for what the strategy plans."""
+    return [*too_short(recipe.train.budget, steps), *never_due(recipe, meetings, steps)]
+
+
+def check_space(assembly: PreparedHerd, steps: int, folder: Path) -> list[str]:
+    """Check the disk on the rank that writes the records; called by all ranks."""
+    ranks = assembly.ranks
+    return run_on_all_ranks(
+        ranks.member_comm, lambda: check_disk(disk_need(assembly, steps), folder) if ranks.is_first else []
+    )

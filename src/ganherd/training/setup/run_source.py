@@ -1,0 +1,234 @@
+"""Where a run starts from: a recipe in a new folder, or the last checkpoint of a folder that exists.
+
+Both supply the same steps to `Session`, which starts and resumes runs on one path.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd.comm.ranks import run_on_all_ranks
+from ganherd.herd import rng
+from ganherd.herd.engine.engines import Plan
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Recipe
+from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder, next_path
+from ganherd.training.budget import Budget, extend_budget, measure, plan_budget
+from ganherd.training.setup import preflight
+from ganherd.training.setup.build_strategy import plan_meetings
+from ganherd.training.setup.disk import advice_on
+from ganherd.training.setup.engine_plan import choose_plan
+from ganherd.training.setup.identity import (
+    check_data,
+    check_origins,
+    facts_of,
+    placed,
+    recorded,
+    recorded_meetings,
+    recorded_pace,
+    recorded_part,
+    recorded_streams,
+    refuse_changes,
+    take_up,
+)
+from ganherd.training.setup.member_data import MemberData
+from ganherd.util import files
+from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.files import atomic_write
+
+if TYPE_CHECKING:
+    from ganherd.training.session import Session
+
+
+class RunSource(ABC):
+    """What a session needs to know about the start of its run."""
+
+    folder: RunFolder | None = None  # of a run that exists
+    begins = True  # whether the run starts with its first step; False: a checkpoint has the state
+    part: range | None = None  # the only members that are trained in this run; None: all
+    placed_before: Any = None  # what run.json records about the ranks
+    engine: str | None = None  # the recorded engine; None: not chosen yet
+    watch: dict[str, Any] | None = None  # the recorded interval of looks
+
+    @abstractmethod
+    def accept(self, session: Session) -> Recipe:
+        """Check the request, lock an existing folder and return the recipe; called by all ranks."""
+
+    @abstractmethod
+    def choose_plan(self, session: Session) -> Plan:
+        """Return the engine's plan."""
+
+    @abstractmethod
+    def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
+        """Return the length of the run, and the steps between meetings by name."""
+
+    @abstractmethod
+    def write(self, session: Session) -> RunFolder:
+        """Create the folder or update the existing one, on the first rank."""
+
+    @property
+    def streams(self) -> int:
+        """The version of the random streams."""
+        return rng.version()
+
+    @abstractmethod
+    def accept_data(self, data: MemberData) -> None:
+        """Raise `UserError` if the run was started with other data."""
+
+    @abstractmethod
+    def restore(self, session: Session) -> None:
+        """Put the state of the last checkpoint into the herd, if there is one."""
+
+
+class NewRun(RunSource):
+    """A recipe that is trained in a new folder."""
+
+    def __init__(
+        self, recipe: Recipe, path: str | Path | None, name: str, counts_all: bool = False, part: range | None = None
+    ) -> None:
+        """Args:
+        path: The new folder; None: the next one below `runs`, called `name`.
+        counts_all: A time budget is for the training alone, and the mixture is made after it.
+        """
+        self.recipe, self.path, self.name, self.counts_all, self.part = recipe, path, name, counts_all, part
+
+    def accept(self, session: Session) -> Recipe:
+        preflight.check_request(self.recipe, self.path)
+        return self.recipe
+
+    def accept_data(self, data: MemberData) -> None:
+        return  # it is new
+
+    def restore(self, session: Session) -> None:
+        return  # the herd has its first weights
+
+    def choose_plan(self, session: Session) -> Plan:
+        return choose_plan(session.herd, session.herd.recipe.engine, session.log)
+
+    def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
+        herd = session.herd
+        budget = plan_budget(
+            herd.recipe.train.budget, herd.steps_per_epoch, lambda: measure(herd, session.own_plan, self.counts_all)
+        )
+        meetings = plan_meetings(herd.recipe, herd.steps_per_epoch, budget.steps)
+        notes = preflight.check_length(herd.recipe, meetings, budget.steps)
+        for note in [*notes, *preflight.check_space(herd, budget.steps, self._new_path())]:
+            session.log(f"note: {note}")
+        return budget, meetings
+
+    def write(self, session: Session) -> RunFolder:
+        herd = session.herd
+        facts = facts_of(herd, session.plan, session.budget) | {
+            "meetings": session.meetings,
+            "watch": vars(session.looks),
+            "state": "running",
+        }
+        facts |= {} if self.part is None else {"part": [self.part.start, self.part.stop]}
+        is_first, everyone = herd.ranks.is_first, herd.ranks.member_comm
+        return run_on_all_ranks(
+            everyone, lambda: self._create(session, facts) if is_first else RunFolder(self._new_path())
+        )
+
+    def _create(self, session: Session, facts: dict[str, Any]) -> RunFolder:
+        folder = RunFolder.create(self._new_path())
+        session.lock(folder)
+        try:
+            atomic_write(folder.recipe_path, recipe_file.dump(session.herd.recipe))
+            folder.write_info(**facts)
+        except OSError as error:
+            raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
+        return folder
+
+    def _new_path(self) -> Path:
+        return Path(self.path) if self.path is not None else next_path(Path("runs"), self.name)
+
+
+class RecordedRun(RunSource):
+    """A run folder whose run is continued from its last checkpoint, or from its first step if it has none."""
+
+    def __init__(self, path: Path, overrides: Sequence[str] = ()) -> None:
+        """`overrides`: may change train.budget and run.scores."""
+        self.path, self.overrides = path, overrides
+        self.folder: RunFolder = RunFolder(path)
+
+    def accept(self, session: Session) -> Recipe:
+        self.folder = RunFolder.open(self.path)
+        recipe, self.wanted = self.folder.recipe, recipe_file.load(self.folder.recipe_path, self.overrides)
+        refuse_changes(recipe, self.wanted, self.folder)
+        self.recipe = recipe.model_copy(update={"run": self.wanted.run})
+        preflight.check_request(self.recipe)
+        if session.job.rank == 0:
+            session.lock(self.folder)
+        self.info = self.folder.info
+        self.plan, self.budget = recorded(self.info, self.folder)
+        self.watch, self.meetings = recorded_pace(self.info, self.folder), recorded_meetings(self.info, self.folder)
+        self.part, self.placed_before = recorded_part(self.info, self.folder), self.info.get("ranks")
+        self.engine, self.begins = self.plan.name, not checkpoint.steps(self.folder.checkpoints)
+        return self.recipe
+
+    @property
+    def streams(self) -> int:
+        return recorded_streams(self.info, self.folder)
+
+    def accept_data(self, data: MemberData) -> None:
+        check_data(self.info, data, self.folder)
+
+    def choose_plan(self, session: Session) -> Plan:
+        before, now = self.placed_before or {}, placed(session.herd.ranks) or {}
+        if before.get("members") != now.get("members"):  # the chunks that were measured are for other members
+            engine = session.herd.recipe.engine.model_copy(update={"name": self.plan.name})
+            return choose_plan(session.herd, engine, session.log)
+        return self.plan
+
+    def restore(self, session: Session) -> None:
+        herd, ranks = session.herd, session.herd.ranks
+        if session.resumed is not None:  # from copies in memory, after the loss of a rank
+            session.state_from = "memory"
+        elif not self.begins:
+            session.state_from = "checkpoint"
+            records = {"metrics": self.folder.metrics_path, "events": self.folder.events_path}
+            session.resumed, damaged = checkpoint.newest_of_all(self.folder.checkpoints, herd.herd.nets, ranks, records)
+            for sentence in damaged:
+                session.log(f"{sentence}; the checkpoint before it is used.")
+        if not self.begins:
+            assert session.resumed is not None
+            run_on_all_ranks(ranks.member_comm, partial(take_up, herd, session.resumed))
+        else:
+            run_on_all_ranks(ranks.member_comm, partial(check_origins, self.info, herd, self.folder))
+            session.log(f"{self.folder.path} has no checkpoint: it starts again from its first step.")
+
+    def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
+        herd, resumed, budget = session.herd, session.resumed, self.budget
+        if self.wanted != self.recipe:
+            budget = run_on_all_ranks(
+                herd.ranks.member_comm, partial(extend_budget, herd, session.own_plan, self.wanted, resumed)
+            )
+        elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
+            budget.end_at(resumed.step)
+        if resumed is None or resumed.step < budget.steps:
+            for note in preflight.check_space(herd, budget.steps, self.folder.path):
+                session.log(f"note: {note}")
+        return budget, self.meetings
+
+    def write(self, session: Session) -> RunFolder:
+        ranks = session.herd.ranks
+        try:
+            ranks.run_io(lambda: self._update(session) if ranks.is_first else None)
+        except OSError as error:
+            why = f"{error.strerror} while writing to {self.folder.path}. {advice_on(error)}"
+            ranks.finish(Interrupted(f"{why}Nothing is lost; resume it with: {session.resume_command}"))
+        return self.folder
+
+    def _update(self, session: Session) -> None:
+        now = placed(session.herd.ranks)
+        checkpoint.sweep(self.folder.checkpoints)
+        files.sweep(self.folder.path)
+        facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.get("ranks") else {}
+        self.folder.write_info(state="running", budget=vars(session.budget), watch=vars(session.looks), **facts)
+        if self.wanted != self.folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
+            atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))

@@ -1,0 +1,123 @@
+"""Whole nets run by fused kernels equal the same nets in plain PyTorch: values, gradients and buffers."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from ganherd.herd import rng
+from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_
+from ganherd.herd.lowering.kernels.taps import WeightLayout, to_taps
+from ganherd.herd.lowering.kernels.weight_cache import cache_weights
+from ganherd.herd.lowering.lower import ALL_AT_ONCE, FUSED, KERNEL, lower
+from ganherd.herd.state import Blueprint
+from ganherd.nets.gran import GranGenerator
+from ganherd.nets.residual import ResidualDiscriminator, ResidualGenerator
+from ganherd.nets.wcgan import WcganDiscriminator, WcganGenerator
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+NETS = {
+    "the critic of Table 2": (lambda: WcganDiscriminator((3, 8, 8), width=5), (3, 8, 8)),
+    "the critic without batch norm": (lambda: WcganDiscriminator((3, 8, 8), width=3, batch_norm=False), (3, 8, 8)),
+    "the generator of Table 1": (lambda: WcganGenerator((3, 4, 4), 7, width=10), (7,)),
+    "transposed convolutions": (
+        lambda: nn.Sequential(
+            nn.Linear(7, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Unflatten(1, (2, 2, 2)),
+            nn.ConvTranspose2d(2, 17, 4, 2, 1), nn.LeakyReLU(0.1), nn.Dropout(0.3), nn.BatchNorm2d(17),
+            nn.ConvTranspose2d(17, 18, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(18, 3, 3, 1, 1), nn.Tanh(),
+        ),
+        (7,),
+    ),
+    "few channels before a batch norm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 2, 3, padding=1), nn.LeakyReLU(0.2), nn.Dropout(0.5), nn.BatchNorm2d(2, momentum=None),
+            nn.Conv2d(2, 20, 5, 2, 2), nn.BatchNorm2d(20, affine=False), nn.ReLU(), nn.Conv2d(20, 3, 3, padding=1),
+            nn.BatchNorm2d(3, track_running_stats=False), nn.Flatten(), nn.Linear(27, 2),
+        ),
+        (3, 6, 6),
+    ),
+    "convolutions that are pooled": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 18, 3, padding=1), nn.AvgPool2d(2), nn.BatchNorm2d(18), nn.ReLU(),
+            nn.Conv2d(18, 17, 3, padding=1), nn.ReLU(), nn.Conv2d(17, 5, 3, padding=1, bias=False), nn.AvgPool2d(2, ceil_mode=True),
+            nn.LeakyReLU(0.1), nn.Upsample(scale_factor=2), nn.Conv2d(5, 4, 3, padding=1), nn.AvgPool2d((2, 2)), nn.Flatten(),
+        ),
+        (3, 6, 10),
+    ),
+    "residual, spectral": (lambda: ResidualDiscriminator((3, 8, 8), width=5, attention=True), (3, 8, 8)),
+    "plain, spectral": (lambda: ResidualDiscriminator((3, 8, 9), width=5, attention=True, body="plain"), (3, 8, 9)),
+    "residual": (lambda: ResidualGenerator((3, 8, 8), 7, width=5), (7,)),
+    "a canvas that is painted in steps": (lambda: GranGenerator((1, 12, 12), 7, width=5, steps=2), (7,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_run_by_kernels_equals_the_plain_net(name, monkeypatch):
+    monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
+    torch.manual_seed(0)
+    make, shape = NETS[name]
+    modules = [make() for _ in range(2)]
+    net = Blueprint(modules[0])
+    rows = torch.stack([net.flatten_parameters(module) for module in modules])
+    rows += 0.1 * torch.randn(rows.shape)
+    kinds = {key: dict(modules[0].named_buffers())[key] for key in net.buffers}
+    x = torch.randn(2, 4, *shape)
+    keys = torch.from_numpy(rng.keys(rng.np.arange(2), 3)).to(DEVICE)
+    results = []
+    for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
+        lowered = lower(modules[0], kernels)
+        own, given = (value.to(DEVICE, dtype).requires_grad_() for value in (rows, x))
+        before = {
+            key: torch.stack([value, value]).to(DEVICE, dtype if value.is_floating_point() else value.dtype)
+            for key, value in kinds.items()
+        }
+        out, moved = lowered(net.views(own), before, lambda: keys, given)
+        weights = torch.arange(out.numel(), device=DEVICE).view(out.shape) % 7 - 3.0
+        (out * weights.to(dtype)).sum().backward()
+        results.append([out, own.grad, given.grad, *(moved[key] for key in sorted(moved))])
+    for ours, theirs in zip(results[1], results[0], strict=True):
+        gap = (ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-6)
+        assert gap < 2e-5, float(gap)
+
+
+def test_pooling_and_activations_of_a_residual_block_are_fused_into_convolutions():
+    by_name = {op.layer: op.method for op in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
+    assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {FUSED}
+    assert by_name["body.blocks.0.pool2"] == ALL_AT_ONCE  # its input has another reader
+
+
+def test_activations_and_dropouts_of_a_critic_are_fused_into_convolutions():
+    by_name = {op.layer: op.method for op in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
+    assert sum(how == FUSED for how in by_name.values()) == 9  # four activations, four dropouts, the flattening
+
+
+def test_double_backward_has_no_fused_epilogues_and_plain_batch_norm():
+    found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, double_backward=True).explain()
+    by_kind = {
+        kind: {op.method for op in found if op.operation == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")
+    }
+    assert by_kind == {"Conv2d": {KERNEL}, "Dropout": {KERNEL}, "BatchNorm2d": {ALL_AT_ONCE}}
+
+
+def test_converted_weights_are_cached_until_they_change():
+    weight = torch.randn(2, 5, 4, 3, 3, device=DEVICE)
+    first = to_taps(weight, WeightLayout(3), torch.float32)
+    with cache_weights():
+        kept = to_taps(weight, WeightLayout(3), torch.float32)
+        assert to_taps(weight, WeightLayout(3), torch.float32) is kept
+        assert to_taps(weight[:1], WeightLayout(3), torch.float32) is not kept
+        state = [weight.flatten(1), *(torch.ones(2, 180, device=DEVICE) for _ in range(3))]
+        numbers = [torch.tensor([value, value], dtype=torch.float64, device=DEVICE) for value in (0.1, 0.5, 0.9)]
+        adam_triton_(*state, torch.ones(2, dtype=torch.int64, device=DEVICE), *numbers, 1e-8)
+        assert not torch.equal(to_taps(weight, WeightLayout(3), torch.float32), kept)
+    assert torch.equal(kept, first)
+    assert to_taps(weight, WeightLayout(3), torch.float32) is not to_taps(weight, WeightLayout(3), torch.float32)
