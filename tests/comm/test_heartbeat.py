@@ -28,7 +28,7 @@ def until(found: object) -> None:
     raise AssertionError("it never came")
 
 
-def test_states_and_numbers_are_told_as_they_change(tmp_path: Path) -> None:
+def test_heartbeats_report_states_and_numbers_as_they_change(tmp_path: Path) -> None:
     comm = Local()
     comm.bytes_sent, comm.bytes_received, comm.exchange_seconds = 7, 8, 0.5
     with Heartbeat(tmp_path / "ranks", rank=2, world_size=3, members=[4, 5], comm=comm, period=0.01) as heart:
@@ -46,7 +46,7 @@ def test_states_and_numbers_are_told_as_they_change(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "ranks").iterdir()] == ["rank-002.json"]
 
 
-def test_who_stops_is_late_and_then_lost(tmp_path: Path) -> None:
+def test_a_rank_that_stops_is_late_and_then_lost(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), Heartbeat(tmp_path, rank=0, world_size=1, period=0.5) as heart:
         heart.note("processing")
         raise KeyboardInterrupt
@@ -61,14 +61,14 @@ def test_who_stops_is_late_and_then_lost(tmp_path: Path) -> None:
     ]
 
 
-def test_who_has_finished_is_never_late(tmp_path: Path) -> None:
+def test_a_finished_rank_is_never_late(tmp_path: Path) -> None:
     with Heartbeat(tmp_path, rank=0, world_size=1):
         pass
     (beat,) = read(tmp_path)
     assert beat.health(beat.time + 1e6) == "finished"
 
 
-def test_a_disk_that_refuses_does_not_disturb(tmp_path: Path) -> None:
+def test_heartbeats_survive_a_disk_that_refuses_writes(tmp_path: Path) -> None:
     (tmp_path / "ranks").write_text("not a folder")
     with Heartbeat(tmp_path / "ranks", rank=0, world_size=1, period=0.001) as heart:
         heart.note("processing", step=1)
@@ -109,7 +109,7 @@ def says_once(folder: Path, rank: int, step: int, dies: bool = True) -> None:
             raise KeyboardInterrupt
 
 
-def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path, clock: list[float]) -> None:
+def test_a_silent_rank_is_reported_late_once_and_back_once(tmp_path: Path, clock: list[float]) -> None:
     """Also where its thread is alive and the disk is not: what counts is what others can read."""
     said: list[tuple[str, int, int]] = []
 
@@ -131,7 +131,7 @@ def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path
     assert said == [("late", 1, 7), ("back", 1, 8)]
 
 
-def test_nobody_is_missed_for_the_time_that_the_listener_slept(tmp_path: Path, clock: list[float]) -> None:
+def test_no_rank_is_late_for_time_in_which_the_listener_was_suspended(tmp_path: Path, clock: list[float]) -> None:
     said: list[str] = []
     listener = MissingRanks(tmp_path, 0, 3, lambda event, facts: said.append(event))
     says_once(tmp_path, 1, 7)
@@ -150,7 +150,7 @@ def test_a_rank_listens_with_every_beat(tmp_path: Path) -> None:
     assert set(heard) == {0.01}
 
 
-def test_nobody_is_missed_for_what_an_earlier_job_left(tmp_path: Path) -> None:
+def test_heartbeats_of_an_earlier_job_make_no_rank_late(tmp_path: Path) -> None:
     """Its ranks had finished, or were killed, long before this one listens."""
     said: list[str] = []
     for rank in (1, 2):
@@ -167,7 +167,7 @@ def test_nobody_is_missed_for_what_an_earlier_job_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"step": "1"}, {"state": "dancing"}, {"more": 1}, {"members": [0.5]}, {"period": 0}]
 )
-def test_what_ganherd_did_not_write_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_damaged_heartbeat_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     with Heartbeat(tmp_path, rank=0, world_size=1):
         pass
     path = tmp_path / "rank-000.json"

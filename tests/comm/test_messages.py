@@ -22,7 +22,7 @@ def of(rank: int) -> dict[str, torch.Tensor]:
 
 
 @given(WANTED)
-def test_all_that_is_wanted_comes_as_it_was_when_it_was_sent(wanted: list[list[int]]) -> None:
+def test_wanted_members_arrive_as_they_were_when_sent(wanted: list[list[int]]) -> None:
     states, every = [of(rank) for rank in range(3)], [routes(HOME, wanted, rank) for rank in range(3)]
     layout = Layout.of(states[0])
     sent = [layout.pack_all(state, way.send, HOST) for state, way in zip(states, every, strict=True)]

@@ -124,7 +124,7 @@ def test_the_prior_of_the_recipe_is_sampled_from(data, prior) -> None:
     assert made.prior == prior and made.sample(5).x.shape == (5, 1, 8, 8)
 
 
-def test_bad_questions(run) -> None:
+def test_impossible_requests_are_refused(run) -> None:
     made = ganherd.load(run)
     for n in (0, -3):
         with pytest.raises(UserError, match="ask for at least 1"):
@@ -170,7 +170,7 @@ def test_sampling_says_how_far_it_is(run) -> None:
     assert told == sorted(told) and told[-1] == 200
 
 
-def test_a_mixture_is_where_it_is_put(run) -> None:
+def test_to_returns_a_copy_on_the_device(run) -> None:
     made = ganherd.load(run)
     assert made.device.type == "cpu" and made.to("cpu") is made
     assert np.array_equal(made.sample(5, device="cpu").x, made.sample(5).x)
@@ -255,7 +255,7 @@ def test_what_is_saved_is_what_is_loaded(data, tmp_path) -> None:
     assert {p.name for p in (tmp_path / "mixture").iterdir()} == {"mixture.json", "generators.safetensors"}
 
 
-def test_replicas_are_the_runs_that_they_stand_for(data) -> None:
+def test_a_replica_equals_the_run_with_its_seed(data) -> None:
     """Two seeds stacked sample as each does alone."""
     both = make_mixture(assembled(data, steps=2, herd={"seeds": 2}, run={"seed": 5}), 2)
     alone = make_mixture(assembled(data, steps=2, run={"seed": 6}), 2)
@@ -264,7 +264,7 @@ def test_replicas_are_the_runs_that_they_stand_for(data) -> None:
     assert all(torch.equal(mine[name], value) for name, value in alone.breeds[0].params.items())
 
 
-def test_a_winner_is_marked_and_found_again(data, tmp_path) -> None:
+def test_a_winner_is_saved_and_loaded(data, tmp_path) -> None:
     made = make_mixture(assembled(data), 1)
     made.save(tmp_path / "mixture")
     assert ganherd.load(tmp_path).winner is None

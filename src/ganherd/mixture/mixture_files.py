@@ -22,7 +22,7 @@ _Weight = Annotated[float, Field(ge=0)]
 
 
 class NeighbourhoodWinner(BaseModel):
-    """The best member of a run by a contest between generators and discriminators."""
+    """The best member of a run by GAM-II."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 

@@ -75,7 +75,7 @@ def test_a_learning_rate_is_inherited_with_the_weights(tmp_path: Path) -> None:
     assert torch.equal(assembly.herd.state["g.params"], strategy.gathered.local["g.params"][facts["g"]])
 
 
-def test_cells_start_apart_and_draw_apart(tmp_path: Path) -> None:
+def test_cells_have_different_weights_and_samples(tmp_path: Path) -> None:
     """In the reference all cells have the same seed: the same batches, the same noise, the same tournaments."""
     assembly, strategy, _ = made(settings(tmp_path, grid=[3, 3]))
     state, herd = assembly.herd.state, assembly.herd
@@ -102,7 +102,7 @@ def test_a_loss_is_drawn_at_every_batch(tmp_path: Path) -> None:
     assert ((counts > 8) & (counts < 32)).all() and len({tuple(column) for column in np.array(drawn).T.tolist()}) == 4
 
 
-def test_every_iteration_tells_how_often_each_loss_was_drawn(tmp_path: Path) -> None:
+def test_events_count_how_often_each_loss_was_drawn(tmp_path: Path) -> None:
     """As the steps really drew them; a name that is listed twice is one."""
     losses = [MUSTANGS[0], MUSTANGS[1], MUSTANGS[0]]
     recipe = settings(tmp_path, grid=[2, 2], mutation={"losses": losses})
@@ -123,7 +123,7 @@ def test_every_iteration_tells_how_often_each_loss_was_drawn(tmp_path: Path) -> 
         assert facts[f"drawn_{MUSTANGS[0]}"] == [SPAN - count for count in second]
 
 
-def test_every_iteration_tells_rates_and_losses_of_the_cells(tmp_path: Path) -> None:
+def test_events_hold_learning_rates_and_losses_of_the_cells(tmp_path: Path) -> None:
     for each in ("iteration", "creation"):
         recipe = settings(tmp_path, grid=[2, 2], mutation={"losses": MUSTANGS, "loss_each": each})
         assembly, _, events = train(recipe)
@@ -147,7 +147,7 @@ def test_a_loss_of_creation_stays_with_its_generator(tmp_path: Path) -> None:
 # -- fitness --------------------------------------------------------------------------------------------------------------
 
 
-def test_fitness_changes_nothing_and_does_not_depend_on_how_much_is_done_at_once(tmp_path: Path) -> None:
+def test_fitness_changes_no_state_and_does_not_depend_on_the_chunk(tmp_path: Path) -> None:
     assembly, strategy, _ = made(settings(tmp_path, grid=[2, 2]))
     before = {name: value.clone() for name, value in assembly.herd.state.items()}
     sides, on = [strategy._snapshot_side(kind) for kind in ("g", "d")], strategy._sample(0)
@@ -198,7 +198,7 @@ def test_a_member_that_is_not_finite_wins_nothing_and_is_healed_by_its_neighbour
     assert events["replacement"]["g_new"][sick] and np.isfinite(events["mixture"]["after"]).all()
 
 
-def test_a_member_that_is_not_finite_is_nobodys_opponent(tmp_path: Path) -> None:
+def test_a_member_that_is_not_finite_is_no_opponent(tmp_path: Path) -> None:
     recipe = settings(tmp_path, grid=[3, 3], selection=False, mixing={"samples": 20})
     recipe["run"]["seed"] = 2  # with which its generator meets its own discriminator within the iteration
     assembly, strategy, engine = made(recipe)
@@ -313,7 +313,7 @@ def test_a_run_may_end_with_the_generators_of_its_best_iteration(tmp_path: Path,
     assert torch.equal(exported["g.params"], kept["g.params"]) and made_of.neighbourhoods == found
 
 
-def test_individuals_of_a_cell_share_its_diet_and_its_best_one_stands_for_it(tmp_path: Path) -> None:
+def test_individuals_of_a_cell_share_its_data_and_the_best_represents_it(tmp_path: Path) -> None:
     recipe = settings(tmp_path, grid=[2, 2], population=2, mixing={"when": "off", "samples": 20})
     assembly, strategy, _ = train(recipe)
     rows = [assembly.herd.feed.member_rows(member).tolist() for member in range(8)]
@@ -345,7 +345,7 @@ def test_a_checkpoint_between_iterations_holds_no_snapshot(tmp_path: Path) -> No
     assert "meet.kept.g.params" in strategy.state
 
 
-def test_who_takes_no_part_has_no_losses(tmp_path: Path) -> None:
+def test_nets_that_take_no_part_have_nan_losses(tmp_path: Path) -> None:
     _, strategy, _ = made(settings(tmp_path, grid=[2, 2]))
     g, d = strategy._snapshot_side("g"), strategy._snapshot_side("d")
     d = Side(d.state, d.rows, d.real & (np.arange(3) != 1))

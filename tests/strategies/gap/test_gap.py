@@ -53,7 +53,7 @@ def test_the_schedule_is_that_of_a_hand_written_reference(members: int) -> None:
 
 
 @pytest.mark.parametrize("members", [2, 3, 4, 7, 16])
-def test_nobody_swaps_with_itself_or_twice_and_a_swap_is_its_own_reverse(members: int) -> None:
+def test_pairs_are_disjoint_and_a_swap_is_an_involution(members: int) -> None:
     for number in range(1, 50):
         drawn = pairs(3, number, members)
         busy = [slot for pair in drawn for slot in pair]
@@ -64,7 +64,7 @@ def test_nobody_swaps_with_itself_or_twice_and_a_swap_is_its_own_reverse(members
 
 
 @pytest.mark.parametrize(("members", "stay"), [(3, ()), (7, ()), (4, (2,)), (7, (0, 6))])
-def test_those_of_an_odd_number_sit_out_in_turn(members: int, stay: tuple[int, ...]) -> None:
+def test_members_of_an_odd_herd_sit_out_in_turn(members: int, stay: tuple[int, ...]) -> None:
     able = [slot for slot in range(members) if slot not in stay]
     for first in (1, 5, 8):
         idle = [
@@ -89,7 +89,7 @@ def test_all_pairs_are_equally_probable_and_seeds_have_their_own() -> None:
     assert [pairs(0, k, 7) for k in range(20)] != [pairs(1, k, 7) for k in range(20)]
 
 
-def test_what_travels() -> None:
+def test_swapped_tensors_follow_the_travels_setting() -> None:
     names = ["g.params", "g.ema", "g.ema.t", "g.adam.m", "g.buffers.1.running_mean", "d.params", "d.adam.m", "d.adam.v", "d.adam.t",
              "d.buffers.2.running_var", "set.lr_g", "set.lr_d", "set.beta1", "set.loss", "set.seed", "set.slot"]  # fmt: skip
     assert swapped_tensors(names, "d", "weights") == ["d.params"]
@@ -156,7 +156,7 @@ def test_at_their_own_pace_members_meet_when_two_are_ready() -> None:
         ("data.partition=by-class", "each sees another class"),
     ],
 )
-def test_settings_that_cannot_be(change: str, words: str) -> None:
+def test_impossible_gap_settings_are_refused(change: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         recipe_file.load("ring8-gap4", [change])
 

@@ -60,7 +60,7 @@ def test_a_swap_is_a_few_operations(tmp_path: Path, travels: str, net: str) -> N
 
 
 @pytest.mark.parametrize("gap", [{}, {"travels": "all", "smoothing": "2steps"}, {"pace": [1.0, 1.0, 1.0, 0.5]}])
-def test_a_swap_reads_nothing_back_where_the_loop_has_looked(tmp_path: Path, gap: dict[str, Any]) -> None:
+def test_a_swap_reads_nothing_back_after_a_health_check(tmp_path: Path, gap: dict[str, Any]) -> None:
     assembly, strategy = made(tmp_path, net="mlp", **gap)
     state = assembly.herd.state
     state.update({name: value.to("meta") for name, value in state.items()})  # there are no numbers to be read
@@ -71,7 +71,7 @@ def test_a_swap_reads_nothing_back_where_the_loop_has_looked(tmp_path: Path, gap
         list(strategy.open(3))  # nobody looked here, so it must
 
 
-def test_what_the_loop_saw_and_what_a_swap_sees_by_itself_come_to_the_same(tmp_path: Path) -> None:
+def test_a_swap_is_the_same_with_and_without_a_health_check(tmp_path: Path) -> None:
     (one, told), (other, alone) = made(tmp_path, travels="all"), made(tmp_path, travels="all")
     for assembly in (one, other):
         assembly.herd.state["g.adam.m"][1, 0] = -torch.inf
@@ -83,7 +83,7 @@ def test_what_the_loop_saw_and_what_a_swap_sees_by_itself_come_to_the_same(tmp_p
         assert torch.equal(one.herd.state[name].nan_to_num(), value.nan_to_num()), name
 
 
-def test_a_look_holds_for_its_step_and_until_a_repair(tmp_path: Path) -> None:
+def test_a_health_check_is_valid_for_its_step_and_until_a_repair(tmp_path: Path) -> None:
     assembly, strategy = made(tmp_path)
     assembly.herd.state["d.params"][3, 0] = torch.nan
     for told in ((2, np.ones(4, bool)), (3, None)):  # of the step before; withdrawn
@@ -96,7 +96,7 @@ def test_a_look_holds_for_its_step_and_until_a_repair(tmp_path: Path) -> None:
     assert facts["unwell"] == [3]
 
 
-def test_the_loop_looks_once_for_a_meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_checks_health_once_for_a_meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import little
     from small import small_data, small_recipe
 
