@@ -64,7 +64,7 @@ def trained(job: Job, runs: Path) -> tuple[Path, float]:
     began = time.perf_counter()
     state = kept.state(path, job.recipe, job.settings)
     if state == "finished":
-        return path, float(RunFolder.open(path).info["seconds"])
+        return path, float(RunFolder.open(path).info.seconds)
     if state == "new":
         ganherd.train(job.recipe, job.settings, run=path, quiet=True)
     else:
@@ -122,7 +122,7 @@ def work(job: Job, runs: Path) -> list[dict[str, Any]]:
             **asdict(job),
             "arm": arm,
             "recipe": job.recipe,
-            "steps": run.info.get("step"),
+            "steps": run.info.step,
             "points": run.recipe.data.points,
             "seconds": round(seconds, 1),
             "measuring_seconds": round(time.perf_counter() - began, 1),

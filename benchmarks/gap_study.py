@@ -85,13 +85,13 @@ def trained(name: str, arm: Arm, asked: argparse.Namespace) -> Row:
         "settings": list(arm.settings),
         "run": str(path),
         "budget": recipe.train.budget,
-        "steps": info["step"],
-        "members": info["members"],
-        "trained_seconds": info["seconds"],
+        "steps": info.step,
+        "members": info.members,
+        "trained_seconds": info.seconds,
         "precision": recipe.train.precision,
-        "engine": info["engine"],
-        "device": device(str(info["engine"]["device"])),
-        "torch": info["versions"]["torch"],
+        "engine": info.engine.as_json(),
+        "device": device(info.engine.device),
+        "torch": info.versions["torch"],
     }
 
 

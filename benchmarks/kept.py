@@ -33,7 +33,7 @@ def state(path: Path, recipe: str, settings: Sequence[str]) -> str:
         raise UserError(
             f"{path} was trained with other settings ({other[0]}{more}): give another --runs, or move it away."
         )
-    return "finished" if folder.info.get("state") == "finished" else "stopped"
+    return "finished" if folder.info.state == "finished" else "stopped"
 
 
 def told(main: Callable[[], None]) -> None:

@@ -18,14 +18,14 @@ from ganherd.features.moments import moments
 from ganherd.recipe.mixture_scores import BY, more_is_better
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.mixing import objectives
-from ganherd.strategies.mixing.mixing import FrechetScore, Score, VariationScore, evolve, summarise, uniform
+from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, VariationScore, evolve, summarise, uniform
 from ganherd.strategies.mixing.objectives import SampledGenerator
 from ganherd.strategies.mixing.reweighted import CapturedScore, Oriented
 
 CLASSES, REAL, TIMED, GENERATIONS = 10, 1500, 300, 5000
 
 
-def scores(name: str, each: list[SampledGenerator], reference: Any, samples: int) -> Score:
+def scores(name: str, each: list[SampledGenerator], reference: Any, samples: int) -> MixtureScorer:
     """The score of these generators, from what is kept of them."""
     logits = [one.logits.argmax(1) for one in each if one.logits is not None]
     if name == "fid":

@@ -89,7 +89,7 @@ def trained(run: Path, *recipe: object, budget: str | None = None) -> dict[str, 
     """A run that is there goes on, or is left as it is where it has come so far already."""
     more = ["--budget", budget] if budget else []
     command("train", *(["--resume", run] if (run / "run.json").exists() else [*recipe, "--run", run]), *more, "-q")
-    return dict(RunFolder.open(run).info)
+    return RunFolder.open(run).info.as_json()
 
 
 def measured(row: dict[str, Any], asked: argparse.Namespace) -> Iterator[None]:
@@ -115,7 +115,7 @@ def measured(row: dict[str, Any], asked: argparse.Namespace) -> Iterator[None]:
         with gauge.reading():
             info = trained(run, recipe, *settings, budget=budget)
         wall = time.perf_counter() - began
-        before = float(first.info["seconds"]) if first.info_path.is_file() else before
+        before = float(first.info.seconds) if first.info_path.is_file() else before
         ended = (run / "metrics.jsonl").stat().st_mtime
         point = {
             "budget": budget,

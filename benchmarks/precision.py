@@ -55,7 +55,7 @@ def trained(
         took = time.perf_counter() - began
         data = load(recipe_file.load(recipe, overrides).data)
         found = score_seeds(run.mixture, data, METRICS, samples)
-        engine = run.folder.info["engine"]
+        engine = run.folder.info.engine.as_json()
     scores = {name: [float(value) for value in found[name]["per_seed"]] for name in METRICS}
     return {"precision": precision, "engine": engine, "seconds": round(took, 1), "scores": scores}
 

@@ -3,7 +3,7 @@
 import sys
 
 import ganherd
-from ganherd.scoring import score_run, score_table
+from ganherd.scoring import score_run, table
 
 steps = sys.argv[1] if len(sys.argv) > 1 else "300"
 
@@ -21,5 +21,5 @@ print(f"{len(sevens)} sevens of shape {sevens.x.shape[1:]}, mean brightness {sev
 anything = mixture.sample(1000)  # labels as frequent as in the data
 print(f"of 1,000 samples {int((anything.y == 7).sum())} are sevens")
 
-print(score_table(run.scores))  # measured when training ended
-print(score_table(score_run(run.path, ["diversity"], samples=500, seed=1)))  # and again, with other samples
+print(table(run.scores))  # measured when training ended
+print(table(score_run(run.path, ["diversity"], samples=500, seed=1)))  # and again, with other samples

@@ -17,7 +17,7 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["ganherd"]
     packed = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     others = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
-    assert PACKAGE / "data" / "r15.txt" in others and others == packed
+    assert PACKAGE / "data" / "readers" / "r15.txt" in others and others == packed
 
 
 def test_every_folder_with_code_is_a_package() -> None:

@@ -32,7 +32,8 @@ def fold(x: Tensor) -> Tensor:
 
 def unfold(x: Tensor, members: int) -> Tensor:
     """[B, N * C, …] as [N, B, C, …]: a view."""
-    return x.unflatten(1, (members, -1)).transpose(0, 1)
+    result: Tensor = x.unflatten(1, (members, -1)).transpose(0, 1)
+    return result
 
 
 class _Tracer(fx.Tracer):

@@ -53,7 +53,8 @@ class RivalWork:
         """Images [*lead, C, H, W] in [-1, 1], drawn on the device, so that a CUDA graph can hold it."""
         rows = torch.randint(len(self.data), (math.prod(lead),), device=self.device)
         x = self.data.index_select(0, rows).to(self.dtype).sub_(127.5).div_(127.5)
-        return x.unflatten(0, lead)
+        result: Tensor = x.unflatten(0, lead)
+        return result
 
     def noise(self, *lead: int) -> Tensor:
         """[*lead, Z]"""

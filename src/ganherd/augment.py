@@ -60,7 +60,8 @@ def _translation(x: Tensor, u: Tensor) -> Tensor:
     source = rows.clamp(0, height - 1)[..., :, None] * width + columns.clamp(0, width - 1)[..., None, :]
     flat = x.flatten(-2)
     moved = flat.gather(-1, source.flatten(-2)[..., None, :].expand(flat.shape)).unflatten(-1, (height, width))
-    return moved * inside[..., None, :, :].to(x.dtype)
+    result: Tensor = moved * inside[..., None, :, :].to(x.dtype)
+    return result
 
 
 def _cutout(x: Tensor, u: Tensor) -> Tensor:

@@ -6,11 +6,12 @@ The rules are a table, read from above: the first that fits is taken. A test hol
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ganherd.recipe.schema import Recipe, parse_budget
+from ganherd.util.files import JsonObject
 from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
@@ -86,7 +87,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def recommend(source: str, facts: dict[str, Any], data: Sequence[str] = (), prepared: bool = False) -> dict[str, Any]:
+def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), prepared: bool = False) -> JsonObject:
     """From what `data inspect` says: recipe, reason, commands, and what a dry run of it measures on this machine.
 
     `data` are overrides that reading the data needed; `prepared`: it has one size, which stays.
@@ -144,7 +145,7 @@ def _seconds(recipe: str) -> float:
     return amount if unit == "seconds" else 0.0
 
 
-def look_at(source: str, facts: dict[str, Any]) -> DataSummary:
+def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:
     """The data as the rules see it."""
     import torch
 
@@ -188,7 +189,7 @@ def overrides(rule: Rule, look: DataSummary, recipe: Recipe, data: Sequence[str]
     return [*out, *data]
 
 
-def notes(look: DataSummary, facts: dict[str, Any]) -> list[str]:
+def notes(look: DataSummary, facts: Mapping[str, Any]) -> list[str]:
     """What a person should know before a long training."""
     out = []
     if not look.points and look.classes and look.fewest < FEW:
@@ -203,7 +204,7 @@ def notes(look: DataSummary, facts: dict[str, Any]) -> list[str]:
     return out
 
 
-def text(found: dict[str, Any]) -> str:
+def text(found: Mapping[str, Any]) -> str:
     """The same for people."""
     lines = [
         f"recommended: {found['recipe']} ({found['why']})",

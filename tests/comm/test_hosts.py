@@ -74,7 +74,7 @@ def test_a_herd_trained_over_two_hosts_is_that_of_one_process(folder: Path) -> N
         little.train(folder / "alone", made)
         said = [each.communicate(timeout=120)[0] for each in running]
         assert [each.returncode for each in running] == [0, 0], said
-    assert sorted(RunFolder(run).info["ranks"]["hosts"]) == ["host1", "host2"]
+    assert sorted(RunFolder(run).info.ranks.hosts) == ["host1", "host2"]
     assert_same_herd(run, folder / "alone")
 
 

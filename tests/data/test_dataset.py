@@ -212,8 +212,8 @@ def test_partition_does_not_touch_the_global_generator() -> None:
 
 def test_data_needs_no_torch() -> None:
     code = (
-        "import sys, ganherd.data.inspect, ganherd.data.partition; from ganherd.recipe.schema import Data;"
-        "ganherd.data.inspect.load(Data(source='ring8')); sys.exit('torch' in sys.modules)"
+        "import sys, ganherd.data.inspect, ganherd.data.partition; from ganherd.recipe.schema import DataConfig;"
+        "ganherd.data.inspect.load(DataConfig(source='ring8')); sys.exit('torch' in sys.modules)"
     )
     path = [str(ROOT / "src"), *sys.path]
     done = subprocess.run([sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}; {code}"], capture_output=True)

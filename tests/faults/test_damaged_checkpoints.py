@@ -127,7 +127,7 @@ def test_records_that_lost_lines_are_written_again(
     whole, killed = runs
     run = tmp_path / "run"
     shutil.copytree(killed, run)
-    counted = checkpoint.read_facts(little.last_checkpoint(run))["bytes"][name.removesuffix(".jsonl")]
+    counted = checkpoint.read_meta(little.last_checkpoint(run)).bytes[name.removesuffix(".jsonl")]
     (run / name).write_bytes((run / name).read_bytes()[: counted - 1])
     assert little.command("train", "--resume", run) == 0
     assert f"{name}, which has only" in capsys.readouterr().err
@@ -169,7 +169,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, runs: tuple[Path, Path]) -> No
             except checkpoint.Damaged:
                 found += 1
             else:
-                assert file.name == "state.json" and read.facts == good.facts
+                assert file.name == "state.json" and read.meta == good.meta
         file.write_bytes(content)
     assert found > 900
     again = checkpoint.load(folder, blueprints)

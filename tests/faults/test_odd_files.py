@@ -18,6 +18,7 @@ from commands import Answer, cli, data, own_cache, run
 from small import small_recipe
 
 from ganherd.runs import json_lines
+from ganherd.runs.models import MetricsRecord
 from ganherd.util.errors import UserError
 from promises.test_data_is_not_code import COMMANDS, only_checkpoint
 
@@ -249,7 +250,7 @@ def test_sums_of_long_runs_are_kept_in_the_records(tmp_path: Path) -> None:
     again = JsonLinesWriter(path, keep=ends[1], sums=True)  # a resume cuts the records back to a checkpoint
     again.write({"step": 3, "profile": {"update": 2.0}})
     again.close()
-    assert profile.of_run(path) == profile.total(json_lines.read_all(path))
+    assert profile.of_run(path) == profile.total(json_lines.read_all(path, MetricsRecord))
     assert profile.of_run(path)["update"] == 4.0 and profile.of_run(path)["gather"] == 1.0
     older = [json.loads(line) for line in path.read_text().splitlines()]
     for one in older:
@@ -262,13 +263,13 @@ def test_sums_of_long_runs_are_kept_in_the_records(tmp_path: Path) -> None:
 def test_long_records_are_thinned_evenly(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1000)))
-    steps = [line["step"] for line in json_lines.read_some(path, 10)]
+    steps = [line["step"] for line in json_lines.read_some(path, MetricsRecord, 10)]
     assert steps[0] == 0 and steps[-1] == 999 and 10 <= len(steps) <= 20
     assert len(set(np.diff(steps[:-1]))) == 1
-    assert [line["step"] for line in json_lines.read_some(path, 1000)] == list(range(1000))
-    assert [line["step"] for line in json_lines.read_last(path, 3)] == [997, 998, 999]
+    assert [line["step"] for line in json_lines.read_some(path, MetricsRecord, 1000)] == list(range(1000))
+    assert [line["step"] for line in json_lines.read_last(path, MetricsRecord, 3)] == [997, 998, 999]
     path.write_text(path.read_text() + '{"step": 10')  # still being written
-    assert [line["step"] for line in json_lines.read_last(path, 2)] == [998, 999]
+    assert [line["step"] for line in json_lines.read_last(path, MetricsRecord, 2)] == [998, 999]
 
 
 @pytest.mark.parametrize("reader", ["read_all", "read_some", "read_last"])
@@ -276,9 +277,9 @@ def test_records_that_cannot_be_read_are_refused_in_the_same_sentence(tmp_path: 
     path = tmp_path / "metrics.jsonl"
     path.mkdir()
     calls = {
-        "read_all": lambda: list(json_lines.read_all(path)),
-        "read_some": lambda: json_lines.read_some(path, 3),
-        "read_last": lambda: json_lines.read_last(path, 3),
+        "read_all": lambda: list(json_lines.read_all(path, MetricsRecord)),
+        "read_some": lambda: json_lines.read_some(path, MetricsRecord, 3),
+        "read_last": lambda: json_lines.read_last(path, MetricsRecord, 3),
     }
     with pytest.raises(UserError, match=r"metrics\.jsonl cannot be read: "):
         calls[reader]()

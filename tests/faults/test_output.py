@@ -52,7 +52,7 @@ def unread() -> Iterator[int]:
 
 
 def assert_finished(run: Path) -> None:
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
     assert little.steps(run)[-1] == 12
 
 
@@ -110,7 +110,7 @@ def test_training_continues_when_the_terminal_of_its_display_is_closed(tmp_path:
     os.close(master)
     process.communicate(timeout=120)
     assert process.returncode == 0
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
 
 
 def test_closing_the_terminal_of_a_training_saves_it_and_exits_75(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_closing_the_terminal_of_a_training_saves_it_and_exits_75(tmp_path: Path
         shown += os.read(master, 4096)
     os.close(master)
     assert process.wait(timeout=120) == 75
-    assert RunFolder(run).info["state"] == "interrupted"
+    assert RunFolder(run).info.state == "interrupted"
 
 
 def test_closed_streams_do_not_lend_their_numbers_to_files(tmp_path: Path, recipe: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_new_run_records_the_newest_version_and_draws_from_it(tmp_path: Path) 
     settings = little.recipe(tmp_path, "3steps", "tiny")
     little.train(tmp_path / "new", settings)
     old_run(tmp_path / "old", settings)
-    assert RunFolder(tmp_path / "new").info["streams"] == ganherd.load(tmp_path / "new").stream_version == 2
+    assert RunFolder(tmp_path / "new").info.streams == ganherd.load(tmp_path / "new").stream_version == 2
     assert weights(tmp_path / "new") != weights(tmp_path / "old")
 
 
@@ -53,7 +53,7 @@ def test_a_run_without_a_version_is_resumed_exactly_with_the_old_streams(tmp_pat
     old_run(tmp_path / "whole", little.recipe(tmp_path, "16steps", net))
     old_run(tmp_path / "halves", little.recipe(tmp_path, "8steps", net))
     little.resume(tmp_path / "halves", "16steps")
-    assert "streams" not in RunFolder(tmp_path / "halves").info
+    assert RunFolder(tmp_path / "halves").info.streams is None
     assert ganherd.load(tmp_path / "halves").stream_version == 1
     without_version(tmp_path / "halves" / "mixture" / "mixture.json")
     little.assert_same(tmp_path / "halves", tmp_path / "whole")

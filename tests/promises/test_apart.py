@@ -14,7 +14,7 @@ import pytest
 
 from comm.test_ulfm import need_ulfm
 from ganherd.comm.liveness import heartbeat
-from ganherd.runs import checkpoint, run_status
+from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.strategies.cellular.topology import torus
 from ganherd.training.setup.assemble import assemble
@@ -81,7 +81,7 @@ def test_ranks_run_ahead_of_a_slow_one_up_to_the_bound(runs: Path) -> None:
         assert most[0] == most[LEG] == 0
         if rank != SLOW:
             assert most == [0, 1, 2, 2, 2, 2] * 2
-    assert "neighbours' nets were up to 2 iterations old" in run_status.text(run_status.describe(runs / "slow"))
+    assert "neighbours' nets were up to 2 iterations old" in status_text.text(run_status.describe(runs / "slow"))
 
 
 def test_records_and_checkpoints_wait_for_all_ranks_and_no_event_is_lost(runs: Path) -> None:
@@ -135,14 +135,14 @@ def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(data: Pat
     code, said = test_ranks.launch("forked", 2, [["stop", made, str(tmp_path / name)] for name in ("three", "one")])
     assert code == 0, said
     for name in ("three", "one"):
-        assert RunFolder(tmp_path / name).info["state"] == "interrupted" and little.steps(tmp_path / name)[-1] == 8
+        assert RunFolder(tmp_path / name).info.state == "interrupted" and little.steps(tmp_path / name)[-1] == 8
     further = [["resume", [], str(tmp_path / "three")], ["resume", ["train.budget=19steps"], str(tmp_path / "three")]]
     code, said = test_ranks.launch("forked", 3, further)
     assert code == 0, said
     little.resume(tmp_path / "one")
     for name, iterations, end in (("three", 10, 19), ("one", 8, 15)):
         run = RunFolder(tmp_path / name)
-        assert run.info["state"] == "finished" and little.steps(run.path)[-1] == end
+        assert run.info.state == "finished" and little.steps(run.path)[-1] == end
         assert [line["iteration"] for line in happened(run.path, "tournament")] == list(range(iterations))
         assert happened(run.path, "replacement")[-1]["step"] == end // SPAN * SPAN
 
@@ -158,7 +158,7 @@ def test_a_run_survives_a_killed_rank(launcher: str, data: Path, tmp_path: Path)
     run = RunFolder(tmp_path / "run")
     (again,) = happened(run.path, "resume")
     assert again["step"] in (6, 12, 18), again  # the others may have been further
-    assert run.info["state"] == "finished"
+    assert run.info.state == "finished"
     assert [line["step"] for line in run.metrics()] == [6, 12, 18, 24]
     for name in ("tournament", "replacement", "exchange"):
         assert [line["iteration"] for line in happened(run.path, name)] == list(range(12))

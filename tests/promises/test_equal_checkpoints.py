@@ -79,7 +79,7 @@ def test_every_event_is_the_same_on_one_process_and_on_three_ranks(data: Path, t
 
 
 def test_automatic_health_checks_are_the_same_after_sigkill(data: Path, killed: Path, tmp_path: Path) -> None:
-    every = RunFolder(killed / "auto").info["watch"]["every"]
+    every = RunFolder(killed / "auto").info.watch.every
     assert little.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again
     little.resume(killed / "auto")
     little.train(tmp_path / "straight", recipe(data, "independent", **AUTO))

@@ -115,7 +115,7 @@ def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, data: Path,
         lost = [event for event in RunFolder(tmp_path / "gap").events() if event["event"] == "lost"]
         facts = {key: lost[0][key] for key in ("ranks", "members", "homes", "source")}
         assert facts == {"ranks": [0], "members": [0], "homes": [1], "source": "memory"}
-        assert RunFolder(tmp_path / "gap").info["ranks"]["members"] == [[0], [1]]
+        assert RunFolder(tmp_path / "gap").info.ranks.members == [[0], [1]]
 
 
 @pytest.mark.long

@@ -10,17 +10,9 @@ from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import PreparedHerd, assemble
+from ganherd.util.registry import LOSSES
 from promises.separate import SeparateGan
 
-LOSSES = [
-    "minimax",
-    "non-saturating",
-    "least-squares",
-    "least-squares-sigmoid",
-    "wasserstein",
-    "wasserstein-gp",
-    "hinge",
-]
 NETS = {  # narrow versions of every net, on images that it can make
     "small": (
         {

@@ -238,7 +238,7 @@ def test_a_repaired_member_survives_a_resume(tmp_path: Path) -> None:
 
     poisoned = herd_after(tmp_path / "run", SMALL, poison=nan_weights)
     kept = checkpoint.load(checkpoint.path_of(poisoned.folder.checkpoints, STEPS), poisoned.blueprints)
-    assert kept.facts["repairs"] == [int(m == SICK) for m in range(10)]
+    assert kept.meta.repairs == [int(m == SICK) for m in range(10)]
     assert float(kept.state["set.lr_d"][SICK]) == 5e-4 / 2 and int(kept.state["set.life"][SICK]) == 1
 
 
@@ -260,7 +260,7 @@ def test_a_run_finishes_with_a_member_that_was_not_repaired(tmp_path: Path, monk
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
     recipe = small_recipe(small_data(tmp_path / "small.npz"), run={"repair": {"policy": "tell"}})
     run = ganherd.train(recipe, run=tmp_path / "run", quiet=True)
-    assert run.folder.info["state"] == "finished" and run.folder.events()[-1]["event"] == "finish"
+    assert run.folder.info.state == "finished" and run.folder.events()[-1]["event"] == "finish"
     assert "member 1 of the mixture" in run.scores["skipped"]["diversity"]
     made = ganherd.load(run.path)
     assert len(made.sample(5, label="zero")) == 5

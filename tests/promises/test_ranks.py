@@ -17,7 +17,7 @@ import torch
 
 from comm.launch import mpiexec, torchrun
 from ganherd.comm.liveness import heartbeat
-from ganherd.runs import checkpoint, run_status
+from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.records import CLOCK_FIELDS, PROCESS_EVENTS, PROCESS_FIELDS
 from ganherd.training.setup.assemble import assemble
@@ -145,7 +145,7 @@ def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.
     mixtures = [little.tensors(path / "mixture") for path in (run, other)]
     for name, value in mixtures[1].items():
         assert torch.allclose(mixtures[0][name].double(), value.double(), 1e-9, 1e-9), name
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
 
 
 # -- ranks do not matter ------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
     )
     assert code == 0, said
     for strategy in STRATEGIES:
-        assert RunFolder(tmp_path / strategy).info["state"] == "interrupted"
+        assert RunFolder(tmp_path / strategy).info.state == "interrupted"
         assert 7 <= little.steps(tmp_path / strategy)[-1] < 14
     others = [strategy for strategy in STRATEGIES if strategy != "independent"]
     code, said = launch("forked", 3, [["resume", [], str(tmp_path / strategy)] for strategy in others])
@@ -207,7 +207,8 @@ def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
     little.resume(tmp_path / "independent")
     for strategy, other in alone.items():
         assert_same_herd(tmp_path / strategy, other)
-        written = [len(own) for own in (RunFolder(tmp_path / strategy).info["ranks"] or {}).get("members", [])]
+        ranks = RunFolder(tmp_path / strategy).info.ranks
+        written = [len(own) for own in (ranks.members if ranks else None) or []]
         expected = {"independent": [], "gap": [2, 2, 2], "cellular": [2, 2, 2], "rewired": [2, 2, 2]}
         assert written == expected.get(strategy, [2, 2, 1])
 
@@ -222,10 +223,10 @@ def test_faster_ranks_get_more_members_and_the_herd_is_the_same(
     assert code == 0, said
     for strategy in strategies:
         assert_same_herd(tmp_path / strategy, alone[strategy])
-        written = RunFolder(tmp_path / strategy).info["ranks"]
-        assert [len(own) for own in written["members"]] == [4, 1, 1] and written["weights"] == [3.0, 1.1, 1.2]
-    written = RunFolder(tmp_path / "even").info["ranks"]
-    assert [len(own) for own in written["members"]] == [2, 2, 2] and "weights" not in written
+        written = RunFolder(tmp_path / strategy).info.ranks
+        assert [len(own) for own in written.members] == [4, 1, 1] and written.weights == [3.0, 1.1, 1.2]
+    written = RunFolder(tmp_path / "even").info.ranks
+    assert [len(own) for own in written.members] == [2, 2, 2] and written.weights is None
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------
@@ -241,14 +242,14 @@ def test_started_ranks_stop_with_a_checkpoint_and_resume(data: Path, tmp_path: P
     )
     little.underway(process, run)
     seen = run_status.describe(run)
-    assert [rank["members"] for rank in seen["ranks"]] == [[0, 1, 2], [3, 4, 5]] and seen["state"] == "running"
-    assert "rank 1 on " in run_status.text(seen)
+    assert [rank.members for rank in seen.ranks] == [[0, 1, 2], [3, 4, 5]] and seen.state == "running"
+    assert "rank 1 on " in status_text.text(seen)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75, said
     assert said.count(f"resume it with: ganherd train --resume {run} --ranks 2\n") == 1, said
     step = little.steps(run)[-1]
-    assert RunFolder(run).info["state"] == "interrupted" and f"stopped by SIGTERM at step {step}." in said
+    assert RunFolder(run).info.state == "interrupted" and f"stopped by SIGTERM at step {step}." in said
     done = subprocess.run(
         [*command, "--resume", str(run), "--budget", f"{step + 3}steps", "--json"],
         env=little.environment(),
@@ -277,7 +278,7 @@ def test_a_stop_signal_to_a_spare_rank_stops_all(data: Path, tmp_path: Path) -> 
     os.kill(json.loads(beat.read_text())["pid"], signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75 and said.count("stopped by SIGTERM at step") == 1, said
-    assert not (run / "ranks" / "stop").exists() and RunFolder(run).info["state"] == "interrupted"
+    assert not (run / "ranks" / "stop").exists() and RunFolder(run).info.state == "interrupted"
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -292,7 +293,7 @@ def test_a_killed_rank_is_reported_with_the_command_that_resumes(victim: int, da
     assert f"ganherd: rank {victim} was ended by SIGKILL" in said, said
     assert said.count("resume with: ") == 1, said
     assert "The job ends; resume with: ganherd train --resume run --ranks 3\n" in said, said
-    assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
+    assert RunFolder(tmp_path / "run").info.state == "interrupted"
 
 
 @pytest.mark.mpi
@@ -321,7 +322,7 @@ def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(data: Pa
     process.send_signal(signal.SIGUSR1)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75 and f"stopped by SIGUSR1 at step {little.steps(run)[-1]}." in said, said
-    assert RunFolder(run).info["state"] == "interrupted"
+    assert RunFolder(run).info.state == "interrupted"
 
 
 @pytest.mark.long
@@ -340,7 +341,7 @@ def test_torchrun_forwards_a_stop_and_the_run_can_be_resumed(
     step = little.steps(run)[-1]
     assert process.returncode == 1 and said.count(f"ganherd: stopped by {number.name} at step {step}.") == 1, said
     little.resume(run, f"{step + 3}steps")
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
 
 
 @pytest.mark.long
@@ -362,7 +363,7 @@ def test_torchrun_restarts_killed_ranks_and_they_resume(data: Path, tmp_path: Pa
     (again,) = [line for line in events if line["event"] == "restart"]
     assert (again["launcher"], again["number"], again["source"]) == ("torchrun", 1, "checkpoint")
     assert 0 <= again["repeated"] <= 400 and "torchrun has started all ranks again (restart 1)" in said, said
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------------------
@@ -389,7 +390,7 @@ def test_two_jobs_on_one_run_are_refused_in_a_sentence(alone: dict[str, Path]) -
     with RunFolder(alone["gap"]).lock():
         code, said = launch("forked", 2, [["resume", [], str(alone["gap"])]])
     assert code != 0 and said.count("ganherd: ") == 1 and "another process is training in" in said, said
-    assert RunFolder(alone["gap"]).info["state"] == "finished"
+    assert RunFolder(alone["gap"]).info.state == "finished"
 
 
 def test_a_missing_communicator_is_named(

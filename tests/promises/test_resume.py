@@ -107,7 +107,7 @@ def test_a_stop_after_any_step_is_exact(
         asked = f"{number.name} at step {step}.*resume it with: ganherd train --resume"
         with pytest.raises(ganherd.Interrupted, match=asked):
             little.train(tmp_path / "run", settings)
-    assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
+    assert RunFolder(tmp_path / "run").info.state == "interrupted"
     assert little.steps(tmp_path / "run")[-1] == step
     little.resume(tmp_path / "run")
     little.assert_same(tmp_path / "run", undisturbed)
@@ -166,7 +166,7 @@ def test_a_stop_while_the_mixture_is_made_can_be_resumed(
         patch.setattr("ganherd.training.finish.make_mixture", lambda *_: os.kill(os.getpid(), number))
         with pytest.raises(ganherd.Interrupted, match="the last step, which is saved; resume it with"):
             little.train(tmp_path / "run", settings)
-    assert RunFolder(tmp_path / "run").info["state"] == "interrupted"
+    assert RunFolder(tmp_path / "run").info.state == "interrupted"
     little.resume(tmp_path / "run")
     little.assert_same(tmp_path / "run", undisturbed)
 
@@ -204,8 +204,8 @@ def test_engine_and_threads_are_the_recorded_ones(
     with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
         ask_to_stop(patch, 10)
         little.train(tmp_path / "run", free)
-    recorded = RunFolder(tmp_path / "run").info["engine"]
-    assert recorded["threads"] == 1
+    recorded = RunFolder(tmp_path / "run").info.engine
+    assert recorded.threads == 1
 
     seen: list[tuple[str, int]] = []
     made = loop.make_engine
@@ -218,7 +218,7 @@ def test_engine_and_threads_are_the_recorded_ones(
     monkeypatch.setattr("ganherd.herd.engine.autotune.choose", lambda *_: pytest.fail("the engine is not chosen again"))
     torch.set_num_threads(2)
     little.resume(tmp_path / "run")
-    assert seen == [(recorded["name"], 1)]
+    assert seen == [(recorded.name, 1)]
 
 
 def test_another_recipe_is_shown_refused_and_changes_nothing(
@@ -256,8 +256,8 @@ def test_a_time_budget_stops_in_time_with_a_checkpoint_and_a_mixture(tmp_path: P
     little.train(tmp_path / "run", little.recipe(tmp_path, "3s"))
     folder = RunFolder(tmp_path / "run")
     step = little.steps(folder.path)[-1]
-    assert 0 < folder.info["seconds"] <= 3
-    assert folder.info["step"] == folder.info["budget"]["steps"] == step == folder.metrics()[-1]["step"] > 3
+    assert 0 < folder.info.seconds <= 3
+    assert folder.info.step == folder.info.budget.steps == step == folder.metrics()[-1]["step"] > 3
     assert ganherd.load(folder.path).step == step
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from ganherd.comm.liveness import heartbeat
 from ganherd.comm.placement import border
-from ganherd.runs import checkpoint, run_status
+from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.text import size
@@ -126,6 +126,6 @@ def test_a_rank_of_a_torus_gets_its_border_and_nothing_else(mixing: str, tmp_pat
         assert beat.received == iterations * border(4, 4, 1, 4) * (a_slice + a_summary)
         assert beat.gathered == iterations * (16 - 4) * (a_slice + a_summary)
         assert beat.bytes_received >= beat.received
-    told = run_status.text(run_status.describe(run))
+    told = status_text.text(run_status.describe(run))
     assert f"{iterations} exchanges: {size(8 * (a_slice + a_summary))} came to a rank each time" in told
     assert f"an all-gather would have brought {size(12 * (a_slice + a_summary))}" in told

@@ -108,7 +108,7 @@ def test_moved_data_is_one_sentence_with_the_way_out_that_works(project: Path) -
     text = run.folder.recipe_path.read_text()
     run.folder.recipe_path.write_text(text.replace("data.npz", "moved.npz"))
     ganherd.resume(run.path, ["train.budget=8steps"], quiet=True)
-    assert run.folder.info["step"] == 8
+    assert run.folder.info.step == 8
 
 
 def test_an_older_run_says_what_its_relative_path_is_relative_to(

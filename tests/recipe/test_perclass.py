@@ -197,8 +197,8 @@ def test_one_command_trains_both_phases(tmp_path: Path, name: str, first: str) -
     run = ganherd.train(recipe, run=tmp_path / "run", quiet=True)
     one, each = RunFolder(tmp_path / "run-first"), run.folder
     steps = {"cifar10-perclass": (6, 2), "cifar100-perclass": (4, 4)}[name]
-    assert (one.info["step"], each.info["step"]) == steps
-    assert one.info["data"] == each.info["data"]
+    assert (one.info.step, each.info.step) == steps
+    assert one.info.data == each.info.data
     assert each.recipe.herd.start_from == str(one.path) and each.recipe.herd.first is None
     if first == "cifar100-all":  # nets that know no class are taken as they are
         ended, begun = little.last_checkpoint(one.path), each.checkpoints / "step-00000000"

@@ -13,15 +13,20 @@ import pytest
 
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 
 
 @dataclass
 class FakeRun:
     path: Path
     recipe: Recipe = field(default_factory=Recipe)
-    info: dict[str, Any] = field(default_factory=dict)
+    info_json: dict[str, Any] = field(default_factory=dict)
     metric_lines: list[dict[str, Any]] = field(default_factory=list)
     event_lines: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def info(self) -> RunInfo:
+        return RunInfo.parse(self.info_json)
 
     @property
     def again(self) -> str:
@@ -31,11 +36,11 @@ class FakeRun:
     def checkpoints(self) -> Path:
         return RunFolder(self.path).checkpoints
 
-    def metrics(self, most: int | None = None) -> list[dict[str, Any]]:
-        return self.metric_lines
+    def metrics(self, most: int | None = None) -> list[MetricsRecord]:
+        return [MetricsRecord.parse(line) for line in self.metric_lines]
 
-    def events(self) -> list[dict[str, Any]]:
-        return self.event_lines
+    def events(self) -> list[EventRecord]:
+        return [EventRecord.parse(line) for line in self.event_lines]
 
 
 @dataclass(frozen=True)
@@ -176,14 +181,18 @@ def make_run(tmp_path: Path) -> Callable[..., FakeRun]:
             (folder / "scores.json").write_text(json.dumps({"scores": some_scores(labels)}))
         info = {
             "state": state,
-            "engine": "fused",
+            "engine": {"name": "fused", "chunk": 10, "threads": 2, "device": "cpu"},
             "threads": 2,
             "seed": 0,
             "host": "somewhere",
             "command": "ganherd train digits-wcgan",
             "versions": {"ganherd": "0.1.0", "torch": "2.13.0", "python": "3.11.9"},
         }
-        values: dict[str, Any] = {"info": info, "metric_lines": losses(members, records), "event_lines": EVENTS} | extra
+        values: dict[str, Any] = {
+            "info_json": info,
+            "metric_lines": losses(members, records),
+            "event_lines": EVENTS,
+        } | extra
         return FakeRun(folder, **values)
 
     return make

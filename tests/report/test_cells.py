@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.grid_section import cells
 from ganherd.report.herd_section import events as told_events
 from ganherd.report.run_page import summary
-from ganherd.runs import run_status
+from ganherd.runs import run_status, status_text
+from ganherd.runs.models import EngineRecord, EventRecord, MetricsRecord, RunInfo
 from ganherd.runs.profile import ROUTINES
 from ganherd.strategies.cellular.history.lineage_picture import draw_map
 from ganherd.viz.pictures import svg
@@ -46,8 +48,11 @@ def story(**changes: Any) -> RunStory:
         events.append({"step": step, "event": kind, "iteration": iteration, **facts, **rates})
     spent = dict.fromkeys(ROUTINES, 0.5) | {"update": 7.0}
     metrics = [{"step": 600 * i, "profile": spent} for i in (1, 2, 3)]
-    found = {"info": {}, "recipe": recipe, "metrics": metrics, "events": events, "scores": {}, "members": []}
-    return RunStory(**{"name": "grid", **found, **changes})  # type: ignore[arg-type]
+    found = {"info": RunInfo(), "recipe": recipe, "metrics": metrics, "events": events, "scores": {}, "members": []}
+    told = {"name": "grid", **found, **changes}
+    told["metrics"] = [MetricsRecord.parse(line) for line in told["metrics"]]
+    told["events"] = [EventRecord.parse(line) for line in told["events"]]
+    return RunStory(**told)  # type: ignore[arg-type]
 
 
 def grid(best: int) -> Neighbourhoods:
@@ -165,10 +170,10 @@ def test_tournaments_are_counted_and_not_told_one_by_one() -> None:
 def test_the_status_says_where_the_time_went(tmp_path: Path) -> None:
     from ganherd.runs.profile import total
 
-    facts = {
-        "run": "runs/grid", "state": "finished", "step": 1800, "steps": 1800, "seconds_left": None, "members": 4,
-        "host": "here", "engine": {"name": "fused"}, "rate": 10.0, "heartbeat": None, "alarms": [], "ill": [],
-        "profile": total(story().metrics),
-    }  # fmt: skip
-    assert "of its time: update 21.0 s (70%), gather 1.5 s (5%)" in run_status.text(facts)
-    assert "of its time" not in run_status.text({**facts, "profile": {}})
+    facts = run_status.RunStatus(
+        run="runs/grid", state="finished", step=1800, steps=1800, rate=10.0, seconds_left=None, members=4, ranks=[],
+        engine=EngineRecord(name="fused", chunk=4, threads=1, device="cpu"), host="here", heartbeat=None, losses={},
+        profile=total(story().metrics), staleness={}, alarms=[], alarms_before=0, ill=[],
+    )  # fmt: skip
+    assert "of its time: update 21.0 s (70%), gather 1.5 s (5%)" in status_text.text(facts)
+    assert "of its time" not in status_text.text(replace(facts, profile={}))

@@ -167,7 +167,7 @@ def test_what_users_wrote_is_escaped(make_run: MakeRun, fakes: Any) -> None:
         recipe=Recipe(about=evil),
         event_lines=[{"step": 1, "event": evil, "member": 0, "name": evil, evil: evil}],
     )
-    run.info |= {"state": evil, "command": evil, evil: {evil: [evil]}, "versions": {evil: evil}}
+    run.info_json |= {"state": evil, "command": evil, evil: {evil: [evil]}, "versions": {evil: evil}}
     text, outline = page(run, data, fakes.mixture(data))
     assert "<script" not in text and "b</td>" not in text
     assert "script" not in outline.tags and outline.text.count("alert(1)") > 8

@@ -19,7 +19,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
-from ganherd.runs.records import JsonLinesWriter, plain
+from ganherd.runs.records import JsonLinesWriter, plain, significant
 from ganherd.training.budget import Budget, plan_budget
 from ganherd.training.recording.preview import Preview
 from ganherd.training.setup.assemble import assemble
@@ -243,11 +243,13 @@ def test_a_damaged_checkpoint_does_not_stop_the_pruning(tmp_path: Path) -> None:
 def test_a_run_keeps_what_its_recipe_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     little.be_brief(monkeypatch)
     little.train(tmp_path / "run", little.recipe(tmp_path, "30steps", keep=2, checkpoint_every=4))
-    facts = checkpoint.read_facts(little.last_checkpoint(tmp_path / "run"))
-    best = facts["best"][1]
+    facts = checkpoint.read_meta(little.last_checkpoint(tmp_path / "run"))
+    best = facts.best[1]
     assert set(little.steps(tmp_path / "run")) == {28, 30, best}
     scores = {e["step"]: e["score"] for e in RunFolder(tmp_path / "run").events() if e["event"] == "checkpoint"}
-    assert sorted(scores) == list(range(0, 29, 4)) and scores[best] == min(scores.values()) == facts["best"][0]
+    assert sorted(scores) == list(range(0, 29, 4)) and scores[best] == min(scores.values()) == significant(
+        facts.best[0]
+    )
 
 
 # -- a look at the members --------------------------------------------------------------------------------------------

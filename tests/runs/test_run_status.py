@@ -15,8 +15,9 @@ import pytest
 
 import ganherd
 from ganherd.comm.liveness.heartbeat import Heartbeat
-from ganherd.runs import run_status
+from ganherd.runs import run_status, status_text
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import EngineRecord, EventRecord
 from ganherd.training import loop
 
 
@@ -44,8 +45,8 @@ def test_every_state_of_a_run_is_told(
     with pytest.raises(ganherd.Interrupted):
         little.train(run, little.recipe(tmp_path))
     running = seen[0]
-    assert (running["state"], running["step"], running["steps"], running["members"]) == ("running", 9, 30, 3)
-    assert len(running["losses"]["loss_g"]) == 3 and running["heartbeat"] >= 0
+    assert (running.state, running.step, running.steps, running.members) == ("running", 9, 30, 3)
+    assert len(running.losses["loss_g"]) == 3 and running.heartbeat >= 0
 
     def told() -> str:
         assert little.command("status", run) == 0
@@ -71,32 +72,32 @@ def test_where_no_lock_can_be_asked_for_signs_of_life_tell_and_else_it_is_not_kn
     little.train(tmp_path / "run", little.recipe(tmp_path, "6steps"))
     folder = RunFolder(tmp_path / "run")
     folder.write_info(state="running")
-    assert run_status.describe(folder.path)["state"] == "killed"
+    assert run_status.describe(folder.path).state == "killed"
     monkeypatch.setattr(fcntl, "flock", without_locks)
-    assert run_status.describe(folder.path)["state"] == "running"  # its records are a moment old
+    assert run_status.describe(folder.path).state == "running"  # its records are a moment old
     for path in (folder.metrics_path, folder.events_path, folder.info_path):
         os.utime(path, (1000, 1000))
     seen = run_status.describe(folder.path)
-    assert seen["state"] == "unknown"
-    told = run_status.text(seen)
+    assert seen.state == "unknown"
+    told = status_text.text(seen)
     assert ": running or killed, which is not known (" in told
     assert f"if no process trains it any more, resume it with: ganherd train --resume {folder.path}" in told
     with Heartbeat(folder.path / "ranks", 0, 1) as heart:
         heart.note("processing")
         while not (folder.path / "ranks" / "rank-000.json").exists():
             time.sleep(0.01)
-        assert run_status.describe(folder.path)["state"] == "running"
+        assert run_status.describe(folder.path).state == "running"
 
 
 def test_a_run_that_torchrun_starts_again_is_said_to_be_restarting(tmp_path: Path) -> None:
     little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
     folder = RunFolder(tmp_path / "run")
     folder.write_info(state="restarting")
-    told = run_status.text(run_status.describe(folder.path))
+    told = status_text.text(run_status.describe(folder.path))
     assert ": restarting (a rank was lost, and torchrun starts all of them again), step 3" in told
     assert "resume it with" not in told
     os.utime(folder.info_path, (1000, 1000))  # nothing came of it
-    assert run_status.describe(folder.path)["state"] == "interrupted"
+    assert run_status.describe(folder.path).state == "interrupted"
 
 
 def test_alarms_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,11 +147,13 @@ def test_many_alarms_are_told_in_a_few_lines_with_what_followed() -> None:
     ]
     told += [{"step": 99, "event": "repair", "policy": "reseed", "member": 0, "name": "member 0"}]
     told += [{"step": 100, "event": "nan", "member": 4, "name": "member 4"}]
-    facts = {
-        "run": "r", "state": "running", "step": 100, "steps": 200, "rate": 50.0, "seconds_left": 8, "members": 9,
-        "host": "h", "engine": {"name": "fused"}, "heartbeat": 1.0, "alarms": told, "ill": run_status.ill(told),
-    }  # fmt: skip
-    lines = run_status.text(facts).splitlines()
+    events = [EventRecord.parse(line) for line in told]
+    facts = run_status.RunStatus(
+        run="r", state="running", step=100, steps=200, rate=50.0, seconds_left=8, members=9, ranks=[],
+        engine=EngineRecord(name="fused", chunk=9, threads=1, device="cpu"), host="h", heartbeat=1.0, losses={}, profile={},
+        staleness={}, alarms=events, alarms_before=0, ill=run_status.ill(events),
+    )  # fmt: skip
+    lines = status_text.text(facts).splitlines()
     assert lines[2] == "… 9 before these in events.jsonl" and len(lines) == 3 + 10 + 1
     assert "step 95: member 8 dead critic is over" in lines and "step 99: member 0 repair (reseed)" in lines
     assert lines[-2:] == ["step 100: member 4 nan", "not well now: member 4 (nan)"]
@@ -169,9 +172,9 @@ def test_a_rank_that_is_late_by_a_factor_is_named(tmp_path: Path) -> None:
             heart.note("processing" if rank < 3 else "inactive", **facts)
     with folder.lock():
         seen = run_status.describe(folder.path)
-    assert [rank["slower"] for rank in seen["ranks"]] == [0.53, 2.36, 0.67, None]
-    told = run_status.text(seen).splitlines()
-    host = seen["ranks"][1]["host"]
+    assert [rank.slower for rank in seen.ranks] == [0.53, 2.36, 0.67, None]
+    told = status_text.text(seen).splitlines()
+    host = seen.ranks[1].host
     assert f"the others wait for: rank 1 on {host}, which is late by a factor of 2.4" in told
     (line,) = [line for line in told if line.startswith(f"rank 1 on {host}: ")]
     assert "member 1, step 3, 40 member-steps/s" in line and "2.0 KiB sent, 4.0 KiB received" in line

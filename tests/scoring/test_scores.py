@@ -192,10 +192,7 @@ def test_progress_is_told(ring: Any, replay: Replay) -> None:
 
 
 def test_pure_functions() -> None:
-    assert label_accuracy(np.array([1, 1]), np.array([1, 0]), ["a", "b"]) == {
-        "value": 0.5,
-        "per_class": {"a": 0.0, "b": 1.0},
-    }
+    assert label_accuracy(np.array([1, 1]), np.array([1, 0]), ["a", "b"]) == (0.5, {"a": 0.0, "b": 1.0})
     assert class_histogram(np.array([1, 1, 1, 0]), 3).tolist() == [0.25, 0.75, 0.0]
     assert total_variation(np.array([1.0, 0.0]), np.array([0.0, 1.0])) == 1.0
     rng = np.random.default_rng(0)

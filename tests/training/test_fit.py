@@ -92,7 +92,7 @@ def test_checkpoints_of_a_resumed_run_count_as_its_own_room(tmp_path: Path, monk
     with_free(monkeypatch, 0)
     with pytest.raises(UserError, match="which needs at least"):
         little.resume(run, "40steps")
-    assert RunFolder(run).info["state"] == "finished" and little.steps(run)[-1] == 30
+    assert RunFolder(run).info.state == "finished" and little.steps(run)[-1] == 30
 
 
 def test_a_dry_run_tells_the_disk_that_a_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_memory_that_runs_out_while_training_is_75_and_the_resume_is_exact(
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("ganherd: memory ran out") and "the last checkpoint is whole" in said
     assert "a smaller train.batch" in said and said.endswith(f"resume it with: ganherd train --resume {run}")
-    assert RunFolder(run).info["state"] == "interrupted" and little.steps(run)[-1] == 7
+    assert RunFolder(run).info.state == "interrupted" and little.steps(run)[-1] == 7
     little.resume(run)
     little.train(tmp_path / "whole", little.recipe(tmp_path, "12steps"))
     little.assert_same(run, tmp_path / "whole")
@@ -153,13 +153,13 @@ def test_memory_that_runs_out_before_anything_is_saved_does_not_ask_a_scheduler_
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith("ganherd: memory ran out") and "free memory or use more ranks" in said
         assert said.endswith(f"resume it with: ganherd train --resume {run}")
-        assert RunFolder(run).info["state"] == "interrupted" and little.steps(run) == [0]
+        assert RunFolder(run).info.state == "interrupted" and little.steps(run) == [0]
         ends_at = 17
         assert little.command("train", "--resume", run, "-q") == 75  # it came further
         ends_at = 16
         assert little.command("train", "--resume", run, "-q") == 1
     little.resume(run)
-    assert RunFolder(run).info["state"] == "finished"
+    assert RunFolder(run).info.state == "finished"
 
 
 @pytest.mark.parametrize("what", OUT)
@@ -229,7 +229,7 @@ def test_members_train_one_by_one_if_measuring_their_memory_runs_out(
 
     monkeypatch.setattr(engines, "memory_per_member", out)
     little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
-    assert RunFolder(tmp_path / "run").info["engine"]["chunk"] == 1
+    assert RunFolder(tmp_path / "run").info.engine.chunk == 1
 
 
 def test_a_herd_whose_state_exceeds_the_memory_is_refused(

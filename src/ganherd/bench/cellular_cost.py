@@ -8,17 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ganherd.bench.checkout import WHERE, has_rivals, rival_module
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
 from ganherd.util.text import text_table
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
 
-Row = dict[str, Any]
+Row = JsonObject
 Say = Callable[[str], None]
 # CPU seconds of the training thread per cell and iteration: Lipizzaner's code in one process, 2 × 2 grid, 600 batches of
 # 100, one thread, a Xeon at 2.8 GHz. Ours reads its data within `update`, and has copies and replacements of its own.
@@ -213,7 +214,7 @@ def _write_net(path: Path) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = LipizzanerNet()
-    arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in net.named_parameters()}
+    arrays: JsonObject = {name: value.detach().numpy() for name, value in net.named_parameters()}
     np.savez(path, **arrays)
 
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ganherd.bench import cases
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
 from ganherd.util.text import size, text_table
 
-Row = dict[str, Any]
+Row = JsonObject
 SELDOM = 0.5  # swaps an epoch: one every two epochs, for which the claim stands that they cost little
 OFTEN = 2.0  # one every half epoch, where the paper's DCGANs varied least
 LITTLE = 0.01  # of an epoch: what swaps may cost
@@ -87,8 +87,9 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
         # a step takes the same time however many images there are, so the few random ones of the file do for it
         steps, rows = -(-asked.images // recipe.train.batch), []
         for travels in TRAVELS:
-            settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})  # type: ignore[arg-type]
-            assembly = replace(assembly, recipe=recipe.model_copy(update={"strategy": settings}))
+            settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})
+            changed = recipe.model_copy(update={"strategy": settings})
+            assembly = replace(assembly, data=replace(assembly.data, recipe=changed))
             strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
             took: list[float] = []
             while len(took) < 2 + _SWAPS or sum(took) < asked.seconds / len(TRAVELS):

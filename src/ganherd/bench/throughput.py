@@ -16,8 +16,9 @@ from ganherd.bench import cases
 from ganherd.bench.checkout import WHERE, has_rivals, rival_module
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
-Row = dict[str, Any]
+Row = JsonObject
 WAYS = {
     "eager": "plain PyTorch modules, one member after another",
     "processes": "one process per GAN, all at once (ten at most)",
@@ -75,7 +76,7 @@ class ThroughputResult:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonObject:
         return {**vars(self), "ways": {way: WAYS[way] for way in dict.fromkeys(row["way"] for row in self.rows)}}
 
 

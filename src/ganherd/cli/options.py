@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +22,7 @@ Set = Annotated[
 ]
 
 
-def print_json(facts: dict[str, Any]) -> None:
+def print_json(facts: Mapping[str, Any]) -> None:
     """One object, of strict JSON: a number that is not finite becomes its name."""
     from ganherd.runs.records import plain
 

@@ -239,7 +239,8 @@ def cores_per_rank(comm: Communicator) -> int:
     cores_by_rank = [json.loads(each) for each in comm.all_gather_bytes(json.dumps(cores).encode())]
     host = comm.hosts[comm.rank]
     sharing = sum(other == host and bound == cores for other, bound in zip(comm.hosts, cores_by_rank, strict=True))
-    return max(1, len(cores) // sharing)
+    share: int = max(1, len(cores) // sharing)
+    return share
 
 
 def _code(error: BaseException) -> int:

@@ -1,4 +1,4 @@
-"""`ganherd compare`: recipes under equal budgets and at equal images seen, scored alike; killed, it goes on.
+"""`ganherd compare`: recipes under equal budgets and at equal images seen, scored alike; a killed comparison can be resumed.
 
 Every recipe first trains with the budget. The least number of images that one of them has seen then is common to all: those
 that have seen more train once more, with the same seeds, up to that number. A run is a function of its seed and its step, so
@@ -14,14 +14,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from ganherd.compare.comparison_record import (
+    Comparison,
+    ComparisonRow,
+    ComparisonScoring,
+    ComparisonTraining,
+    RecipeJson,
+)
 from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.score_entry import Scores
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import atomic_write
@@ -54,7 +62,7 @@ class ComparisonRequest:
         network: str | None = None,
         trust_code: bool = False,
     ) -> ComparisonRequest:
-        """Reads the recipes; every mistake is told here, before anything trains."""
+        """Read the recipes; every mistake is reported here, before anything trains."""
         if len(sources) < 2:
             raise UserError("a comparison needs at least two recipes: name them one after the other.")
         # no run is scored by itself: all are measured alike in the end
@@ -71,16 +79,17 @@ class ComparisonRequest:
     def is_time(self) -> bool:
         return parse_budget(self.budget)[0] == "seconds"
 
-    def training(self) -> dict[str, Any]:
+    def training(self) -> ComparisonTraining:
         """What the runs of a comparison are made of; those of another one are not mixed with them."""
         recipes = {name: recipe.model_dump(exclude={"run": {"scores"}}) for name, recipe in self.recipes.items()}
-        return _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
+        result: ComparisonTraining = _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
+        return result
 
-    def scoring(self) -> dict[str, Any]:
+    def scoring(self) -> ComparisonScoring:
         return {"metrics": self.metrics, "samples": self.samples, "network": self.network}
 
 
-def compare(asked: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> dict[str, Any]:
+def compare(asked: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> Comparison:
     """Trains and scores what is still missing in the folder, and answers what compare.json says."""
     from ganherd.training.variants import phases
 
@@ -121,7 +130,7 @@ class _State:
 
     def __init__(self, folder: Path, asked: ComparisonRequest) -> None:
         self.folder, self.path, self.asked = folder, folder / RESULT, asked
-        self.facts: dict[str, Any] = {
+        self.facts: Comparison = {
             "state": "running",
             "training": asked.training(),
             "wall": {BUDGET: {}, IMAGES: {}},
@@ -148,12 +157,14 @@ class _State:
         atomic_write(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
 
     def _refuse_another(self) -> None:
-        old, new = dict(self.facts.get("training", {})), self.asked.training()
+        old = cast(dict[str, Any], dict(self.facts.get("training", {})))
+        new = self.asked.training()
         old["recipes"] = {name: recipe_file.up_to_date(recipe) for name, recipe in old.get("recipes", {}).items()}
         if old == new:
             return
-        changed = [f"{key}: {old.get(key)} -> {new[key]}" for key in ("budget", "seeds") if old.get(key) != new[key]]
-        before: dict[str, Any] = old["recipes"]
+        settings = {"budget": new["budget"], "seeds": new["seeds"]}
+        changed = [f"{key}: {old.get(key)} -> {value}" for key, value in settings.items() if old.get(key) != value]
+        before: dict[str, RecipeJson] = old["recipes"]
         if list(before) != list(new["recipes"]):
             changed.append(f"recipes: {', '.join(before)} -> {', '.join(new['recipes'])}")
         else:
@@ -187,21 +198,19 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, qu
 
     run = state.run(basis, name)
     _refuse_strangers(run, recipe)
-    if run.info_path.is_file() and run.info.get("state") == "finished":
+    if run.info_path.is_file() and run.info.state == "finished":
         return
     began = time.monotonic()
     try:
         if run.info_path.is_file():
-            say(f"{name}: goes on in {run.path}")
+            say(f"{name}: resumes in {run.path}")
             session.resume(run.path, quiet=quiet, trust_code=True, finishers=api.FINISHERS)
         else:
             say(f"{name}: {recipe.train.budget}, {recipe.herd.seeds} seeds, in {run.path}")
             shutil.rmtree(run.path, ignore_errors=True)  # a kill before the first word of the run
             session.train(recipe, run.path, name, quiet, counts_all=whole, finishers=api.FINISHERS)
     except Interrupted:
-        raise Interrupted(
-            f"stopped while {name} trained, and nothing is lost: the same command goes on from there."
-        ) from None
+        raise Interrupted(f"stopped while {name} trained, and nothing is lost: the same command resumes it.") from None
     finally:
         wall = state.facts["wall"][basis]
         wall[name] = round(wall.get(name, 0.0) + time.monotonic() - began, 3)
@@ -242,14 +251,14 @@ def _score(state: _State, entries: dict[str, Entry], say: Say) -> None:
     state.write(bases=bases, state="finished")
 
 
-def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str, say: Say) -> dict[str, Any]:
+def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str, say: Say) -> dict[str, Scores]:
     """Of each run by itself, and then of their contests, where such metrics are asked for."""
     from ganherd.scoring import score_run, score_runs
 
     asked, kept = state.asked, state.facts["scores"]
     alone = [name for name in names if not METRICS[name].contest]
     contests = [name for name in names if METRICS[name].contest]
-    found: dict[str, Any] = {}
+    found: dict[str, Scores] = {}
     for name, run in runs.items():
         key = _key(run)
         if alone and key not in kept:
@@ -270,24 +279,25 @@ def _key(run: RunFolder) -> str:
 
 
 def _made(run: RunFolder, entry: Entry) -> TrainedSteps:
-    before = int(run.first.info["step"]) if entry.first else 0
-    return TrainedSteps(int(run.info["step"]), before)
+    before = run.first.info.step or 0 if entry.first else 0
+    return TrainedSteps(run.info.step or 0, before)
 
 
-def _row(state: _State, entry: Entry, run: RunFolder) -> dict[str, Any]:
+def _row(state: _State, entry: Entry, run: RunFolder) -> ComparisonRow:
     info, basis, name = run.info, run.path.parent.name, run.path.name
-    before = float(run.first.info["seconds"]) if entry.first else 0.0
-    wall = state.facts["wall"][basis]
+    before = run.first.info.seconds or 0.0 if entry.first else 0.0
+    wall, made = state.facts["wall"][basis], _made(run, entry)
     return {
         "run": _key(run),
         "members": entry.members,
         "parameters": entry.parameters,
         "generator_parameters": list(entry.generators),
         "discriminator_parameters": entry.discriminator,
-        **vars(_made(run, entry)),
-        "images": entry.seen(_made(run, entry)),
-        "device": info["engine"]["device"],
-        "device_seconds": before + float(info["seconds"]),
+        "steps": made.steps,
+        "first": made.first,
+        "images": entry.seen(made),
+        "device": info.engine.device if info.engine else "unknown",
+        "device_seconds": before + (info.seconds or 0.0),
         "wall_seconds": wall.get(name) and wall[name] + wall.get(run.first.path.name, 0.0),
     }
 
@@ -299,7 +309,7 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(plain(value), allow_nan=False))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Comparison:
     try:
         found = files.read_json(path)
         wall = found["wall"]
@@ -307,4 +317,4 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not what `ganherd compare` writes; choose another -o.") from error
-    return dict(found)
+    return cast(Comparison, found)

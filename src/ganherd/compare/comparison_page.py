@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ganherd.compare import comparison_text
+from ganherd.compare.comparison_record import Comparison, ComparisonBasis
 from ganherd.metrics.metric_registry import METRICS
 from ganherd.report import templating
-from ganherd.scoring.score_table import shared, shown, value
+from ganherd.scoring.result import format_value, measured, skipped
+from ganherd.scoring.score_table import shared
 from ganherd.util import files
-from ganherd.util.files import atomic_write
+from ganherd.util.files import JsonObject, atomic_write
 from ganherd.viz import pictures
 
 if TYPE_CHECKING:
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
 # Scores in the order in which they get a panel, while there is room.
 FIRST = ("fid", "ifid", "kid", "label_accuracy", "precision", "recall", "coverage", "modes")
 MOST = 6  # panels
-BESIDE = ("samples", "network", "seed")  # what stands beside every number
+BESIDE = ("samples", "network", "seed")  # reported with every number
 COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
 
 
-def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+def write(facts: Comparison, folder: Path) -> dict[str, Path]:
     """compare.png and compare.html in the folder; what was written, by its kind."""
     pictures.save(draw(facts, "compare.html"), folder / "compare.png")
     atomic_write(folder / "compare.html", render(facts, folder))
@@ -35,12 +37,12 @@ def write(facts: Mapping[str, Any], folder: Path) -> dict[str, Path]:
     }
 
 
-def draw(facts: Mapping[str, Any], others_in: str = "") -> Figure:
+def draw(facts: Comparison, others_in: str = "") -> Figure:
     """A panel for each metric: on the left at the equal budget, on the right at equal images; bars are intervals.
 
-    `others_in`: where the scores stand that have no panel.
+    `others_in`: the file that has the scores without a panel.
     """
-    bases: Mapping[str, Any] = facts["bases"]
+    bases = facts["bases"]
     metrics, others = panels(bases)[:MOST], panels(bases)[MOST:]
     drawn, axes = pictures.new_figure(2.6 * max(2, len(metrics)) + 0.6, 3.3, columns=max(1, len(metrics)))
     for panel, metric in zip(axes, metrics, strict=False):
@@ -54,35 +56,33 @@ def draw(facts: Mapping[str, Any], others_in: str = "") -> Figure:
     return drawn
 
 
-def panels(bases: Mapping[str, Any]) -> list[str]:
+def panels(bases: Mapping[str, ComparisonBasis]) -> list[str]:
     """The metrics that were asked for, the usual ones first; the first few are drawn."""
-    found = {
-        m for found in bases.values() for row in found["entries"].values() for m in row["scores"] if m != "skipped"
-    }
+    found = {m for found in bases.values() for row in found["entries"].values() for m in measured(row["scores"])}
     return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found]
 
 
-def _panel(axes: Axes, metric: str, facts: Mapping[str, Any]) -> None:
+def _panel(axes: Axes, metric: str, facts: Comparison) -> None:
     bases, in_budget = facts["bases"], f"in {facts['training']['budget']}"
     axes.set_title(f"{metric.replace('_', ' ')} ({METRICS[metric].goal})", color=pictures.INK, fontsize=10, loc="left")
     for place, found in enumerate(bases.values()):
         rows = found["entries"]
         for i, row in enumerate(rows.values()):
-            entry = row["scores"].get(metric)
-            if entry is None or not isinstance(entry.get("value"), (int, float)):
+            score = measured(row["scores"]).get(metric)
+            if score is None or score.value is None:
                 continue
             x = place + (i - (len(rows) - 1) / 2) * 0.6 / len(rows)
-            seeds = [v for v in entry.get("per_seed", ()) if isinstance(v, (int, float))]
+            seeds = [v for v in score.entry.get("per_seed", ()) if isinstance(v, (int, float))]
             axes.plot([x] * len(seeds), seeds, ".", color=_colour(i), alpha=0.4, ms=5)
-            ends = entry.get("interval")
-            reach = [[entry["value"] - ends["low"]], [ends["high"] - entry["value"]]] if ends else None
-            axes.errorbar([x], [entry["value"]], reach, fmt="o", color=_colour(i), ms=6, lw=1.4, capsize=3)
+            ends = score.interval
+            reach = [[score.value - ends["low"]], [ends["high"] - score.value]] if ends else None
+            axes.errorbar([x], [score.value], reach, fmt="o", color=_colour(i), ms=6, lw=1.4, capsize=3)
     axes.set_xticks(
         range(len(bases)),
         [in_budget if basis == "budget" else f"equal {comparison_text.rows(facts)}" for basis in bases],
     )
     axes.set_xlim(-0.6, len(bases) - 0.4)
-    if value(metric, 1.0).endswith("%"):
+    if format_value(metric, 1.0).endswith("%"):
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g} %")
 
 
@@ -90,7 +90,7 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def render(facts: Mapping[str, Any], folder: Path) -> str:
+def render(facts: Comparison, folder: Path) -> str:
     """Return the page as HTML."""
     return templating.render(
         "comparison",
@@ -103,46 +103,35 @@ def render(facts: Mapping[str, Any], folder: Path) -> str:
     )
 
 
-def _legend(facts: Mapping[str, Any]) -> str:
+def _legend(facts: Comparison) -> str:
     seeds = facts["training"]["seeds"]
     what = "dots are seeds, bars 95 % intervals over them" if seeds > 1 else "bars are 95 % intervals over the samples"
-    rest = " The other scores stand in the tables below." if len(panels(facts["bases"])) > MOST else ""
+    rest = " The other scores are in the tables below." if len(panels(facts["bases"])) > MOST else ""
     return f"Large dots are means, {what}.{rest}"
 
 
-def _basis(facts: Mapping[str, Any], basis: str) -> dict[str, Any]:
+def _basis(facts: Comparison, basis: str) -> JsonObject:
     """Return the tables of recipes that had an equal budget, or saw equally many images."""
     found = facts["bases"][basis]
-    entries: Mapping[str, Any] = found["entries"]
-    metrics = list(dict.fromkeys(m for row in entries.values() for m in row["scores"] if m != "skipped"))
+    entries = found["entries"]
     scores = [["score", *entries, *BESIDE]]
-    for m in metrics:
-        each = [row["scores"].get(m) for row in entries.values()]
-        known = [one for one in each if one is not None]
-        scores.append([m.replace("_", " "), *(_cell(m, one) for one in each), *(shared(known, key) for key in BESIDE)])
-    left_out = {why for row in entries.values() for why in _left_out(row["scores"])}
+    each_recipe = [measured(row["scores"]) for row in entries.values()]
+    for metric in dict.fromkeys(metric for own in each_recipe for metric in own):
+        each = [own.get(metric) for own in each_recipe]
+        known = [score for score in each if score is not None]
+        cells = ("–" if score is None else score.with_span for score in each)
+        scores.append([known[0].title, *cells, *(shared(known, key) for key in BESIDE)])
+    left_out = {sentence for row in entries.values() for sentence in skipped(row["scores"])}
     return {
         "heading": comparison_text.heading(facts, basis),
         "took": comparison_text.took(facts, basis),
         "scores": scores,
         "differences": comparison_text.apart(found["differences"]),
-        "notes": [f"{note}." for note in (*comparison_text.notes(facts, basis), *sorted(left_out))],
+        "notes": [*(f"{note}." for note in comparison_text.notes(facts, basis)), *sorted(left_out)],
     }
 
 
-def _cell(metric: str, entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
-        return "–"
-    ends = entry.get("interval")
-    span = f" ({' to '.join(shown(metric, {'value': ends[end]}) for end in ('low', 'high'))})" if ends else ""
-    return shown(metric, entry) + span
-
-
-def _left_out(scores: Mapping[str, Any]) -> list[str]:
-    return [f"{name.replace('_', ' ')} is left out: {why}" for name, why in scores.get("skipped", {}).items()]
-
-
-def _samples(facts: Mapping[str, Any], folder: Path) -> list[tuple[str, bytes]]:
+def _samples(facts: Comparison, folder: Path) -> list[tuple[str, bytes]]:
     """Return the last picture of each recipe's run at the equal budget."""
     runs = {name: folder / row["run"] for name, row in facts["bases"]["budget"]["entries"].items()}
     paths = {name: run / "samples" / "final.png" for name, run in runs.items()}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ganherd.compare.comparison_record import Comparison, ScoreDifference
 from ganherd.compare.differences import better
 from ganherd.recipe.schema import parse_budget
 from ganherd.report.templating import duration
-from ganherd.scoring.score_table import side_by_side, value
+from ganherd.scoring.result import format_value
+from ganherd.scoring.score_table import side_by_side
 from ganherd.util.text import text_table
 
-UNEQUAL = 0.05  # device-seconds that differ by more than this part are said to
+UNEQUAL = 0.05  # relative difference of device-seconds that gets a note
 
 
-def title(facts: Mapping[str, Any]) -> str:
+def title(facts: Comparison) -> str:
     """What is compared, in one sentence."""
     training = facts["training"]
     names, seeds = list(training["recipes"]), training["seeds"]
@@ -22,12 +23,12 @@ def title(facts: Mapping[str, Any]) -> str:
     return f"{names[0]} against {others} on {facts['data']['name']}, {seeds} seed{'s' * (seeds > 1)} each"
 
 
-def rows(facts: Mapping[str, Any]) -> str:
+def rows(facts: Comparison) -> str:
     """What its data is made of: images, also where an older comparison does not say so, or points."""
     return str(facts["data"].get("rows", "images"))
 
 
-def heading(facts: Mapping[str, Any], basis: str) -> str:
+def heading(facts: Comparison, basis: str) -> str:
     """What is equal here."""
     if basis == "images":
         least = min(row["images"] for row in facts["bases"]["images"]["entries"].values())
@@ -39,7 +40,7 @@ def heading(facts: Mapping[str, Any], basis: str) -> str:
     return f"At equal {unit}: {amount:g} for each"
 
 
-def took(facts: Mapping[str, Any], basis: str) -> list[Sequence[str]]:
+def took(facts: Comparison, basis: str) -> list[Sequence[str]]:
     """Return the table of what each recipe took: the head, then a row for each."""
     seen = f"{rows(facts)} seen"
     lines: list[Sequence[str]] = [
@@ -54,7 +55,7 @@ def took(facts: Mapping[str, Any], basis: str) -> list[Sequence[str]]:
     return lines
 
 
-def apart(found: Mapping[str, Any]) -> list[Sequence[str]]:
+def apart(found: Mapping[str, Mapping[str, ScoreDifference]]) -> list[Sequence[str]]:
     """Return the table of differences to the first recipe: a row for each metric, a column for each other recipe."""
     metrics = list(dict.fromkeys(metric for entry in found.values() for metric in entry))
     lines: list[Sequence[str]] = [
@@ -64,8 +65,8 @@ def apart(found: Mapping[str, Any]) -> list[Sequence[str]]:
     return [("difference", *found), *lines]
 
 
-def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
-    """One difference with its interval and what may be said of it.
+def difference(metric: str, entry: ScoreDifference | None) -> str:
+    """Return one difference with its interval and verdict.
 
     >>> difference("fid", {"value": -2.0, "interval": {"low": -3.0, "high": -1.0}, "verdict": "better"})
     '-2.000 (-3.000 to -1.000) better'
@@ -73,19 +74,19 @@ def difference(metric: str, entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return "–"
     ends = entry.get("interval")
-    span = f" ({value(metric, ends['low'])} to {value(metric, ends['high'])})" if ends else ""
+    span = f" ({format_value(metric, ends['low'])} to {format_value(metric, ends['high'])})" if ends else ""
     sign = "+" if entry["value"] > 0 else ""
-    return f"{sign}{value(metric, entry['value'])}{span} {entry['verdict']}"
+    return f"{sign}{format_value(metric, entry['value'])}{span} {entry['verdict']}"
 
 
-def notes(facts: Mapping[str, Any], basis: str) -> list[str]:
+def notes(facts: Comparison, basis: str) -> list[str]:
     """What has to be known to read the tables."""
     first, entries = next(iter(facts["training"]["recipes"])), facts["bases"][basis]["entries"]
     out = []
     if facts["training"]["seeds"] > 1:
         out.append(f"difference: minus {first}, mean over the seeds, paired by seed, with its 95 % interval")
     else:
-        out.append("one seed: nothing can be said of the luck of a training; --seeds 3 or more measures it")
+        out.append("one seed: the variation between trainings is unknown; --seeds 3 or more measures it")
     seconds = [row["device_seconds"] for row in entries.values()]
     timed = basis == "budget" and parse_budget(facts["training"]["budget"])[0] == "seconds"
     if timed and max(seconds) > (1 + UNEQUAL) * min(seconds):
@@ -96,7 +97,7 @@ def notes(facts: Mapping[str, Any], basis: str) -> list[str]:
     return out
 
 
-def text(facts: Mapping[str, Any]) -> str:
+def text(facts: Comparison) -> str:
     """The whole comparison."""
     parts = [title(facts)]
     for basis, found in facts["bases"].items():

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from ganherd.compare.comparison_record import ScoreDifference
 from ganherd.metrics.metric_registry import METRICS
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, verdict
+from ganherd.scoring.result import SKIPPED
 
 Scores = Mapping[str, Mapping[str, Any]]
 
 
-def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, dict[str, Any]]]:
+def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, ScoreDifference]]:
     """For every recipe but the first, by metric: {"value", "interval", "per_seed", "verdict", …}.
 
     >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v], "seeds": [0, 1]}} for v in (5.0, 3.0))
@@ -26,7 +28,7 @@ def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, dict[str, A
         name: {
             metric: difference(metric, scores[first][metric], entry)
             for metric, entry in scores[name].items()
-            if metric != "skipped" and _is_number(entry.get("value")) and metric in scores[first]
+            if metric != SKIPPED and _is_number(entry.get("value")) and metric in scores[first]
             if _is_number(scores[first][metric].get("value"))
         }
         for name in others
@@ -34,7 +36,7 @@ def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, dict[str, A
 
 
 def better(scores: Mapping[str, Scores]) -> dict[str, str]:
-    """By metric the recipe that is told apart from every other, as better; no metric where none is.
+    """Return by metric the recipe that is better than every other; metrics without one are left out.
 
     >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v]}, "kid": {"value": v, "per_seed": [v]}} for v in (5.0, 3.0))
     >>> better({"a": a, "b": b})
@@ -43,7 +45,7 @@ def better(scores: Mapping[str, Scores]) -> dict[str, str]:
     by_metric: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, own in scores.items():
         for metric, entry in own.items():
-            if metric != "skipped" and _is_number(entry.get("value")):
+            if metric != SKIPPED and _is_number(entry.get("value")):
                 by_metric.setdefault(metric, {})[name] = entry
     return {
         metric: name
@@ -54,7 +56,7 @@ def better(scores: Mapping[str, Scores]) -> dict[str, str]:
     }
 
 
-def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> ScoreDifference:
     """Return the mean difference with its interval and verdict. The verdict is on how much better each seed became: for a
     score of which 1 is best, on how much nearer to 1 it came."""
     pairs = [
@@ -66,7 +68,8 @@ def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) 
         return {"value": other["value"] - first["value"], "per_seed": [], "verdict": UNDECIDED}
     seeds, merit = first.get("seeds", []), METRICS[metric].merit
     gained = together([{"value": merit(b) - merit(a)} for a, b in pairs], seeds)
-    return {**together([{"value": b - a} for a, b in pairs], seeds), "verdict": verdict(gained.get("interval"))}
+    mean = together([{"value": b - a} for a, b in pairs], seeds)
+    return cast(ScoreDifference, {**mean, "verdict": verdict(gained.get("interval"))})
 
 
 def _is_number(value: Any) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ganherd.compare.comparison_record import Downstream, DownstreamRow
 from ganherd.data.keyed import shuffle
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
 from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.files import atomic_write
 from ganherd.util.meter import TimeLeft
@@ -40,7 +42,7 @@ def measure(
     output: Path | None = None,
     trust_code: bool = False,
     say: Say | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Downstream]:
     """What classifiers say of each run, by its path; downstream.json and downstream.png lie in the run or under `output`."""
     for run in runs:
         RunFolder.open(run), mixture_of(run)
@@ -54,10 +56,8 @@ def measure(
     return found
 
 
-def measure_run(
-    run: Path, asked: DownstreamRequest, trust_code: bool = False, say: Say | None = None
-) -> dict[str, Any]:
-    """Nothing is written. Rows: generated images alone, so many real ones of each class, and all that the mixture has seen."""
+def measure_run(run: Path, asked: DownstreamRequest, trust_code: bool = False, say: Say | None = None) -> Downstream:
+    """Measure without writing. Rows: generated images alone, N real ones of each class, and all that the mixture has seen."""
     from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
     from ganherd.data.dataset import load
     from ganherd.features.extract import best_device
@@ -72,7 +72,7 @@ def measure_run(
     real = [0, *counts, max(map(len, own))]
     clock = TimeLeft(say, "classifiers", asked.seeds * (2 * len(real) - 1))
     alone: dict[int, list[float]] = {n: [] for n in real}
-    beside: dict[int, list[float]] = {n: [] for n in real}
+    with_generated: dict[int, list[float]] = {n: [] for n in real}
     done = 0
     for seed in range(asked.seeds):
         if say:
@@ -81,12 +81,12 @@ def measure_run(
         for n in real:
             few = _real(data, own, n, seed)
             steps = steps_for(len(few) + len(fake))  # the same for both
-            for into, images in ((alone, none), (beside, fake)) if n else ((beside, fake),):
+            for into, images in ((alone, none), (with_generated, fake)) if n else ((with_generated, fake),):
                 into[n].append(accuracy(data, few, images, steps, seed))
                 done += 1
                 clock.at(done)
     seeds = list(range(asked.seeds))
-    rows = [_row(n, n == real[-1], alone[n], beside[n], seeds) for n in real]
+    rows = [_row(n, n == real[-1], alone[n], with_generated[n], seeds) for n in real]
     return {
         "run": str(run),
         "data": data.name,
@@ -110,12 +110,12 @@ def _refuse(made: Mixture, data: Dataset, run: Path) -> None:
         made.takes_label or set(range(len(made.labels))) <= set(made.label_of.tolist())
     ):
         raise UserError(
-            f"--downstream asks the mixture of {run} for every label, and its members do not stand for them."
+            f"--downstream asks the mixture of {run} for every label, and its members do not represent them."
         )
 
 
 def _generated(made: Mixture, count: int, seed: int) -> Images:
-    """Of each class so many, of another replica for another seed where there are several."""
+    """Return this many images of each class, of another replica for another seed if there are several."""
     from ganherd.compare.downstream_classifier import Images
 
     each = [made.sample(count, k, seed, seed % made.replicas) for k in range(len(made.labels))]
@@ -123,31 +123,32 @@ def _generated(made: Mixture, count: int, seed: int) -> Images:
 
 
 def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images:
-    """The first so many of each class in the seed's own order: fewer are always among more."""
+    """Return the first `count` of each class in the seed's order: a smaller set is part of a larger one."""
     from ganherd.compare.downstream_classifier import Images
 
     rows = np.concatenate([rows[shuffle(len(rows), "downstream", seed, k)[:count]] for k, rows in enumerate(own)])
     return Images(data.x[rows], data.y[rows])
 
 
-def _row(real: int, is_all: bool, alone: list[float], beside: list[float], seeds: list[int]) -> dict[str, Any]:
-    both = [b - a for a, b in zip(alone, beside, strict=False)]
+def _row(real: int, is_all: bool, alone: list[float], with_generated: list[float], seeds: list[int]) -> DownstreamRow:
+    both = [b - a for a, b in zip(alone, with_generated, strict=False)]
     found = _over(both, seeds, -1.0)
-    verdict = {1: "helped", -1: "hurt", 0: UNDECIDED}[sign((found or {}).get("interval"))]
+    verdicts: dict[int, Literal["helped", "hurt", "undecided"]] = {1: "helped", -1: "hurt", 0: UNDECIDED}
+    verdict = verdicts[sign(found.get("interval") if found else None)]
     return {
         "real": "all" if is_all else real,
         "alone": _over(alone, seeds),
-        "with": _over(beside, seeds),
+        "with": _over(with_generated, seeds),
         "difference": None if found is None else {**found, "verdict": verdict},
     }
 
 
-def _over(values: list[float], seeds: list[int], least: float = 0.0) -> dict[str, Any] | None:
+def _over(values: list[float], seeds: list[int], least: float = 0.0) -> ScoreEntry | None:
     """Mean and interval over the seeds."""
     return together([{"value": value} for value in values], seeds, (least, 1.0)) if values else None
 
 
-def _write(facts: Mapping[str, Any], where: Path) -> None:
+def _write(facts: Downstream, where: Path) -> None:
     from ganherd.compare.downstream_text import draw
     from ganherd.runs.records import plain
     from ganherd.viz import pictures

@@ -31,7 +31,7 @@ def steps_for(images: int) -> int:
 
 
 def accuracy(data: Dataset, real: Images, made: Images, steps: int, seed: int) -> float:
-    """The share of held-out images that it gets right. Where there are both kinds, half of every batch is of each."""
+    """Return the accuracy on held-out images. If there are both kinds of images, half of every batch is of each."""
     device = best_device()
     net = _fresh(data, seed).to(device)
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)

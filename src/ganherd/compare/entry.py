@@ -1,4 +1,4 @@
-"""One recipe of a comparison: its size, and how many images so many steps of it see."""
+"""One recipe of a comparison: its size, and how many images its steps see."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Entry:
     first: Entry | None = None  # of the recipe that is trained before it
 
     def images(self, steps: int) -> int:
-        """Real images that the discriminators of one seed have been shown after so many steps, counted each time."""
+        """Return how many real images the discriminators of one seed have seen after these steps, counted each time."""
         train, period = self.recipe.train, self.recipe.train.skip_d + 1
         made = [int(steps * pace) for pace in self.pace]
         return sum(-(-steps // period) for steps in made) * train.n_critic * train.batch
 
     def steps(self, images: int, most: int) -> int:
-        """The most steps, up to `most`, that see no more than so many images; at least one."""
+        """Return the most steps, up to `most`, that see no more than this many images; at least one."""
         return max(1, bisect_right(range(most + 1), images, key=self.images) - 1)
 
     def seen(self, made: TrainedSteps) -> int:
@@ -48,7 +48,7 @@ class Entry:
         return self.images(made.steps) + (self.first.images(made.first) if self.first else 0)
 
     def shorter(self, images: int, made: TrainedSteps) -> TrainedSteps:
-        """So many steps that no more than so many images are seen; of two phases each by the same part."""
+        """Return the steps that see no more than this many images; two phases are shortened by the same factor."""
         if self.first is None:
             return TrainedSteps(self.steps(images, made.steps))
         part = min(1.0, images / self.seen(made))

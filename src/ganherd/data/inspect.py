@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from ganherd.data.dataset import Dataset, load
 from ganherd.data.readers.download import get, list_sources
 from ganherd.recipe import schema
 from ganherd.util.errors import counted
+from ganherd.util.files import JsonObject
 
 __all__ = ["contact_sheet", "describe", "get", "inspect", "list_sources", "text"]
 
 
-def inspect(settings: schema.DataConfig) -> dict[str, Any]:
+def inspect(settings: schema.DataConfig) -> JsonObject:
     """Load the data that a recipe names and describe it.
 
     >>> inspect(schema.DataConfig(source="ring8", points=80))["classes"][0]
@@ -25,7 +27,7 @@ def inspect(settings: schema.DataConfig) -> dict[str, Any]:
     return describe(load(settings))
 
 
-def describe(dataset: Dataset) -> dict[str, Any]:
+def describe(dataset: Dataset) -> JsonObject:
     """Return the description of a data set as plain values for JSON."""
     train, held = (np.bincount(y[y >= 0], minlength=len(dataset.labels)) for y in (dataset.y, dataset.y_test))
     low, high, mean, std = _spread(dataset.x)
@@ -56,7 +58,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def text(facts: dict[str, Any]) -> str:
+def text(facts: Mapping[str, Any]) -> str:
     """Return the description as text."""
     shape = "×".join(str(size) for size in facts["shape"])
     lines = [
@@ -79,7 +81,7 @@ def text(facts: dict[str, Any]) -> str:
     return "\n".join([*lines, *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else [])])
 
 
-def _range(facts: dict[str, Any]) -> str:
+def _range(facts: Mapping[str, Any]) -> str:
     low, high = facts["range"]
     if not facts.get("source_range"):
         return f"range {low} to {high}"

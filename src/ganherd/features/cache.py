@@ -1,9 +1,10 @@
-"""What was computed once is kept by content: tensors as safetensors with the facts about them as JSON beside."""
+"""Cache what was computed once, by content: tensors as safetensors, with the facts about them as JSON."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from ganherd.util import files
+from ganherd.util.files import JsonObject
 from ganherd.util.paths import cache_home
 
 
@@ -21,12 +23,12 @@ def cache_folder(kind: str) -> Path:
 
 
 def path_of(kind: str, key: str) -> Path:
-    """The file that belongs to a key, which says all that the content depends on."""
+    """Return the file that belongs to a key, which names everything that the content depends on."""
     return cache_folder(kind) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
 
 
-def read(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and facts; None (compute them anew) where they are missing, damaged or of something else.
+def read(path: Path, key: str) -> tuple[dict[str, Tensor], JsonObject] | None:
+    """Return tensors and facts; None if they are missing, damaged, or have another key: compute them then.
 
     The tensors are the file's own pages, which all processes of a host share.
     """
@@ -40,8 +42,8 @@ def read(path: Path, key: str) -> tuple[dict[str, Tensor], dict[str, Any]] | Non
         return None
 
 
-def write(path: Path, key: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Written aside, then renamed: two processes may fill the cache at once."""
+def write(path: Path, key: str, tensors: dict[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and facts; two processes may fill the cache at once."""
     raw = save_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
     facts = {**facts, "key": key, "sha256": hashlib.sha256(raw).hexdigest()}
     try:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
 from ganherd.util.meter import timed
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 VERSION = 2  # part of the cache's key: raise it when the net or its training changes
 BATCH = 64
 STEPS = (500, 2000)  # two epochs, but not fewer nor more steps than these
-OWN, FEW = 5, 20  # of data without a held-out split a fifth is tried and not trained on, if that is so many rows
+OWN, FEW = 5, 20  # of data without a held-out split a fifth is held out, if that is at least this many rows
 LARGEST = 32  # larger images are averaged down to this side: enough to tell classes apart, in seconds
 
 
@@ -82,7 +83,8 @@ class Classifier:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The likeliest class of each, int64 [n]."""
-        return self.logits(x).argmax(1).astype(np.int64)
+        result: np.ndarray = self.logits(x).argmax(1).astype(np.int64)
+        return result
 
 
 def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], None] | None = None) -> Classifier:
@@ -187,7 +189,7 @@ def _batches(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([rng.permutation(n) for _ in range(epochs)])[: steps * size].reshape(steps, size)
 
 
-def _tried(net: nn.Module, dataset: Dataset, held_out: _Rows) -> dict[str, Any]:
+def _tried(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
     rows = held_out.index
     if len(rows) == 0:
         return {"held_out_accuracy": None, "held_out_samples": 0}
@@ -200,8 +202,8 @@ def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
     return torch.from_numpy((np.asarray(x, np.float32) - np.float32(offset)) / np.float32(scale))
 
 
-def _read(path: Path, net: nn.Module, key: str) -> dict[str, Any] | None:
-    """Fills the net from the cache; None (train anew) where that is missing, damaged or of something else."""
+def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:
+    """Fill the net from the cache; return None if the entry is missing, damaged, or has another key: train it then."""
     found = cache.read(path, key)
     try:
         tensors, facts = found or ({}, {})

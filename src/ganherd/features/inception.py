@@ -1,6 +1,6 @@
 """The network that FID is defined on: Inception of 2015-12-05, and the way in which TensorFlow feeds it.
 
-Another TorchScript file may stand in its place and is fed in the same way, if the user trusts it.
+Another TorchScript file may take its place and is fed in the same way, if the user trusts it.
 """
 
 from __future__ import annotations

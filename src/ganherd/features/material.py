@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
-EACH = 256  # samples of every member, at least, where members are scored one by one
+EACH = 256  # samples of every member, at least, if members are scored one by one
 
 
 class MetricSkipped(Exception):
@@ -63,7 +63,7 @@ class ScoringContext:
     replica: int = 0
     progress: Progress | None = None
     against: RealFeatures | None = None  # the real features; None: those of the network that is cheap everywhere
-    per: str | None = None  # "class", "member" or "neighbourhood": scores of each besides
+    per: str | None = None  # "class", "member" or "neighbourhood": scores of each, too
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None
     annealing: Annealing = Annealing()
 
@@ -83,7 +83,7 @@ class ScoringContext:
 
     @cached_property
     def has_labels(self) -> bool:
-        """Whether a label can be asked for: members stand for classes of the data, or take the label as an input."""
+        """Whether a label can be requested: members represent classes of the data, or take the label as an input."""
         return bool(self.mixture.labels) and (self._takes_label or bool((np.asarray(self.mixture.label_of) >= 0).any()))
 
     @property
@@ -98,7 +98,7 @@ class ScoringContext:
 
     @cached_property
     def asked(self) -> DrawnSamples:
-        """Samples with every label asked for equally often (the first labels once more, where it does not divide)."""
+        """Samples with every label asked for equally often (the first labels once more, if it does not divide)."""
         if not self.has_generators:
             known = self.free.y >= 0  # the set is what it is; what has no label was not asked for
             return DrawnSamples(self.free.x[known], self.free.y[known], self.free.member[known])
@@ -159,7 +159,7 @@ class ScoringContext:
 
     @property
     def has_generators(self) -> bool:
-        """Whether there is a mixture to draw from, and not a set of samples that stands in for one."""
+        """Whether there is a mixture to draw from, and not a set of samples in its place."""
         return not getattr(self.mixture, "only_samples", False)
 
     @cached_property
@@ -169,7 +169,7 @@ class ScoringContext:
 
     @cached_property
     def class_weights(self) -> tuple[np.ndarray, str]:
-        """p(y), float64 [classes], and whose it is: the mixture's where members stand for classes, or the data's. A set of samples
+        """p(y), float64 [classes], and its origin: the mixture if members represent classes, otherwise the data. A set of samples
         has none but the data's: compared with its own labels it would always be right."""
         if self._takes_label:
             return np.asarray(self.mixture.label_weights, np.float64), "p(y) of the mixture"

@@ -30,7 +30,7 @@ SMALLEST = 32  # images below this side say little to Inception
 class Network:
     """A module from samples in the data's own units to (features [B, d], logits [B, k] or None)."""
 
-    name: str  # stands beside every number
+    name: str  # reported with every number
     module: nn.Module
     resizing: str  # what is done to an image before the network sees it
     digest: str | None  # of the weights: part of the cache's key; None: never cached
@@ -122,7 +122,7 @@ def find(
 ) -> Network:
     """A network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`.
 
-    Any other TorchScript may stand in the place of inception if `trust_code` is set; `FILE.pt#sha256=…` states which file it is.
+    Any other TorchScript may take the place of inception if `trust_code` is set; `FILE.pt#sha256=…` states which file it is.
     """
     path, script = Path(wanted).expanduser(), script_of(wanted)
     if head is not None and wanted != "inception" and script is None:

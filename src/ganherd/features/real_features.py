@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ganherd.features.extract import ExtractedFeatures, best_device, extract, pr
 from ganherd.features.material import DrawnSamples
 from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.files import sha256_of
 from ganherd.util.meter import Progress
 
@@ -32,7 +33,7 @@ class RealFeatures:
 
     dataset: Dataset
     wanted: str | None = None  # the network's name, path or class; None: the one that is cheap everywhere
-    limit: int | None = None  # at most so many real rows for a heavy network on a CPU; None: all
+    limit: int | None = None  # most real rows for a heavy network on a CPU; None: all
     head: Path | None = None  # a classifier head for inception
     trust_code: bool = False
     progress: Progress | None = None
@@ -54,22 +55,22 @@ class RealFeatures:
     def real(self) -> ExtractedFeatures:
         """The features of the real rows, from the cache where they were computed before."""
         y, device = self.dataset.y[self.rows], best_device()
-        nobody = np.full(len(y), -1, np.int64)
+        no_member = np.full(len(y), -1, np.int64)
         path = cache.path_of("features", self._key)
         if self.network.digest and (found := cache.read(path, self._key)):
             features, logits = found[0]["features"], found[0].get("logits")
-            return ExtractedFeatures(features.to(device), None if logits is None else logits.to(device), y, nobody)
+            return ExtractedFeatures(features.to(device), None if logits is None else logits.to(device), y, no_member)
         is_all = len(self.rows) == len(self.dataset.x)
         x = self.dataset.x if is_all else self.dataset.x[self.rows]  # all rows are not copied
         features, logits = extract(self.network, x, self.progress, f"real samples of {self.dataset.name}")
         if self.network.digest:
             tensors = {"features": features.cpu()} | ({} if logits is None else {"logits": logits.cpu()})
             cache.write(path, self._key, tensors, self._facts)
-        return ExtractedFeatures(features, logits, y, nobody)
+        return ExtractedFeatures(features, logits, y, no_member)
 
     @cached_property
     def summary(self) -> tuple[Moments, Tensor | None]:
-        """(moments of the real features, where they lie; how often the network sees each class in them, int64 [K])."""
+        """(moments of the real features, on their device; how often the network sees each class in them, int64 [K])."""
         path, device = cache.path_of("moments", self._key), best_device()
         if self.network.digest and (found := cache.read(path, self._key)):
             mean, cov = found[0]["mean"].to(device), found[0]["cov"].to(device)
@@ -101,8 +102,8 @@ class RealFeatures:
         return "|".join(str(part) for part in parts)
 
     @property
-    def _facts(self) -> dict[str, Any]:
-        """What stands beside them in the cache."""
+    def _facts(self) -> dict[str, object]:
+        """The facts that the cache holds about them."""
         network = self.network
         facts = {"data": self.dataset.name, "network": network.name, "resizing": network.resizing}
         return {**facts, "samples": len(self.rows)}
@@ -128,9 +129,9 @@ class RealFeatures:
         features, logits = extract(self.network, drawn.x, self.progress, what, name_row)
         return ExtractedFeatures(features, logits, drawn.y, drawn.member)
 
-    def beside(self, features: ExtractedFeatures) -> dict[str, Any]:
-        """What stands beside every number that this reference gives."""
-        facts = {
+    def described(self, features: ExtractedFeatures) -> ScoreEntry:
+        """Return what every score against this reference was measured with."""
+        facts: ScoreEntry = {
             "samples": len(features),
             "network": self.network.name,
             "resizing": self.network.resizing,
@@ -139,5 +140,6 @@ class RealFeatures:
             "real": f"{self.dataset.name}, training part" if len(self.dataset.x_test) else self.dataset.name,
             "real_samples": len(self.rows),
         }
-        accuracy = self.network.held_out_accuracy
-        return facts if accuracy is None else {**facts, "held_out_accuracy": accuracy}
+        if (accuracy := self.network.held_out_accuracy) is not None:
+            facts["held_out_accuracy"] = accuracy
+        return facts

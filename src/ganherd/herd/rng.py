@@ -241,7 +241,8 @@ class MemberRandomness(TorchFunctionMode):
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
         """Draw numbers of this shape with the key of the next draw."""
-        return _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)
+        drawn: Tensor = _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)  # type: ignore[no-untyped-call]
+        return drawn
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -6,7 +6,6 @@ d² = |μ − μ'|² + tr Σ + tr Σ' − 2 tr (Σ^½ Σ' Σ^½)^½, in float64,
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.features.moments import Moments, moments
 from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import few
 from ganherd.util.meter import Progress, timed
 
@@ -73,31 +73,32 @@ def _influence(centred: Tensor, shift: Tensor, change: Tensor) -> Tensor:
 def _root(cov: Tensor) -> Tensor:
     """The symmetric square root, [..., d, d]; what is negative by rounding counts as 0."""
     values, vectors = torch.linalg.eigh(cov)
-    return (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
+    result: Tensor = (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
+    return result
 
 
 def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> list[tuple[float, float | None]]:
-    """(distance, standard error) of each group; no error where a covariance is singular."""
-    found: list[tuple[float, float | None]] = []
+    """Return (distance, standard error) of each group; the error is None if a covariance is singular."""
+    distances: list[tuple[float, float | None]] = []
     for group in timed(groups, progress, "Fréchet distances"):
         if len(group.fake) > group.fake.dimension:
-            found.append(distance_and_error(group.fake.x, group.real.moments))
+            distances.append(distance_and_error(group.fake.x, group.real.moments))
         else:
-            found.append((distance_of_few(group.fake.x, group.real.moments), None))
-    return found
+            distances.append((distance_of_few(group.fake.x, group.real.moments), None))
+    return distances
 
 
-def interval(value: float, error: float | None) -> dict[str, Any]:
+def interval(value: float, error: float | None) -> ScoreEntry:
     if error is None or not math.isfinite(value) or not math.isfinite(error):
         return {}
     return {"interval": intervals.around(value, error, "infinitesimal bootstrap")}
 
 
-def measure_fid(material: ScoringContext) -> dict[str, Any]:
+def measure_fid(material: ScoringContext) -> ScoreEntry:
     fake, reference = material.features, material.reference
     real = reference.real
     [(value, error)] = of_groups([FeatureGroup("all", fake, real)])
-    out = {"value": value, **reference.beside(fake), **interval(value, error)}
+    out: ScoreEntry = {"value": value, **reference.described(fake), **interval(value, error)}
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, [d for d, _ in of_groups(groups, material.progress)])
@@ -106,10 +107,10 @@ def measure_fid(material: ScoringContext) -> dict[str, Any]:
     return out
 
 
-def measure_ifid(material: ScoringContext) -> dict[str, Any]:
+def measure_ifid(material: ScoringContext) -> ScoreEntry:
     fake, reference = material.features, material.reference
     groups = by_class(material, fake)
-    out: dict[str, Any] = {"value": None, **reference.beside(fake)}
+    out: ScoreEntry = {"value": None, **reference.described(fake)}
     if short := _without_covariance(groups):
         return {**out, "warning": f"no value: {short}"}
     each = of_groups(groups, material.progress)
@@ -128,12 +129,12 @@ def measure_ifid(material: ScoringContext) -> dict[str, Any]:
     if fewest <= fake.dimension:
         out["warning"] = (
             f"a class has only {fewest:,} samples for {fake.dimension:,} features, so that its covariance is singular "
-            f"and the distance too high: read the mean KID within the classes, {out['kid']['value']:.5f}, beside it"
+            f"and the distance too high: read the mean KID within the classes, {out['kid']['value']:.5f}, next to it"
         )
     elif fewest < ENOUGH * fake.dimension:
         out["warning"] = (
             f"a class has only {fewest:,} samples for {fake.dimension:,} features, and the distance comes out too high: "
-            "compare it only at the same number, or read the KID beside it"
+            "compare it only at the same number, or read the KID next to it"
         )
     return out
 
@@ -155,7 +156,7 @@ def _too_few(fake: ExtractedFeatures, real: ExtractedFeatures) -> str:
     if fewest <= d:
         return (
             f"{fewest:,} samples for {d:,} features give a singular covariance and too high a distance: "
-            "ask for more, or read KID beside it"
+            "ask for more, or read KID next to it"
         )
     wanted = SURE if d >= 1000 else ENOUGH * d
     if fewest < wanted:

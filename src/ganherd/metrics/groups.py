@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ganherd.features.material import DrawnSamples, ScoredNeighbourhood, ScoringContext
+from ganherd.runs.score_entry import GroupCounts, Groups, ScoreEntry
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ KINDS = ("class", "member", "neighbourhood")
 
 @dataclass(frozen=True)
 class SampleGroup:
-    """Some of the drawn samples, and the classes of the data that they are held against; none: all of the data."""
+    """Some of the drawn samples, and the classes of the data that they are compared with; empty: all of the data."""
 
     name: str
     index: np.ndarray  # int64 [n]
@@ -27,7 +28,7 @@ class SampleGroup:
 
 @dataclass(frozen=True)
 class FeatureGroup:
-    """The same as features."""
+    """The features of a group of samples, and those of the data that they are compared with."""
 
     name: str
     fake: ExtractedFeatures
@@ -35,14 +36,14 @@ class FeatureGroup:
 
 
 def of_grid(mixture: Any, replica: int) -> list[ScoredNeighbourhood] | None:
-    """The neighbourhoods of a replica's cells in their order, with the weights that they have; none without a grid."""
+    """Return the neighbourhoods of a replica's cells in their order, with their weights; None without a grid."""
     if (grid := getattr(mixture, "neighbourhoods", None)) is None:
         return None
     return [ScoredNeighbourhood(one.members, one.weights) for one in grid.all if one.replica == replica]
 
 
 def refuse_impossible(per: str | None, material: ScoringContext) -> None:
-    """One sentence before anything is measured, where --per asks for what is not there."""
+    """Raise a `UserError` before anything is measured if --per asks for groups that do not exist."""
     if per not in (None, *KINDS):
         raise UserError(f"--per {per}: choose class, member or neighbourhood.")
     if per in ("member", "neighbourhood") and not material.has_generators:
@@ -73,7 +74,7 @@ def _refuse_neighbourhoods(material: ScoringContext) -> None:
 
 
 def rows_by_member(material: ScoringContext, drawn: DrawnSamples) -> list[SampleGroup]:
-    """Every member with its samples, against the data of the class it stands for, or all of it."""
+    """Return every member with its samples, and the class of the data that it represents, if any."""
     label_of = [int(k) for k in material.mixture.label_of]
     return [SampleGroup(str(m), np.flatnonzero(drawn.member == m), _classes([k])) for m, k in enumerate(label_of)]
 
@@ -114,33 +115,33 @@ def _shares(one: ScoredNeighbourhood) -> np.ndarray:
 
 
 def _classes(labels: list[int]) -> tuple[int, ...]:
-    """The classes that members stand for; none where one of them stands for no single class."""
+    """Return the classes of members; empty if one of them represents no single class."""
     return () if min(labels) < 0 else tuple(sorted(set(labels)))
 
 
-def asked_by_class(material: ScoringContext) -> dict[str, Any]:
-    """How many samples each class was asked for; what a score by class says beside its values."""
+def asked_by_class(material: ScoringContext) -> ScoreEntry:
+    """Return how many samples were requested of each class, for the scores by class."""
     y, labels = material.asked.y, material.dataset.labels
     counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
     return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
 
 
 def wanted_rows(material: ScoringContext) -> tuple[DrawnSamples, list[SampleGroup]]:
-    """The samples and their groups that scores of members or neighbourhoods ask for: of every member equally many."""
+    """Return the samples and groups for scores of members or neighbourhoods: equally many samples of every member."""
     drawn = material.by_member
     find = rows_by_member if material.per == "member" else rows_by_neighbourhood
     return drawn, [rows for rows in find(material, drawn) if len(rows.index)]
 
 
 def by_class(material: ScoringContext, fake: ExtractedFeatures) -> list[FeatureGroup]:
-    """Every class of the data with the samples that carry its label, maybe none."""
+    """Return every class of the data with the samples that carry its label, if any."""
     reference, labels = material.reference, material.dataset.labels
     present = [k for k in range(len(labels)) if (reference.real.y == k).any()]
     return [FeatureGroup(labels[k], fake.rows(fake.y == k), reference.real_of((k,))) for k in present]
 
 
 def wanted_groups(material: ScoringContext) -> list[FeatureGroup]:
-    """The groups that --per asks for, each with at least two samples on both sides."""
+    """Return the groups that --per asks for, each with at least two samples on both sides."""
     if material.per == "class":
         groups = by_class(material, material.features)
     else:
@@ -149,12 +150,14 @@ def wanted_groups(material: ScoringContext) -> list[FeatureGroup]:
     return [group for group in groups if min(len(group.fake), len(group.real)) >= 2]
 
 
-def entries(per: str, groups: list[FeatureGroup], values: list[float]) -> dict[str, Any]:
-    """Values by name, how many samples each had, and the fewest of them."""
+def entries(per: str, groups: list[FeatureGroup], values: list[float]) -> ScoreEntry:
+    """Return the values of groups of features as a score keeps them."""
     return in_groups(
         per, {g.name: v for g, v in zip(groups, values, strict=True)}, {g.name: len(g.fake) for g in groups}
     )
 
 
-def in_groups(per: str, values: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
-    return {f"per_{per}": values, f"per_{per}_samples": counts, "fewest": min(counts.values(), default=0)}
+def in_groups(per: str, values: Groups, counts: GroupCounts) -> ScoreEntry:
+    """Return values by name under `per_class`, `per_member` or `per_neighbourhood`, with how many samples each had."""
+    fewest = min(counts.values(), default=0)
+    return cast(ScoreEntry, {f"per_{per}": values, f"per_{per}_samples": counts, "fewest": fewest})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ganherd.features.material import DrawnSamples, ScoringContext
 from ganherd.metrics.groups import in_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 
 ROUGH = 0.1  # a distance that chance alone would show: from here on there are too few samples to tell much
 
@@ -34,17 +34,17 @@ def total_variation(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def expected_by_chance(p: np.ndarray, samples: int) -> float:
-    """About the distance that so many perfect draws from p would show (normal approximation of the counts)."""
+    """Return about the distance that this many perfect draws from p would show (normal approximation of the counts)."""
     return min(1.0, float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2))
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     labels, judge = material.dataset.labels, _judge(material)
     samples = material.free
     seen = class_histogram(judge.predict(samples), len(labels))
     wanted, reference = material.class_weights
     value, by_chance = total_variation(seen, wanted), expected_by_chance(wanted, len(samples.x))
-    out: dict[str, Any] = {
+    out: ScoreEntry = {
         "value": value,
         "interval": intervals.variation(value, seen, len(samples.x), material.seed),
         "by_chance": by_chance,
@@ -63,7 +63,7 @@ def measure(material: ScoringContext) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ClassJudge:
-    """Who says of which class a sample is."""
+    """What classifies samples, with its name and accuracy."""
 
     predict: Callable[[DrawnSamples], np.ndarray]
     name: str
@@ -72,7 +72,7 @@ class ClassJudge:
 
 
 def _judge(material: ScoringContext) -> ClassJudge:
-    """The network that was asked for, where it tells the classes of this data; the data's own classifier otherwise."""
+    """Return the requested network if it knows the classes of this data; otherwise the data's own classifier."""
     asked = material.against
     if asked is not None and asked.wanted not in (None, "classifier") and not asked.network.as_inception:
         seen = material.features.logits
@@ -89,8 +89,8 @@ def _judge(material: ScoringContext) -> ClassJudge:
     return ClassJudge(lambda drawn: own.predict(drawn.x), own.name, own.resizing, own.held_out_accuracy)
 
 
-def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) -> dict[str, Any]:
-    """The distance of every member or neighbourhood from p(y) among the classes that it stands for."""
+def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) -> ScoreEntry:
+    """Return the distance of every member or neighbourhood from p(y) among the classes that it represents."""
     if material.per in (None, "class"):
         return {}
     drawn, rows = wanted_rows(material)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from ganherd.data.keyed import shuffle
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import entries, in_groups, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.files import sha256_of
 
 if TYPE_CHECKING:
@@ -42,16 +43,20 @@ def _one(logs: Tensor) -> Tensor:
     return (logs.exp() * (logs - marginal)).nan_to_num(0.0).sum(1).mean().exp()
 
 
-def measure_classifier(material: ScoringContext) -> dict[str, Any]:
+def measure_classifier(material: ScoringContext) -> ScoreEntry:
     """By the network of the other scores if it tells classes apart, else by the classifier of the data."""
     if _tells_classes(material):
         fake = material.features
         if fake.logits is not None:
-            return _measure(material, fake.logits, material.reference.beside(fake))
+            return _measure(material, fake.logits, material.reference.described(fake))
     judge, x = material.classifier, material.free.x
-    beside = {"samples": len(x), "network": judge.name, "resizing": judge.resizing}
-    beside["held_out_accuracy"] = judge.held_out_accuracy
-    return _measure(material, torch.from_numpy(judge.logits(x)), beside, judge)
+    described: ScoreEntry = {
+        "samples": len(x),
+        "network": judge.name,
+        "resizing": judge.resizing,
+        "held_out_accuracy": judge.held_out_accuracy,
+    }
+    return _measure(material, torch.from_numpy(judge.logits(x)), described, judge)
 
 
 def _tells_classes(material: ScoringContext) -> bool:
@@ -62,7 +67,7 @@ def _tells_classes(material: ScoringContext) -> bool:
         return False
 
 
-def measure_inception(material: ScoringContext) -> dict[str, Any]:
+def measure_inception(material: ScoringContext) -> ScoreEntry:
     reference = material.reference
     if not reference.network.as_inception:
         raise MetricSkipped(
@@ -71,22 +76,22 @@ def measure_inception(material: ScoringContext) -> dict[str, Any]:
     fake = material.features
     if fake.logits is None:
         raise MetricSkipped(HEAD)
-    beside = reference.beside(fake)
+    described = reference.described(fake)
     if reference.head is not None:
-        beside["head"] = f"{reference.head.name} (sha256 {sha256_of(reference.head)[:12]}…)"
-    return _measure(material, fake.logits, beside)
+        described["head"] = f"{reference.head.name} (sha256 {sha256_of(reference.head)[:12]}…)"
+    return _measure(material, fake.logits, described)
 
 
 def _measure(
-    material: ScoringContext, logits: Tensor, beside: dict[str, Any], judge: Classifier | None = None
-) -> dict[str, Any]:
-    """From the logits of the free samples; `judge`: whose they are, where they are not the network's."""
+    material: ScoringContext, logits: Tensor, described: ScoreEntry, judge: Classifier | None = None
+) -> ScoreEntry:
+    """Score the logits of the free samples; `judge`: the classifier that gave them, if it is not the network."""
     n = len(logits)
     splits = SPLITS if n >= 2 * SPLITS else 1
     order = torch.from_numpy(shuffle(n, "inception score", material.seed)).to(logits.device)
     value, std = inception_score(logits[order], splits)
-    beside = {key: fact for key, fact in beside.items() if key != "real_samples"}  # nothing is compared with them
-    out = {"value": value, **beside, "splits": splits, "classes": logits.shape[1]}
+    out: ScoreEntry = {"value": value, **described, "splits": splits, "classes": logits.shape[1]}
+    out.pop("real_samples", None)  # nothing is compared with them
     if splits > 1:
         how = f"{splits} splits of {n // splits:,}"
         out |= {"std": std, "interval": intervals.around(value, std / math.sqrt(splits), how, splits - 1)}
@@ -97,14 +102,14 @@ def _measure(
     return out
 
 
-def _groups(material: ScoringContext) -> dict[str, Any]:
+def _groups(material: ScoringContext) -> ScoreEntry:
     """Of every class, member or neighbourhood, by the network's logits."""
     groups = [group for group in wanted_groups(material) if group.fake.logits is not None]
     values = [inception_score(group.fake.logits, 1)[0] for group in groups if group.fake.logits is not None]
     return entries(str(material.per), groups, values)
 
 
-def _judged_groups(material: ScoringContext, judge: Classifier) -> dict[str, Any]:
+def _judged_groups(material: ScoringContext, judge: Classifier) -> ScoreEntry:
     """The same by the classifier of the data."""
     if material.per == "class":
         drawn, names = material.free, material.dataset.labels

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from ganherd.data.keyed import shuffle
 from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 SUBSETS = 100
@@ -97,10 +97,10 @@ def within(groups: list[FeatureGroup], seed: int, progress: Progress | None = No
     return out
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     fake, reference = material.features, material.reference
     real = reference.real
-    out = {"value": None, **reference.beside(fake)}
+    out: ScoreEntry = {"value": None, **reference.described(fake)}
     if (fewest := min(len(fake), len(real))) < 2:
         return {**out, "warning": "KID needs at least two samples: ask for more"}
     found = kid(fake.x, real.x, material.seed, progress=material.progress)

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 
 TRUSTED = 0.95  # a classifier that is right less often than this on real data gets a warning
 FEW = 100  # samples in all
 
 
-def label_accuracy(predicted: np.ndarray, asked: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
-    """The fraction of samples seen as what was asked for, in all and for every class that was asked for.
+def label_accuracy(predicted: np.ndarray, asked: np.ndarray, labels: Sequence[str]) -> tuple[float, dict[str, float]]:
+    """Return the share of samples that are classified as the requested label, in all and for every requested class.
 
     >>> label_accuracy(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]), ["cat", "dog"])
-    {'value': 0.75, 'per_class': {'cat': 0.5, 'dog': 1.0}}
+    (0.75, {'cat': 0.5, 'dog': 1.0})
     """
     right = predicted == asked
     per_class = {name: float(right[asked == k].mean()) for k, name in enumerate(labels) if (asked == k).any()}
-    return {"value": float(right.mean()), "per_class": per_class}
+    return float(right.mean()), per_class
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     samples, judge = material.asked, material.classifier
     if not len(samples.x):
         raise MetricSkipped("no sample carries a label")
-    found = label_accuracy(judge.predict(samples.x), samples.y, material.dataset.labels)
-    out = {
-        **found,
-        "interval": intervals.share(found["value"], len(samples.x)),
+    value, per_class = label_accuracy(judge.predict(samples.x), samples.y, material.dataset.labels)
+    out: ScoreEntry = {
+        "value": value,
+        "per_class": per_class,
+        "interval": intervals.share(value, len(samples.x)),
         "samples": len(samples.x),
         "network": judge.name,
         "resizing": judge.resizing,
@@ -41,19 +42,19 @@ def measure(material: ScoringContext) -> dict[str, Any]:
         "held_out_samples": judge.held_out_samples,
     }
     if judge.held_out_accuracy is None:
-        out["warning"] = "the data is too small to hold any out, so nobody knows how good the classifier is"
+        out["warning"] = "the data is too small to hold any out, so the accuracy of the classifier is unknown"
     elif judge.held_out_accuracy < TRUSTED:
         out["warning"] = (
             f"the classifier itself is right on only {judge.held_out_accuracy:.1%} of held-out real samples: "
-            "read the score beside that"
+            "take that into account"
         )
     elif len(samples.x) < FEW:
         out["warning"] = f"{len(samples.x)} samples are few: the interval is wide"
     return out | _in_groups(material)
 
 
-def _in_groups(material: ScoringContext) -> dict[str, Any]:
-    """Of every class that was asked for, or of every member or neighbourhood that stands for classes."""
+def _in_groups(material: ScoringContext) -> ScoreEntry:
+    """Return the accuracy of every requested class, or of every member or neighbourhood that represents classes."""
     if material.per is None:
         return {}
     if material.per == "class":

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.data import duplicates
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, TimeLeft
 from ganherd.viz.pictures import FRAME, INK, draw_grid
@@ -159,10 +160,10 @@ def _auc_error(auc: float, n: int, m: int) -> float:
     return math.sqrt(max(spread, 0.0) / (n * m))
 
 
-def entry(found: Memorisation, network: str) -> dict[str, Any]:
-    """What scores.json keeps."""
+def entry(found: Memorisation, network: str) -> ScoreEntry:
+    """Return what scores.json holds."""
     reach = 1.96 * found.copies_error
-    out: dict[str, Any] = {
+    out: ScoreEntry = {
         "value": found.copies,
         "by_chance": BY_CHANCE,
         "error": found.copies_error,
@@ -183,7 +184,7 @@ def entry(found: Memorisation, network: str) -> dict[str, Any]:
     return out | ({"warning": found.warning} if found.warning else {})
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     """Memorisation of the free samples, in pixels (or coordinates), against the held-out split."""
     from ganherd.features.material import MetricSkipped
 
@@ -202,8 +203,8 @@ def measure(material: ScoringContext) -> dict[str, Any]:
     return out
 
 
-def _in_groups(material: ScoringContext, held_out: NearestRows) -> dict[str, Any]:
-    """The same of every class, member or neighbourhood, where those are asked for."""
+def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
+    """Return the same for every class, member or neighbourhood, if those are requested."""
     from ganherd.metrics.groups import in_groups, wanted_rows
 
     if material.per is None:
@@ -224,7 +225,7 @@ def _in_groups(material: ScoringContext, held_out: NearestRows) -> dict[str, Any
 def draw_neighbours(
     x: np.ndarray, training: np.ndarray, found: NearestRows, rows: int = 10, columns: int = NEXT
 ) -> Image.Image:
-    """The samples that most look like copies, each beside its nearest training images; uint8 [n, C, H, W]."""
+    """Draw the samples that look most like copies, each next to its nearest training images; uint8 [n, C, H, W]."""
     chosen = found.relative.argsort(kind="stable")[:rows]
     columns = min(columns, found.index.shape[1])
     left = draw_grid([x[i : i + 1] for i in chosen], [f"{found.relative[i]:.2f}" for i in chosen])

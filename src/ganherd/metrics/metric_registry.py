@@ -8,23 +8,25 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ganherd.data.readers.stacked_mnist import STACKED
-from ganherd.features.material import ScoringContext
+from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
-from ganherd.util.registry import METRICS, load_target
+from ganherd.util.registry import METRICS as METRICS
+from ganherd.util.registry import load_target
 from ganherd.util.text import did_you_mean
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric by what measures it, one line about it, and what it cannot do without."""
+    """A metric: the function that measures it, one line about it, and what it needs."""
 
-    measure: Callable[[ScoringContext], dict[str, Any]]
+    measure: Callable[[ScoringContext], ScoreEntry]
     about: str
     best: float  # the value of a perfect mixture; inf: there is no highest
     direction: Literal["lower", "higher", "nearest"]  # what is better; nearest: to `best`, from either side
     needs_classes: bool = False  # data with labels of at least two classes
-    needs_asking: bool = False  # members that stand for classes
+    needs_asking: bool = False  # members that have a class each
     needs_generators: bool = False  # a mixture, not only its samples
     when: Literal["train", "score", "asked"] = "asked"  # at the end of a training too; by `ganherd score`; only by name
     fits: Callable[[Any], bool] | None = None  # the data that it is for; on other data it comes only by name
@@ -41,7 +43,7 @@ class Metric:
 
     @property
     def goal(self) -> str:
-        """Say what is better.
+        """Which values are better, in words.
 
         >>> METRICS["fid"].goal, METRICS["density"].goal
         ('lower is better', '1 is best')
@@ -49,19 +51,26 @@ class Metric:
         return f"{self.best:g} is best" if self.direction == "nearest" else f"{self.direction} is better"
 
 
-def late(target: str) -> Callable[[ScoringContext], dict[str, Any]]:
+def late(target: str) -> Callable[[ScoringContext], ScoreEntry]:
     """Return a function that imports `module:function` of this package when it is called, so that names need no PyTorch.
 
     >>> late("metrics.frechet:measure_fid").__name__
     'measure_fid'
     """
 
-    def measure(material: ScoringContext) -> dict[str, Any]:
-        result: dict[str, Any] = load_target(f"ganherd.{target}")(material)
+    def measure(material: ScoringContext) -> ScoreEntry:
+        result: ScoreEntry = load_target(f"ganherd.{target}")(material)
         return result
 
     measure.__name__ = target.partition(":")[2]
     return measure
+
+
+def refuse_single_run(material: ScoringContext) -> ScoreEntry:
+    """Skip a metric that compares runs with each other."""
+    raise MetricSkipped(
+        "it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`"
+    )
 
 
 SHARE = (0.0, 1.0)  # bounds of it
@@ -196,7 +205,7 @@ _METRICS: dict[str, Metric] = {
         needs_generators=True,
     ),
     "gam2": Metric(
-        late("scoring.gam_runs:alone"),
+        refuse_single_run,
         "samples that discriminators call real which their generator did not meet (GAM-II)",
         best=math.inf,
         direction="higher",
@@ -204,7 +213,7 @@ _METRICS: dict[str, Metric] = {
         contest=True,
     ),
     "gam": Metric(
-        late("scoring.gam_runs:alone"),
+        refuse_single_run,
         "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
         best=math.inf,
         direction="higher",
@@ -217,7 +226,7 @@ for _name, _metric in _METRICS.items():
     METRICS.register(_name, _metric)
 METRICS.seal()
 
-GROUPS = {  # names that stand for others
+GROUPS = {  # names of several metrics, and other names
     "prdc": ("precision", "recall", "density", "coverage"),
     "tvd": ("histogram",),
     "gam_ii": ("gam2",),
@@ -228,8 +237,8 @@ ORDER = {"train": 0, "score": 1, "asked": 2}
 def known_metrics(
     names: Sequence[str] | None, when: Literal["train", "score"] = "train", dataset: Any = None
 ) -> list[str]:
-    """Names of metrics as the registry has them, each once; None: those that are measured without being asked for, those
-    for some data alone among them where that data is given.
+    """Return names of metrics as the registry has them, each once; None: those that are measured by default, with those
+    for this data alone.
 
     >>> known_metrics(["PRDC", "label-accuracy"])
     ['precision', 'recall', 'density', 'coverage', 'label_accuracy']

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ganherd.data.readers.toys import TOYS
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, timed
 from ganherd.util.text import text_table
@@ -80,7 +81,7 @@ def labelled_modes(x: np.ndarray, y: np.ndarray, about: str) -> Modes:
     groups = [x[y == k].astype(np.float64) for k in known]
     few = min((len(group) for group in groups), default=0)
     if few < 3:
-        raise UserError(f"the modes of {about} cannot be told: a cluster has {few} labelled points, and needs 3.")
+        raise UserError(f"the modes of {about} cannot be determined: a cluster has {few} labelled points, and needs 3.")
     counts = np.array([len(group) for group in groups])
     return Modes(
         np.stack([group.mean(0) for group in groups]),
@@ -147,7 +148,7 @@ def mixture_coverage(
     replica: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Coverage, dict[int, Coverage]]:
-    """The mixture's coverage, and each member's, every one from as many samples of its own."""
+    """Return the coverage of the mixture and of each member, each from this many samples."""
     whole = coverage(mixture.sample(samples, seed=seed, replica=replica).x, modes)
     each = {}
     members = len(mixture.label_of)
@@ -185,8 +186,8 @@ def table(rows: Sequence[tuple[str, Coverage]]) -> str:
     return "\n".join(text_table(lines))
 
 
-def entry(found: Coverage, modes: Modes, seed: int = 0) -> dict[str, Any]:
-    """What scores.json keeps of a coverage."""
+def entry(found: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
+    """Return what scores.json holds of a coverage."""
     return {
         "value": found.captured,
         "of": found.modes,
@@ -203,7 +204,7 @@ def entry(found: Coverage, modes: Modes, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
+def measure(material: ScoringContext) -> ScoreEntry:
     """The mixture's coverage and each member's, from as many points as the protocol has, however many are asked for."""
     from ganherd.features.material import MetricSkipped
 
@@ -232,8 +233,8 @@ def measure(material: ScoringContext) -> dict[str, Any]:
     }
 
 
-def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> dict[str, Any]:
-    """The coverage of every neighbourhood's own mixture, from as many points again."""
+def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> ScoreEntry:
+    """Return the coverage of every neighbourhood's own mixture, each from the same number of points."""
     from ganherd.metrics.groups import in_groups
 
     if material.per != "neighbourhood":

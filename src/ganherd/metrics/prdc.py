@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from ganherd.features.extract import ExtractedFeatures
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals, redraws
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 NEIGHBOURS = 5
@@ -99,7 +99,7 @@ def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
     return found
 
 
-def _in_groups(material: ScoringContext) -> dict[str, Any]:
+def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
     """All four of every group, kept for the other three."""
     kept = material.kept
     if "prdc groups" not in kept:
@@ -108,11 +108,11 @@ def _in_groups(material: ScoringContext) -> dict[str, Any]:
         found = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
         means = {name: [one.value(name) for one in found] for name in NAMES}
         kept["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
-    out: dict[str, Any] = kept["prdc groups"]
+    out: dict[str, ScoreEntry] = kept["prdc groups"]
     return out
 
 
-def interval_of(name: str, found: PrdcScores, seed: int) -> dict[str, Any] | None:
+def interval_of(name: str, found: PrdcScores, seed: int) -> ScoreInterval | None:
     """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
     value, n = found.value(name), len(found.each["precision"])
     if name == "precision":  # samples are in or out independently of each other
@@ -123,11 +123,15 @@ def interval_of(name: str, found: PrdcScores, seed: int) -> dict[str, Any] | Non
     return intervals.share_with_error(value, found.counts[name].error(seed), n / NEIGHBOURS, n, how)
 
 
-def _measure(name: str) -> Callable[[ScoringContext], dict[str, Any]]:
-    def measure(material: ScoringContext) -> dict[str, Any]:
+def _measure(name: str) -> Callable[[ScoringContext], ScoreEntry]:
+    def measure(material: ScoringContext) -> ScoreEntry:
         fake, found = _measured(material)
-        facts = {**material.reference.beside(fake), "real_samples": len(fake), "neighbours": NEIGHBOURS}
-        out = {"value": found.value(name), **facts}
+        out: ScoreEntry = {
+            "value": found.value(name),
+            **material.reference.described(fake),
+            "real_samples": len(fake),
+            "neighbours": NEIGHBOURS,
+        }
         if interval := interval_of(name, found, material.seed):
             out["interval"] = interval
         if material.per:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ganherd.metrics.modes import reverse_kl
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import timed
 
@@ -32,7 +33,7 @@ class StackedCoverage:
 
     captured: int
     kl: float  # nats
-    by_chance: float  # about the KL that so many perfect draws show
+    by_chance: float  # about the KL that this many perfect draws show
     samples: int
     counts: np.ndarray  # int64 [1000]
 
@@ -61,7 +62,7 @@ def triple(x: np.ndarray, classify: Classify) -> np.ndarray:
     return np.asarray(digits @ np.array([100, 10, 1]))
 
 
-def measure(material: ScoringContext, samples: int = SAMPLES) -> dict[str, Any]:
+def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
     """Of a run as many samples as the setting has, and as many of each member where that is asked for; of a set all that it
     holds."""
     from ganherd.features.material import MetricSkipped
@@ -75,7 +76,7 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> dict[str, Any]:
     else:
         x = material.free.x
     found = stacked_coverage(x, judge.predict)
-    out: dict[str, Any] = {
+    out: ScoreEntry = {
         "value": found.captured,
         "of": 1000,
         "interval": intervals.captured(found.counts, found.samples, material.seed),
@@ -91,8 +92,8 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> dict[str, Any]:
     return out | (_each(material, judge, samples) if material.per in ("member", "neighbourhood") else {})
 
 
-def _each(material: ScoringContext, judge: Classifier, samples: int) -> dict[str, Any]:
-    """Modes and KL of every member or neighbourhood, from as many samples of its own: fewer would show fewer by chance."""
+def _each(material: ScoringContext, judge: Classifier, samples: int) -> ScoreEntry:
+    """Return modes and KL of every member or neighbourhood, each from the full number of samples: fewer show fewer modes."""
     from ganherd.metrics.groups import in_groups
 
     per, members = str(material.per), len(material.mixture.label_of)
@@ -108,8 +109,11 @@ def _each(material: ScoringContext, judge: Classifier, samples: int) -> dict[str
         x = alone.sample(samples, seed=material.seed, replica=material.replica).x
         found[str(number)] = stacked_coverage(x, judge.predict)
     out = in_groups(per, {k: one.captured for k, one in found.items()}, {k: one.samples for k, one in found.items()})
-    out[f"per_{per}_kl"] = {k: one.kl for k, one in found.items()}
-    if per == "member":
+    kl = {k: one.kl for k, one in found.items()}
+    if per == "neighbourhood":
+        out["per_neighbourhood_kl"] = kl
+    else:
+        out["per_member_kl"] = kl
         best = max(found, key=lambda k: (found[k].captured, -found[k].kl))
         out |= {"mean_member": float(np.mean([one.captured for one in found.values()])), "best_member": int(best)}
         out["mean_member_kl"] = float(np.mean([one.kl for one in found.values()]))

@@ -15,9 +15,9 @@ from types import TracebackType
 import numpy as np
 
 from ganherd.data.readers.class_folders import CLUTTER, SPLITS
-from ganherd.data.shards.prepare import cores
 from ganherd.mixture.sampling import ASIDE
 from ganherd.util.errors import UserError
+from ganherd.util.host import cores
 
 _COLOURS = {1: 0, 3: 2}  # number of channels -> PNG's code for grey or RGB
 _DEVICES = {

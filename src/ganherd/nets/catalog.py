@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ganherd.util.errors import UserError
-from ganherd.util.registry import DISCRIMINATORS, GENERATORS, Registry
+from ganherd.util.registry import DISCRIMINATORS as DISCRIMINATORS
+from ganherd.util.registry import GENERATORS as GENERATORS
+from ganherd.util.registry import Registry
 from ganherd.util.text import did_you_mean
 
 Role = Literal["generator", "discriminator"]

@@ -50,4 +50,5 @@ class ConditionalDiscriminator(DiscriminatorWithBody):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         features = self.body(x)  # [B, features]
         alone: Tensor = self.head(features)  # [B, 1]
-        return alone.squeeze(1) + (self.project(y) * features).sum(1)  # [B]
+        result: Tensor = alone.squeeze(1) + (self.project(y) * features).sum(1)  # [B]
+        return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -19,7 +19,7 @@ from ganherd.recipe.yaml_lines import Lines, Path
 from ganherd.util.text import did_you_mean, nearest
 
 
-def sentence(error: ValidationError, data: dict[str, Any], lines: Lines, name: str) -> str:
+def sentence(error: ValidationError, data: Mapping[str, Any], lines: Lines, name: str) -> str:
     """Return a sentence about the first mistake, in the order of the file."""
     (_, line, place), _, what = min(_one(details, data, lines) for details in error.errors())
     return f"{place or (f'{name} line {line}' if line else name)}: {what}"
@@ -44,7 +44,7 @@ def _place(paths: list[Path], lines: Lines) -> _Place:
     return max(places, default=(1, 0, ""))
 
 
-def _one(details: ErrorDetails, data: dict[str, Any], lines: Lines) -> tuple[_Place, int, str]:
+def _one(details: ErrorDetails, data: Mapping[str, Any], lines: Lines) -> tuple[_Place, int, str]:
     """Return where a mistake is, how vague its sentence is (of two about one place the first is reported), and the sentence."""
     kind, context = details["type"], details.get("ctx", {})
     path, field = _find(details["loc"])

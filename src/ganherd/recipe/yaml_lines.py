@@ -7,7 +7,7 @@ are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +142,7 @@ class _Reader:
             yield word, self.value(value, (*path, word))
 
 
-def write(data: dict[str, Any]) -> str:
+def write(data: Mapping[str, Any]) -> str:
     """Return the data as YAML, with keys in their order and lists on one line.
 
     >>> write({"name": "off", "lr": [1e-4, 0.5]})

@@ -12,10 +12,12 @@ import numpy as np
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.runs import run_status
+from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.text import words
 from ganherd.viz.charts import TROUBLES, loss_table
 from ganherd.viz.pictures import MOST_ROWS
@@ -51,10 +53,10 @@ class RunStory:
     """What the page shows, with no trace of where it came from."""
 
     name: str
-    info: Mapping[str, Any]
+    info: RunInfo
     recipe: Mapping[str, Any]
-    metrics: list[dict[str, Any]]
-    events: list[dict[str, Any]]
+    metrics: list[MetricsRecord]
+    events: list[EventRecord]
     scores: Mapping[str, Any]
     members: list[MemberStory]
     labels: tuple[str, ...] = ()
@@ -84,10 +86,10 @@ def gather(
 ) -> RunStory:
     notes: list[str] = []
     recipe = _attempt(lambda: run.recipe.model_dump(mode="json"), notes, "the recipe") or {}
-    info = _attempt(lambda: run.info, notes, "run.json") or {}
+    info = _attempt(lambda: run.info, notes, "run.json") or RunInfo()
     metrics = _attempt(lambda: run.metrics(MOST_RECORDS), notes, "metrics.jsonl") or []
     events = _attempt(run.events, notes, "events.jsonl") or []
-    if info.get("state") == "interrupted":
+    if info.state == "interrupted":
         from ganherd.runs import checkpoint  # which imports torch
 
         saved = max(checkpoint.steps(run.checkpoints), default=0)
@@ -98,7 +100,7 @@ def gather(
     if dataset is None and recipe:
         dataset = _attempt(lambda: _load_data(run), notes, "the data")
     labels = tuple(str(name) for name in (dataset.labels if dataset else mixture.labels if mixture else ()))
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     if mixture is not None:
         made_at = int(mixture.step)
         generated = _attempt(lambda: _draw(mixture), notes, "samples of the mixture")
@@ -186,7 +188,7 @@ def _last_picture(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def _scores(folder: Path, notes: list[str]) -> dict[str, Any]:
+def _scores(folder: Path, notes: list[str]) -> JsonObject:
     path = folder / "scores.json"
     if not path.is_file():
         return {}
@@ -198,8 +200,8 @@ def _scores(folder: Path, notes: list[str]) -> dict[str, Any]:
 
 def _members(
     recipe: Mapping[str, Any],
-    metrics: list[dict[str, Any]],
-    events: list[dict[str, Any]],
+    metrics: list[MetricsRecord],
+    events: list[EventRecord],
     mixture: Mixture | None,
     labels: tuple[str, ...],
 ) -> list[MemberStory]:
@@ -213,8 +215,8 @@ def _members(
     breeds = (recipe.get("nets") or {}).get("breeds") or []
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
     speeds = paces(settings_of(recipe).paces)
-    step = int(metrics[-1].get("step", 0)) if metrics else 0
-    now = [(e.get("member"), words(run_status.alarm_of(e))) for e in run_status.ill(events)]
+    step = metrics[-1].step if metrics else 0
+    now = [(event.member, words(event.alarm)) for event in run_status.ill(events)]
     out = []
     for i in range(total):
         replica, number = divmod(i, each)
@@ -236,7 +238,7 @@ def _members(
                 steps=int(step * speeds[number]) if number < len(speeds) else None,
                 winner=best is not None and (best.member, best.replica) == (number, replica),
                 ill=tuple(what for member, what in now if member == i),
-                troubles=sum(e.get("member") == i and e.get("event") in TROUBLES for e in events),
+                troubles=sum(event.member == i and event.kind in TROUBLES for event in events),
             )
         )
     return out

@@ -39,17 +39,15 @@ def _part(section: Callable[[RunStory], Markup], story: RunStory) -> Markup:
 
 
 def _header(story: RunStory) -> Markup:
-    state = str(story.info.get("state") or "unknown")
+    state = story.info.state or "unknown"
     last = story.metrics[-1] if story.metrics else {}
-    engine = story.info.get("engine")
-    engine = engine.get("name", "") if isinstance(engine, Mapping) else engine
     facts = [
         ("members", number(len(story.members)) if story.members else "–"),
         ("steps", number(last.get("step"))),
         ("epochs", number(last.get("epoch"), 1)),
         ("training time", duration(last.get("seconds"))),
         ("member-steps/s", number(round(last["rate"])) if isinstance(last.get("rate"), (int, float)) else "–"),
-        ("engine", str(engine or "–")),
+        ("engine", story.info.engine.name if story.info.engine else "–"),
         ("seed", number(_dig(story.recipe, "run", "seed"))),
     ]
     return templating.render(
@@ -86,7 +84,7 @@ def summary(story: RunStory) -> str:
         text += " trained"
     last = story.metrics[-1] if story.metrics else {}
     budget = _dig(story.recipe, "train", "budget")
-    if story.info.get("state") == "finished":
+    if story.info.state == "finished":
         text += f" for {number(last.get('step'))} steps in {duration(last.get('seconds'))}"
     else:
         text += f" up to step {number(last.get('step', 0))}" + (f" of a budget of {_spaced(budget)}" if budget else "")
@@ -111,10 +109,9 @@ def _drawn_losses(story: RunStory) -> str:
 
 def _settings(story: RunStory) -> Markup:
     recipe = yaml.safe_dump(dict(story.recipe), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
-    info = {k: v for k, v in story.info.items() if k != "versions"}
-    versions = story.info.get("versions")
-    rows = [(k, Cell(plain(v, True), tag="code")) for k, v in info.items()]
-    rows += [(k, Cell(plain(v), tag="code")) for k, v in versions.items()] if isinstance(versions, Mapping) else []
+    info = story.info.as_json()
+    rows = [(key, Cell(plain(value, True), tag="code")) for key, value in info.items() if key != "versions"]
+    rows += [(name, Cell(plain(version), tag="code")) for name, version in (story.info.versions or {}).items()]
     notes = [f"data: {note}" for note in story.data_notes]
     return templating.render("settings", notes=notes, recipe=recipe if story.recipe else "", rows=rows)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from markupsafe import Markup
@@ -10,53 +9,34 @@ from markupsafe import Markup
 from ganherd.report.gather import RunStory
 from ganherd.report.templating import Cell, number, render, svg
 from ganherd.scoring import METRICS
-from ganherd.scoring.score_table import networks_told, remarks, shown, value
+from ganherd.scoring.result import measured, skipped
+from ganherd.scoring.score_table import network_notes
 from ganherd.viz import charts
 
 
 def scores(story: RunStory) -> Markup:
-    names = [
-        *(name for name in METRICS if name in story.scores),
-        *(name for name in story.scores if name not in METRICS),
-    ]
-    entries = {k: story.scores[k] for k in names if isinstance(story.scores[k], Mapping) and k != "skipped"}
-    if not entries:
+    found = measured(story.scores)
+    if not found:
         how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
         return render("scores", rows=[], how=how)
     rows, warnings = [], []
-    for name, entry in entries.items():
-        metric = METRICS.get(name)
-        title = name.replace("_", " ")
+    for name in [*(name for name in METRICS if name in found), *(name for name in found if name not in METRICS)]:
+        score = found[name]
         rows.append(
             [
-                Cell(metric.about if metric else "", "about", before=title),
-                Cell(shown(name, entry), "value"),
-                "" if metric is None else _best(name, metric.best, entry),
-                number(entry.get("samples")),
-                Cell(entry.get("network", "–"), "network"),
-                number(entry.get("seed")),
-                "; ".join(remarks(entry, name)),
+                Cell(score.metric.about if score.metric else "", "about", before=score.title),
+                Cell(str(score), "value"),
+                score.best,
+                number(score.entry.get("samples")),
+                Cell(score.network, "network"),
+                number(score.entry.get("seed")),
+                "; ".join(score.remarks),
             ]
         )
-        if entry.get("warning"):
-            warnings.append(f"{title}: {entry['warning']}")
-    skipped = story.scores.get("skipped")
-    left_out = skipped.items() if isinstance(skipped, Mapping) else ()
-    warnings += [f"{name.replace('_', ' ')} is left out: {why}" for name, why in left_out]
-    return render("scores", rows=rows, networks=networks_told(entries), warnings=warnings)
-
-
-def _best(name: str, best: float, entry: Mapping[str, object]) -> str:
-    """What a perfect mixture would have: all of them, where they are counted.
-
-    >>> _best("modes", math.inf, {"of": 15}), _best("ais", math.inf, {}), _best("fid", 0.0, {})
-    ('15', 'the higher', '0')
-    """
-    if "of" in entry:
-        return number(entry["of"])
-    if math.isinf(best):
-        return "the higher"
-    return value(name, best) if value(name, best).endswith("%") else f"{best:g}"
+        if score.warning:
+            warnings.append(f"{score.title}: {score.warning}")
+    warnings += [sentence.rstrip(".") for sentence in skipped(story.scores)]
+    return render("scores", rows=rows, networks=network_notes(story.scores), warnings=warnings)
 
 
 def losses(story: RunStory) -> Markup:

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, cut by member, written aside, checked by sha256, and never half there."""
+"""Write and read checkpoints: safetensors and JSON, divided by member, checked by sha256, and replaced as a whole."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, from_named_tensors, to_named_tensors
-from ganherd.runs.facts import refuse_state
-from ganherd.runs.folder import steps
+from ganherd.runs.folder import steps as steps
+from ganherd.runs.models import CheckpointMeta, TrainerState
 from ganherd.runs.records import plain
 from ganherd.util import tensor_file
 from ganherd.util.errors import UserError
@@ -35,17 +35,22 @@ _FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what was written; the message says which and how."""
+    """A checkpoint whose content is not what was written; the message names it and the reason."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint that was read and found whole."""
+    """The herd at one step: a checkpoint that was read and verified, or a copy from memory."""
 
     path: Path
     step: int
     state: State
-    facts: dict[str, Any]
+    meta: TrainerState
+
+    @property
+    def saved(self) -> int:
+        """The step of the newest checkpoint on disk: its own, unless it is a copy from memory."""
+        return self.step if self.meta.saved is None else self.meta.saved
 
 
 def save(
@@ -53,12 +58,12 @@ def save(
     step: int,
     state: State,
     nets: Mapping[str, NamedRows],
-    facts: Mapping[str, Any],
+    meta: TrainerState,
     ranks: Ranks | None = None,
 ) -> Path:
-    """Writes everything aside, puts it on the disk, then renames: a reader sees the whole checkpoint or none.
+    """Write everything to a hidden folder, sync it to disk, then rename it: a reader sees the whole checkpoint or none.
 
-    Each rank writes its own members; the first one renames when all have. `facts` are those of the whole herd.
+    Each rank writes its own members; the first one renames the folder when all have. `meta` is about the whole herd.
     """
     ranks = ranks or Ranks.single_process(len(state["set.seed"]))
     target = folder / f"step-{step:08d}"
@@ -72,10 +77,11 @@ def save(
     def complete() -> None:
         # plain() now, so that the check is over exactly what will be read back
         names = {"names": sorted(state), "files": dict(sorted(files.items()))}
-        whole = plain({**facts, "step": step, "members": ranks.num_members, **names})
+        known = meta.model_dump(exclude={"saved", "arrived"}, exclude_unset=True)
+        whole = plain({**known, "step": step, "members": ranks.num_members, **names})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
         force_to_disk(aside)
-        if target.exists():  # the same step again: what lies there was found damaged
+        if target.exists():  # the same step once more: the existing one is damaged
             _remove(target)
         aside.rename(target)
         force_to_disk(folder)
@@ -92,7 +98,7 @@ def save(
 
 
 def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], members: Sequence[int]) -> dict[str, str]:
-    """The files of these members, named after their numbers in the whole herd, with the sha256 of each."""
+    """Write the files of these members, named after their numbers in the whole herd; return the sha256 of each file."""
     files = {}
     most = max(1, min(_BLOCK, _BYTES // bytes_per_member(state)))
     edges = [row for row in range(1, len(members)) if members[row] != members[row - 1] + 1]
@@ -108,14 +114,14 @@ def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], mem
 
 
 def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | None = None) -> Checkpoint:
-    """Reads and verifies a checkpoint, whole or only some members; raises `Damaged`.
+    """Read and verify a checkpoint, of all members or of some; raises `Damaged`.
 
-    A kind of net that is not among `nets` is left out: who asks for discriminators alone need not know the generators.
+    A kind of net that is not among `nets` is left out, so that discriminators can be read without the generators.
     """
-    facts = read_facts(path)
-    names = [name for name in facts["names"] if name[:2] not in ("g.", "d.") or name[0] in nets]
+    meta = read_meta(path)
+    names = [name for name in meta.names if name[:2] not in ("g.", "d.") or name[0] in nets]
     blocks = []
-    for name, digest in facts["files"].items():
+    for name, digest in meta.files.items():
         match = _FILE.fullmatch(name)
         if not match:
             raise Damaged(f"{path.name} names a file {name!r} that no checkpoint has")
@@ -140,7 +146,7 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
     state = {name: torch.cat([part[name] for part in parts]) for name in names}
     if "g.ema" in state:
         state.setdefault("g.ema.t", state["g.adam.t"].clone())  # one that was written before averages counted
-    return Checkpoint(path, int(facts["step"]), state, facts)
+    return Checkpoint(path, meta.step, state, meta)
 
 
 def _check_shapes(nets: Mapping[str, NamedRows], file: str, tensors: Mapping[str, Tensor]) -> None:
@@ -166,24 +172,24 @@ def _check_shapes(nets: Mapping[str, NamedRows], file: str, tensors: Mapping[str
         raise tensor_file.TensorMismatch("does not hold this herd: what it remembers of the members has another shape")
 
 
-def read_facts(path: Path) -> dict[str, Any]:
-    """The JSON half, verified."""
+def read_meta(path: Path) -> CheckpointMeta:
+    """Read and verify the state.json of a checkpoint; raises `Damaged`."""
     try:
-        facts = read_json(path / "state.json")
-        check = facts.pop("check")
+        content = read_json(path / "state.json")
+        check = content.pop("check")
     except OSError as error:
         raise Damaged(f"{path.name}/state.json cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise Damaged(f"{path.name}/state.json is not what was written") from error
-    if check != _check(facts):
+    if check != _check(content):
         raise Damaged(f"{path.name}/state.json is not what was written (its sha256 differs)")
     try:
-        refuse_state(facts)
+        meta = CheckpointMeta.parse(content)
     except ValueError as error:
         raise Damaged(f"{path.name}/state.json is not what ganherd writes ({error})") from None
-    if path.name != path_of(path.parent, facts["step"]).name:
-        raise Damaged(f"{path.name}/state.json is of another step, {facts['step']}")
-    return dict(facts)
+    if path.name != path_of(path.parent, meta.step).name:
+        raise Damaged(f"{path.name}/state.json is of another step, {meta.step}")
+    return meta
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -197,9 +203,9 @@ def newest(
     not_after: int | None = None,
     records: Mapping[str, Path] | None = None,
 ) -> tuple[Checkpoint, list[str]]:
-    """The newest whole checkpoint, and a sentence for each newer one that is damaged.
+    """Return the newest whole checkpoint, and a sentence for each newer one that is damaged.
 
-    `records`: the files of lines that a checkpoint counts on; one that has lost lines cannot be gone on with.
+    `records`: the files of lines that a checkpoint relies on; if lines are missing, the run cannot be resumed from it.
     """
     damaged: list[str] = []
     for step in reversed([step for step in steps(folder) if not_after is None or step <= not_after]):
@@ -216,7 +222,7 @@ def newest(
 def newest_of_all(
     folder: Path, nets: Mapping[str, NamedRows], ranks: Ranks, records: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
-    """The same for the members of each rank, out of one checkpoint: the newest that no rank finds damaged."""
+    """Return the same for the members of each rank: the newest checkpoint that is damaged on no rank."""
     members = None if ranks.member_comm.world_size == 1 else ranks.local_members
     counted = records if ranks.is_first else {}
     not_after, damaged = None, []
@@ -233,43 +239,41 @@ def newest_of_all(
 
 def _check_records(found: Checkpoint, records: Mapping[str, Path]) -> None:
     for name, path in records.items():
-        try:
-            wanted = int(found.facts["bytes"][name])
-        except (KeyError, TypeError, ValueError):
-            raise Damaged(f"{found.path.name} does not say how many bytes of {path.name} belong to it") from None
+        if (wanted := found.meta.bytes.get(name)) is None:
+            raise Damaged(f"{found.path.name} does not say how many bytes of {path.name} belong to it")
         there = path.stat().st_size if path.exists() else 0
         if there < wanted:
             raise Damaged(f"{found.path.name} counts on {wanted:,} bytes of {path.name}, which has only {there:,}")
 
 
 def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
-    """Keeps the newest `keep`, those named (the best, the last good one), and what each of them would roll back to."""
+    """Remove all but the newest `keep`, those in `also`, and the checkpoints that each of these would roll back to."""
     known = steps(folder)
     kept = {*known[-keep:], *also}
     for step in [step for step in known if step in kept]:
         with suppress(Damaged):
-            kept.add(read_facts(path_of(folder, step)).get("last_good"))
+            kept.add(read_meta(path_of(folder, step)).last_good)
     for step in known:
         if step not in kept:
             _remove(path_of(folder, step))
 
 
 def sweep(folder: Path) -> None:
-    """Removes what a process left that was killed while it wrote or removed a checkpoint."""
+    """Remove what a process left behind that was killed while it wrote or removed a checkpoint."""
     for left in folder.glob(".step-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:
-    """Out of sight first, so that a kill leaves no half of it behind."""
+    """Rename the folder first, so that a kill leaves no half of it behind."""
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _check(facts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+def _check(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A run's folder: what lies where, and readers for it that execute nothing."""
+"""The folder of a run: its paths, and readers that execute nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any, TextIO
 
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
-from ganherd.runs import facts, json_lines
+from ganherd.runs import json_lines
+from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
 _NOT_OURS = ("tensorboard", "wandb")  # folders that ganherd does not write itself; W&B links to its last run
@@ -40,13 +42,13 @@ class RunFolder:
 
     @property
     def first(self) -> RunFolder:
-        """Of a recipe of two phases: the folder of the first one, beside this one."""
+        """The folder of the first phase, next to this one, if the recipe has two phases."""
         own = self.path if self.path.name else self.path.resolve()
         return RunFolder(own.with_name(f"{own.name}-first"))
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """An existing run, or one clear sentence."""
+        """Return an existing run, or raise a `UserError`."""
         folder = cls(path)
         if not folder.path.is_dir():
             if folder.first.info_path.is_file():
@@ -62,7 +64,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path) -> RunFolder:
-        """A folder of its own for a new run; an empty one that is there already will do."""
+        """Make the folder of a new run; an empty folder may exist already."""
         folder = cls(path)
         folder.refuse_existing()
         try:
@@ -73,7 +75,7 @@ class RunFolder:
 
     @property
     def again(self) -> str:
-        """The command that goes on with it."""
+        """The command that resumes the run."""
         return f"ganherd train --resume {shlex.quote(str(self.path))}"
 
     def refuse_existing(self) -> None:
@@ -85,7 +87,7 @@ class RunFolder:
             raise UserError(f"{self.path} exists already; choose another --run, or go on with `{self.again}`.")
 
     def _is_free(self) -> bool:
-        """Whether it holds nothing, or only what a process left that was killed before it had written run.json."""
+        """Return whether it is empty, or holds only what a process left that was killed before it wrote run.json."""
         names = {path.name for path in self.path.iterdir()}
         return not names or (".lock" in names and all(name in _FIRST or name.startswith(files.NEW) for name in names))
 
@@ -94,37 +96,43 @@ class RunFolder:
         return recipe_file.load(self.recipe_path)
 
     @property
-    def info(self) -> dict[str, Any]:
+    def info(self) -> RunInfo:
+        """Read run.json."""
+        return self._read_info()[1]
+
+    def _read_info(self) -> tuple[JsonObject, RunInfo]:
+        """Return run.json as its file has it, and checked."""
         try:
-            info = files.read_json(self.info_path)
+            content = files.read_json(self.info_path)
         except (OSError, ValueError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or error
             raise UserError(f"{self.info_path} cannot be read ({why}); is {self.path} a run folder?") from error
-        if not isinstance(info, dict):
+        if not isinstance(content, dict):
             raise UserError(f"{self.info_path} does not hold a JSON object; is {self.path} a run folder?")
         try:
-            facts.refuse_run(info)
+            return content, RunInfo.parse(content)
         except ValueError as error:
             raise UserError(
                 f"{self.info_path} is not what ganherd writes ({error}); it cannot be resumed exactly."
             ) from None
-        return info
 
     def write_info(self, **changes: Any) -> None:
-        info = (self.info if self.info_path.exists() else {}) | changes
-        files.atomic_write(self.info_path, json.dumps(info, indent=1) + "\n")
+        """Change keys of run.json; all others stay as they are."""
+        before = self._read_info()[0] if self.info_path.exists() else {}
+        files.atomic_write(self.info_path, json.dumps(before | changes, indent=1) + "\n")
 
-    def metrics(self, most: int | None = None) -> list[dict[str, Any]]:
+    def metrics(self, most: int | None = None) -> list[MetricsRecord]:
         """Return the records; with `most`, some that are spread evenly (see `read_some`)."""
         if most is not None:
-            return json_lines.read_some(self.metrics_path, most)
-        return list(json_lines.read_all(self.metrics_path))
+            return json_lines.read_some(self.metrics_path, MetricsRecord, most)
+        return list(json_lines.read_all(self.metrics_path, MetricsRecord))
 
-    def events(self) -> list[dict[str, Any]]:
-        return list(json_lines.read_all(self.events_path))
+    def events(self) -> list[EventRecord]:
+        """Return all events."""
+        return list(json_lines.read_all(self.events_path, EventRecord))
 
     def has_written(self, ends: Mapping[str, int]) -> bool:
-        """Whether metrics and events have as many bytes as was said of them."""
+        """Return whether metrics and events have at least these numbers of bytes."""
         paths = {"metrics": self.metrics_path, "events": self.events_path}
         return all(path.is_file() and path.stat().st_size >= ends[name] for name, path in paths.items())
 
@@ -133,7 +141,7 @@ class RunFolder:
         return found[-1] if found else None
 
     def lock(self) -> TextIO:
-        """Held while a process trains here; the system lets go of it when the process ends, however it ends."""
+        """Lock the run for this process; the system releases the lock when the process ends, however it ends."""
         try:
             return files.lock(self.path / ".lock", waits=(0.05, 0.2, 0.5))  # `ganherd status` holds it for a moment
         except BlockingIOError as error:
@@ -145,7 +153,7 @@ class RunFolder:
 
 
 def mixture_of(path: str | Path) -> Path:
-    """The folder of a run's mixture (which may be named itself)."""
+    """Return the folder of a run's mixture; `path` may be that folder itself."""
     folder = Path(path)
     folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
     if (folder / "mixture.json").exists():
@@ -166,7 +174,7 @@ def code_of(path: Path) -> list[str]:
 
 
 def next_path(parent: Path, name: str) -> Path:
-    """runs/00001-digits-wcgan, runs/00002-…: numbered, so that nothing is ever overwritten."""
+    """Return a new numbered folder, such as runs/00001-digits-wcgan, so that nothing is ever overwritten."""
     found = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
     numbers = [int(match[1]) for match in found if match]
     return parent / f"{max(numbers, default=0) + 1:05d}-{name}"
@@ -176,7 +184,7 @@ _CHECKPOINT = re.compile(r"step-(\d{8,})")
 
 
 def steps(checkpoints: Path) -> list[int]:
-    """The steps that have a checkpoint in that folder, oldest first."""
+    """Return the steps that have a checkpoint in that folder, oldest first."""
     if not checkpoints.is_dir():
         return []
     return sorted(int(m[1]) for p in checkpoints.iterdir() if p.is_dir() and (m := _CHECKPOINT.fullmatch(p.name)))

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from ganherd.runs.models import JsonLine
 from ganherd.util import files
 from ganherd.util.errors import UserError
 
@@ -17,16 +18,16 @@ MOST_LINE = 64 << 20  # bytes of a line; that of a hundred thousand members is s
 _BLOCK = 1 << 16  # bytes read at once from the end of a file
 _ANY = 1 << 62  # bytes of a file that is never in memory as a whole
 
-Line = dict[str, Any]
+Line = TypeVar("Line", bound=JsonLine)
 
 
-def read_all(path: Path) -> Iterator[Line]:
+def read_all(path: Path, kind: type[Line]) -> Iterator[Line]:
     """Yield every line; a last line that is still being written is left out."""
     for number, line in enumerate(_raw(path), 1):
-        yield _parsed(path, line, number)
+        yield _parsed(path, line, number, kind)
 
 
-def read_some(path: Path, most: int) -> list[Line]:
+def read_some(path: Path, kind: type[Line], most: int) -> list[Line]:
     """Return at most 2 × `most` lines, spread evenly, the first and the last among them; all if the file has fewer."""
     chosen: list[tuple[int, bytes]] = []
     every, last = 1, (-1, b"")
@@ -38,10 +39,10 @@ def read_some(path: Path, most: int) -> list[Line]:
                 chosen, every = chosen[::2], 2 * every
     if last[0] >= 0 and last[0] % every:
         chosen.append(last)
-    return [_parsed(path, line, number + 1) for number, line in chosen]
+    return [_parsed(path, line, number + 1, kind) for number, line in chosen]
 
 
-def read_last(path: Path, count: int) -> list[Line]:
+def read_last(path: Path, kind: type[Line], count: int) -> list[Line]:
     """Return the last `count` lines, of which only as much of the file is read as they take."""
     if not path.exists():
         return []
@@ -57,7 +58,7 @@ def read_last(path: Path, count: int) -> list[Line]:
             text = handle.read(size) + text
     whole = text.split(b"\n")[:-1]  # what follows the last line end is still being written
     lines = (whole if end == 0 else whole[1:])[-count:]
-    return [_parsed(path, line, number) for number, line in enumerate(lines, -len(lines))]
+    return [_parsed(path, line, number, kind) for number, line in enumerate(lines, -len(lines))]
 
 
 def _raw(path: Path) -> Iterator[bytes]:
@@ -81,22 +82,15 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _parsed(path: Path, line: bytes, number: int) -> Line:
+def _parsed(path: Path, line: bytes, number: int, kind: type[Line]) -> Line:
     """Return what a line holds; `number` is its number in the file, negative if it counts from the end."""
     try:
-        found = json.loads(line.decode("utf-8", "replace"))
+        return kind.parse(json.loads(line.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict) and _is_step(found.get("step")):
-        return found
-    shown = line[:60].decode("utf-8", "replace").rstrip("\n")
-    if number < 0:
-        number += 1 + sum(1 for _ in _raw(path))
-    raise UserError(f"line {number} of {path} was not written by ganherd: {shown!r}. Remove that line.")
-
-
-def _is_step(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 53
+        shown = line[:60].decode("utf-8", "replace").rstrip("\n")
+        if number < 0:
+            number += 1 + sum(1 for _ in _raw(path))
+        raise UserError(f"line {number} of {path} was not written by ganherd: {shown!r}. Remove that line.") from None
 
 
 def _too_long(path: Path) -> UserError:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError
 
 _NAME = re.compile(r"(\d{3,})-(\d{3,})")
 
@@ -19,20 +20,22 @@ def part_path(whole: RunFolder, part: range) -> Path:
 
 
 def parts(whole: RunFolder) -> list[range]:
-    """Those that were begun, in order."""
-    found = (_NAME.fullmatch(path.name) for path in (whole.path / "parts").glob("*"))
-    return sorted((range(int(match[1]), int(match[2]) + 1) for match in found if match), key=lambda part: part.start)
+    """Return the parts that were begun, in order."""
+    names = (_NAME.fullmatch(path.name) for path in (whole.path / "parts").glob("*"))
+    return sorted((range(int(match[1]), int(match[2]) + 1) for match in names if match), key=lambda part: part.start)
 
 
 def unfinished(whole: RunFolder) -> list[str]:
-    """What is left to do before all members are trained, in words."""
+    """Return in words what is left to do before all members are trained."""
     left, at = [], 0
     for part in parts(whole):
         if part.start > at:
             left.append(f"{at}-{part.start - 1} not begun")
         own = RunFolder(part_path(whole, part))
-        if not own.info_path.exists() or own.info.get("state") != "finished":  # without it: killed as it began
+        if not own.info_path.exists() or own.info.state != "finished":  # without it: killed as it began
             left.append(f"{part.start}-{part.stop - 1} not finished")
         at = part.stop
-    size = int(whole.info["members"])
-    return left + ([f"{at}-{size - 1} not begun"] if at < size else [])
+    members = whole.info.members
+    if members is None:
+        raise UserError(f"{whole.info_path} does not say how many members the run has.")
+    return left + ([f"{at}-{members - 1} not begun"] if at < members else [])

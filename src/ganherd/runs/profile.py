@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.runs import json_lines
+from ganherd.runs.models import MetricsRecord
 
 ROUTINES = ("gather", "evaluate", "update", "train", "mutate", "replace", "mixture")
 
@@ -23,12 +24,12 @@ TOTAL = "total"
 
 def of_run(path: Path) -> dict[str, float]:
     """Return what `total` returns for a file of records; of runs without running sums every record is read."""
-    last = json_lines.read_last(path, 1)
-    own = last[0].get("profile") if last else None
-    return total(json_lines.read_all(path) if isinstance(own, Mapping) and TOTAL not in own else last)
+    last = json_lines.read_last(path, MetricsRecord, 1)
+    own = last[0].profile if last else None
+    return total(json_lines.read_all(path, MetricsRecord) if own is not None and TOTAL not in own else last)
 
 
-def with_total(line: dict[str, Any], before: Mapping[str, float]) -> dict[str, Any]:
+def with_total(line: Mapping[str, Any], before: Mapping[str, float]) -> Mapping[str, Any]:
     """Return a record with the sums up to it.
 
     >>> with_total({"step": 2, "profile": {"update": 1.0}}, {"update": 2.0})["profile"]["total"]["update"]
@@ -41,7 +42,7 @@ def with_total(line: dict[str, Any], before: Mapping[str, float]) -> dict[str, A
 def total(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the seconds of each routine over all records, in the order of an iteration; empty if none were measured.
 
-    Running sums in a record stand for all up to it.
+    Running sums in a record cover all records up to it.
 
     >>> total([{"step": 1, "profile": {"update": 2.0, "gather": 0.5}}, {"step": 2, "profile": {"update": 1.0}}])["update"]
     3.0
@@ -80,26 +81,26 @@ class Profile:
             self._spent[routine] += self._clock() - began
 
     def leave(self) -> None:
-        """From here on the loop has the word."""
+        """Start counting the time as the loop's."""
         self._left = self._clock()
 
     def enter(self) -> None:
-        """The strategy has it again."""
+        """Stop counting the time as the loop's."""
         if self._left is not None:
             self._spent["train"] += self._clock() - self._left
         self._left = None
 
     def updated(self, seconds: float) -> None:
-        """Of the time that is the loop's, so much went into steps."""
+        """Move this many seconds of the loop's time to the steps."""
         self._spent["update"] += seconds
         self._spent["train"] -= seconds
 
     def take(self) -> dict[str, float]:
-        """Seconds of each routine since the last time that this was asked."""
+        """Return the seconds of each routine since the last call."""
         away = self._left is not None
         self.enter()
-        found = {routine: round(max(seconds, 0.0), 6) for routine, seconds in self._spent.items()}
+        seconds_of = {routine: round(max(seconds, 0.0), 6) for routine, seconds in self._spent.items()}
         self._spent = dict.fromkeys(ROUTINES, 0.0)
         if away:
             self.leave()
-        return found
+        return seconds_of

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,16 @@ PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
 # Digits of a number in an event. Those beyond depend on the number of ranks: products of several members at once are rounded
 # in another way than products of fewer.
 DIGITS = 9
-COSTS = ("cost_train", "cost_held_out")  # of the discriminators, where a recipe asks for run.validation
+COSTS = ("cost_train", "cost_held_out")  # of the discriminators, if a recipe sets run.validation
 
 
 class JsonLinesWriter:
     """An append-only file of JSON lines that can be cut back to where a checkpoint left it."""
 
     def __init__(self, path: Path, keep: int | None = None, sums: bool = False) -> None:
-        """`keep`: how many bytes belong to the checkpoint that is resumed; what came after it will be written again.
+        """`keep`: how many bytes belong to the checkpoint that is resumed; what follows is cut off and recorded again.
 
-        `sums`: every line has the running sums of its profile, so that the last one tells them.
+        `sums`: every line has the running sums of its profile, so that the last one holds them all.
         """
         files.unshare(path)
         # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
@@ -45,23 +46,23 @@ class JsonLinesWriter:
             self._handle.seek(0, os.SEEK_END)
         self._sums = profile.of_run(path) if sums else None
 
-    def write(self, line: dict[str, Any]) -> None:
+    def write(self, line: Mapping[str, Any]) -> None:
         if self._sums is not None:
             line = profile.with_total(line, self._sums)
             self._sums = line.get("profile", {}).get(profile.TOTAL, self._sums)
-        rest = memoryview(json.dumps(plain(line), allow_nan=False).encode() + b"\n")
+        rest = memoryview(json.dumps(plain(dict(line)), allow_nan=False).encode() + b"\n")
         with self._one:
             while rest:  # a disk that is nearly full takes a part
                 rest = rest[self._handle.write(rest) :]
 
     def settle(self) -> int:
-        """Puts everything on the disk and says how many bytes that is."""
+        """Sync everything to disk and return the size of the file in bytes."""
         os.fsync(self._handle.fileno())
         return self._handle.tell()
 
     @property
     def end(self) -> int:
-        """How many bytes were written."""
+        """The size of the file in bytes."""
         return self._handle.tell()
 
     def close(self) -> None:
@@ -69,7 +70,7 @@ class JsonLinesWriter:
 
 
 def plain(value: Any) -> Any:
-    """Values that strict JSON can hold: a number that is not finite becomes its name.
+    """Return a value that strict JSON can hold: a number that is not finite becomes its name.
 
     >>> plain({"loss": [1.0, float("nan")]})
     {'loss': [1.0, 'nan']}

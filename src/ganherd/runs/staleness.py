@@ -1,4 +1,4 @@
-"""How old the nets of neighbours were when ranks took them, where exchange is async: read from a run's events alone."""
+"""Report how old the nets of neighbours were when ranks took them, if the exchange is asynchronous, from events alone."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 
 def staleness(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Over all iterations: the most, and the mean of the rank that was furthest ahead; empty where all were in step.
+    """Return the largest age, and the mean age at the rank that was furthest ahead; empty if all ranks were in step.
 
     >>> staleness([{"event": "exchange", "most": [2, 0], "mean": [1.5, -1.0]}, {"event": "finish"}])
     {'iterations': 1, 'most': 2, 'mean': 1.5}
     """
-    found = Staleness()
+    total = Staleness()
     for event in events:
-        found.add(event)
-    return found.facts()
+        total.add(event)
+    return total.facts()
 
 
 class Staleness:
-    """The same, event by event."""
+    """Accumulate ages event by event."""
 
     def __init__(self) -> None:
         self._iterations, self._most, self._mean = 0, 0, 0.0

@@ -1,4 +1,4 @@
-"""Scores of a mixture against the data: every number with its sample count, its network and its seed."""
+"""Score a mixture against the data: every number comes with its sample count, its network and its seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from ganherd.features.material import Annealing, MetricSkipped, ScoredNeighbourh
 from ganherd.metrics.groups import of_grid, refuse_impossible
 from ganherd.metrics.metric_registry import METRICS, Metric, known_metrics
 from ganherd.metrics.statistics.seeds import together
+from ganherd.runs.score_entry import ScoreEntry, Scores
 from ganherd.scoring.one_run import score_run
+from ganherd.scoring.result import SKIPPED, Score, measured
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.scoring.several_runs import ScoredRun, score_runs
 from ganherd.scoring.two_sets import score_sets
@@ -24,6 +26,7 @@ __all__ = [
     "METRICS",
     "Annealing",
     "Metric",
+    "Score",
     "ScoredNeighbourhood",
     "ScoredRun",
     "known_metrics",
@@ -50,13 +53,15 @@ def score(
     per: str | None = None,
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
-) -> dict[str, dict[str, Any]]:
-    """Every metric by name: {"value", "samples", "network", "seed", "replica", …}; `skipped`: what was not, and why.
+) -> Scores:
+    """Return each score by the name of its metric (see `ScoreEntry`); `skipped`: for metrics that were left out, why.
 
-    Without names: what `ganherd train` measures at its end. `reference` (real features and their network) is by
-    default the cheap one: the data's own classifier, or pixels. `per`: "class", "member" or "neighbourhood", values for
-    each beside; `neighbourhoods` lists the members of each, where they are not those of the mixture's grid; `annealing`: what
-    AIS is made with.
+    Args:
+        metrics: Names of metrics; None: those that `ganherd train` measures at its end.
+        reference: Real features and their network; None: the cheap ones, of the data's own classifier or of pixels.
+        per: "class", "member" or "neighbourhood": give the values of each, too.
+        neighbourhoods: The members of each neighbourhood, if they are not those of the mixture's grid.
+        annealing: Settings of AIS.
     """
     names = known_metrics(metrics, "train", dataset)
     mixture = _on_best_device(mixture)
@@ -66,22 +71,28 @@ def score(
         mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing
     )
     refuse_impossible(per, material)
-    out: dict[str, dict[str, Any]] = {}
+    out: Scores = {}
     skipped: dict[str, str] = {}
     for name in names:
         if reason := _missing(METRICS[name], material):
             skipped[name] = reason
             continue
         try:
-            found = METRICS[name].measure(material)
+            entry = METRICS[name].measure(material)
         except MetricSkipped as why:
             skipped[name] = str(why).rstrip(".")
             continue
-        first = {key: found.pop(key) for key in ("value", "samples", "network")}
-        # what says nothing of resizing looks at the samples as they are
-        out[name] = {**first, "seed": seed, "replica": replica, "resizing": "none", **found}
+        first: ScoreEntry = {
+            "value": entry.pop("value"),
+            "samples": entry.pop("samples"),
+            "network": entry.pop("network"),
+            "seed": seed,
+            "replica": replica,
+            "resizing": "none",  # unless the metric says otherwise
+        }
+        out[name] = first | entry
     if skipped:
-        out["skipped"] = skipped
+        out[SKIPPED] = skipped
     return out
 
 
@@ -97,8 +108,8 @@ def score_seeds(
     per: str | None = None,
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
-) -> dict[str, dict[str, Any]]:
-    """The scores of every replica: with several, the value is their mean, and what each seed has stands beside it."""
+) -> Scores:
+    """Return the scores of all replicas: with several, each value is their mean, with the values of the seeds."""
     if reference is None:
         from ganherd.features.real_features import RealFeatures
 
@@ -112,17 +123,17 @@ def score_seeds(
         each.append(score(mixture, dataset, metrics, samples, seed, r, progress, **settings))
     if len(each) == 1:
         return each[0]
-    names = dict.fromkeys(name for one in each for name in one if name != "skipped")
-    out = {
+    names = dict.fromkeys(name for one in each for name in measured(one))
+    out: Scores = {
         name: together([one[name] for one in each if name in one], mixture.seeds, METRICS[name].bounds)
         for name in names
     }
-    skipped = {name: why for one in each for name, why in one.get("skipped", {}).items()}
-    return out | ({"skipped": skipped} if skipped else {})
+    skipped = {name: why for one in each for name, why in one.get(SKIPPED, {}).items()}
+    return out | ({SKIPPED: skipped} if skipped else {})
 
 
 def _on_best_device(mixture: Mixture) -> Mixture:
-    """A mixture of generators draws where that is quickest; a set of samples, or a stand-in, where it is."""
+    """Move a mixture of generators to the fastest device; a set of samples stays where it is."""
     if not hasattr(mixture, "to"):
         return mixture
     from ganherd.features.extract import best_device
@@ -131,7 +142,7 @@ def _on_best_device(mixture: Mixture) -> Mixture:
 
 
 def _missing(metric: Metric, material: ScoringContext) -> str:
-    """Why this metric cannot be measured here; empty where it can."""
+    """Return why this metric cannot be measured here; empty if it can."""
     if metric.needs_classes and len(material.dataset.labels) < 2:
         known = len(material.dataset.labels)
         return "the data has only one class" if known == 1 else "the data has no labels"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from ganherd.features.material import DrawnSamples
 from ganherd.features.moments import Moments
 from ganherd.metrics.statistics import intervals
 from ganherd.recipe.mixture_scores import more_is_better
+from ganherd.runs.score_entry import ScoreInterval
 from ganherd.strategies.mixing import objectives
-from ganherd.strategies.mixing.mixing import FrechetScore, Score, VariationScore, scored_on, summarise
+from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, VariationScore, scored_on, summarise
 from ganherd.strategies.mixing.objectives import SampledGenerator
 from ganherd.strategies.mixing.reweighted import Oriented
 
@@ -52,8 +53,8 @@ def look_at(
     made: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
 ) -> GeneratorSamples:
     n, together = len(each[0].x), np.concatenate([one.x for one in each])
-    nobody = np.full(len(together), -1, np.int64)
-    fake, real = reference.of(DrawnSamples(together, nobody, nobody)), reference.real
+    no_member = np.full(len(together), -1, np.int64)
+    fake, real = reference.of(DrawnSamples(together, no_member, no_member)), reference.real
     classes = 0 if real.logits is None else real.logits.shape[1]
     if by in objectives.CLASSES and not classes:
         raise objectives.no_classes(f"--by {by}", reference.network.name)
@@ -64,14 +65,14 @@ def look_at(
 
 def scores_of(
     made: Mixture, reference: RealFeatures, look: GeneratorSamples, by: str, trust_code: bool
-) -> dict[str, Score]:
+) -> dict[str, MixtureScorer]:
     """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what is
     searched by."""
     real, where = reference.real, _where(look.features[0].shape[1])
     classes = 0 if real.logits is None else real.logits.shape[1]
     predicted = [x.argmax(1).cpu() for x in look.logits if x is not None] or None
     summary = summarise([x.to(where) for x in look.features], predicted, classes)
-    found: dict[str, Score] = {
+    found: dict[str, MixtureScorer] = {
         "fid": FrechetScore(summary, Moments(real.moments.mean.to(where), real.moments.cov.to(where)))
     }
     if real.logits is not None:
@@ -90,11 +91,11 @@ def intervals_of(
     made: Mixture,
     reference: RealFeatures,
     look: GeneratorSamples,
-    whole: dict[str, Score],
+    whole: dict[str, MixtureScorer],
     by: str,
     trust_code: bool,
     both: tuple[Tensor, Tensor],
-) -> dict[str, dict[str, Any] | None]:
+) -> dict[str, ScoreInterval | None]:
     """Return for each score the interval of how much the second mixture has more than the first, over the samples.
 
     It is a jackknife: the difference is measured without each of some groups of samples.
@@ -105,7 +106,7 @@ def intervals_of(
     if len(look.each[0].x) < MINIMUM:
         return dict.fromkeys(whole)
     without = [scores_of(made, reference, look.without(group), by, trust_code) for group in range(GROUPS)]
-    out: dict[str, dict[str, Any] | None] = {}
+    out: dict[str, ScoreInterval | None] = {}
     for name, score in whole.items():
         value = value_of(name, score, both[1]) - value_of(name, score, both[0])
         each = [value_of(name, one[name], both[1]) - value_of(name, one[name], both[0]) for one in without]
@@ -117,7 +118,7 @@ def _where(features: int) -> torch.device:
     return scored_on(features, best_device())
 
 
-def value_of(name: str, score: Score, weights: Tensor) -> float:
+def value_of(name: str, score: MixtureScorer, weights: Tensor) -> float:
     """The score itself."""
     value = float(score(weights[None], torch.arange(len(weights))[None])[0])
     return math.nan if not math.isfinite(value) else -value if more_is_better(name) else value

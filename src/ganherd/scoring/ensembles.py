@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -15,11 +15,13 @@ from ganherd.features.extract import best_device
 from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.metrics.statistics.verdict import Verdict, verdict
 from ganherd.recipe.mixture_scores import asked_score, more_is_better
+from ganherd.runs.score_entry import ScoreInterval
 from ganherd.scoring.ensemble_scores import intervals_of, look_at, scores_of, value_of
 from ganherd.strategies.mixing import objectives, subset_search
-from ganherd.strategies.mixing.mixing import Score
+from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.meter import Progress, timed
 
 if TYPE_CHECKING:
@@ -45,19 +47,19 @@ class ChosenGenerators:
     # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
     before: Mapping[str, float]
     after: Mapping[str, float]
-    intervals: Mapping[str, Mapping[str, Any] | None]  # of `after` minus `before`
+    intervals: Mapping[str, ScoreInterval | None]  # of `after` minus `before`
     searched: tuple[float, float]  # what the search saw of both
     tried: int  # mixtures
 
     def verdict(self, name: str) -> Verdict:
-        """Whether the ensemble is better than the run's own mixture, on fresh samples."""
+        """Return whether the ensemble is better than the run's own mixture, on fresh samples."""
         ends = self.intervals[name]
         if ends is None or more_is_better(name):
             return verdict(ends)
         return verdict((-ends["high"], -ends["low"]))
 
-    def facts(self) -> dict[str, Any]:
-        """As `--json` prints them."""
+    def facts(self) -> JsonObject:
+        """Return what `--json` prints."""
         chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
         told = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
         told["intervals"] = dict(self.intervals)
@@ -77,7 +79,7 @@ class EnsembleResult:
     generators: int
     each: tuple[ChosenGenerators, ...]  # of every replica
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         own = {"mixture": str(self.folder), "by": self.by, "search": self.search, "network": self.network}
         rows = [one.facts() for one in self.each]
         return {**own, "samples": self.samples, "generators": self.generators, "ensembles": rows}
@@ -172,7 +174,7 @@ def _of_replica(
     progress: Progress | None,
 ) -> ChosenGenerators:
     sets = [_drawn(made, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
-    able = sorted(set(sets[0]) & set(sets[1]))  # a generator that is no number any more is nobody's partner
+    able = sorted(set(sets[0]) & set(sets[1]))  # a generator with non-finite weights cannot be a partner
     if not able:
         raise UserError(f"no generator of seed {made.seeds[replica]} makes samples that are numbers: train it again.")
     looks = [look_at(made, reference, [one[m] for m in able], by, trust_code) for one in sets]
@@ -204,7 +206,7 @@ def _of_replica(
 
 
 def _searched(
-    made: Mixture, replica: int, able: list[int], score: Score, search: Search, size: int, seed: int
+    made: Mixture, replica: int, able: list[int], score: MixtureScorer, search: Search, size: int, seed: int
 ) -> GeneratorSubset:
     if search == "greedy":
         return subset_search.greedy(score, len(able), size)

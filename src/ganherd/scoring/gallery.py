@@ -1,4 +1,4 @@
-"""The pictures of a run: what its samples are beside the data, as PNG and SVG in the run's folder.
+"""Draw the pictures of a run, which compare its samples with the data, as PNG and SVG in its folder.
 
 Made by `ganherd score` and `ganherd report`, and shown by the report; `about.json` says of what each was made.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ganherd.data.keyed import shuffle
 from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.util import files
 from ganherd.util.errors import UserError
-from ganherd.util.files import atomic_write
+from ganherd.util.files import JsonObject, atomic_write
 from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def read(run: Path, step: int | None) -> list[GalleryPicture]:
     return found
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _about(folder: Path) -> JsonObject:
     try:
         found = files.read_json(folder / ABOUT)
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def _about(folder: Path) -> dict[str, Any]:
 def _drawn(
     mixture: Mixture, dataset: Dataset, reference: RealFeatures | None, seed: int, tell: Progress
 ) -> Iterator[tuple[str, str, Picture]]:
-    """Name, caption and picture of all that fit; what cannot be drawn is told, and the others come."""
+    """Yield name, caption and picture of all that fit; what cannot be drawn is reported and left out."""
     ways: list[Callable[[], Iterator[tuple[str, str, Picture]]]]
     if not dataset.is_image:
         ways = [lambda: _coverage(mixture, dataset, seed, tell)]

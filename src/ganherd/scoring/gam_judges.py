@@ -90,7 +90,7 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
         raise UserError(f"the discriminator that {folder.path} names cannot be built: {first_line(error)}.") from error
     net = Blueprint(d)
     found, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # the generators are not asked for
-    del damaged  # an older whole one judges as well; its step is told
+    del damaged  # an older whole one judges as well; its step is reported
     size = len(found.state["d.params"])
     offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
     device = best_device()

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ganherd.data import dataset
 from ganherd.features.extract import best_device
-from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.gam import gam, gam_table
 from ganherd.mixture import mixture as mixtures
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.scoring.gam_judges import Judges, load_judges
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, TimeLeft
@@ -57,7 +57,7 @@ class Contest:
             ]
         )
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[gam_table.GamRow]:
         """The rows of its table: by kind and run."""
         return gam_table.summary(self.players, self.verdict, self.real_errors, self.samples)
 
@@ -66,7 +66,7 @@ class Contest:
         """The runs by name, in the order in which they were given."""
         return list(dict.fromkeys(player.group for player in self.players))
 
-    def entry(self, group: str) -> dict[str, Any]:
+    def entry(self, group: str) -> ScoreEntry:
         """What scores.json keeps of GAM-II of one of the runs."""
         found = gam.entry(self.players, self.verdict, group, self.real_errors, self.samples)
         rows = [i for i, player in enumerate(self.players) if player.group == group]
@@ -86,7 +86,7 @@ class Contest:
             **self._warning(f"{len(weak)} of its {asked.sum()} judges decide nothing ({weak[0]})" if weak else ""),
         }
 
-    def battles(self, group: str) -> dict[str, Any]:
+    def battles(self, group: str) -> ScoreEntry:
         """What it keeps of GAM: the battles of its generators against those of the other runs."""
         found = gam.standings(self.verdict.errors, self.real_errors, self.players, self.samples)[group]
         fought = found["won"] + found["tied"] + found["lost"]
@@ -95,12 +95,17 @@ class Contest:
         words = few if not fought else ties if found["tied"] > fought / 2 else ""
         return {**self._facts(found.pop("value")), **found, "tie": gam.TIE, **self._warning(words)}
 
-    def _facts(self, value: float | None) -> dict[str, Any]:
+    def _facts(self, value: float | None) -> ScoreEntry:
         network = f"discriminators of {', '.join(self.groups)}"
-        facts = {"value": value, "samples": self.samples, "network": network, "seed": self.seed}
-        return facts | {"held_out": self.held_out}
+        return {
+            "value": value,
+            "samples": self.samples,
+            "network": network,
+            "seed": self.seed,
+            "held_out": self.held_out,
+        }
 
-    def _warning(self, words: str) -> dict[str, str]:
+    def _warning(self, words: str) -> ScoreEntry:
         if not words and self.samples < gam.SAMPLES:
             words = f"of {self.samples:,} samples an error rate is known to ± {0.5 / self.samples**0.5:.3f}; take {gam.SAMPLES:,}"
         return {"warning": words} if words else {}
@@ -183,13 +188,6 @@ def contest(
     return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, mode, tuple(notes))
 
 
-def alone(material: ScoringContext) -> dict[str, Any]:
-    """What there is to say of one mixture: nothing."""
-    raise MetricSkipped(
-        "it is a contest of runs, judged by their discriminators: `ganherd score --metrics gam2 RUN RUN`"
-    )
-
-
 def _kin(runs: Sequence[str | Path], names: Sequence[str]) -> dict[str, frozenset[str]]:
     """For each run those of the others that have members in common with it, by where they began."""
     families = [_family(Path(run)) for run in runs]
@@ -208,7 +206,7 @@ def _family(run: Path) -> set[Path]:
             continue
         out.add(path)
         with suppress(UserError):  # it may be gone by now
-            ask += [Path(one["from"]).resolve() for one in RunFolder.open(path).info.get("origins", []) if one]
+            ask += [Path(one.path).resolve() for one in RunFolder.open(path).info.origins or () if one.path]
     return out
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# the data grey, then what is compared with it; told apart by lightness too
+# the data grey, then what is compared with it; they differ in lightness, too
 COLOURS = (DATA, GENERATED, "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c")
 FAR, MISSED = "#e08a1e", "#e5484d"
 MOST = 1000  # rows of each group in a t-SNE map: more take minutes and show no more
@@ -62,7 +62,7 @@ def _some(rows: np.ndarray, seed: int, most: int) -> np.ndarray:
 
 def draw_map(points: Mapping[str, np.ndarray], title: str = "", together: bool = True) -> Figure:
     """Groups of a t-SNE map [n, 2], the first (the data) grey below the others; with several to compare, a panel each
-    besides the data, unless `together`."""
+    in addition to the data, unless `together`."""
     names = list(points)
     if not names:
         raise UserError("a map needs at least one group.")
@@ -225,7 +225,7 @@ def _words(found: Coverage) -> str:
 
 
 def write(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
-    """The figure as NAME.png and NAME.svg; where they are."""
+    """Write the figure as NAME.png and NAME.svg; return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return pictures.save(figure, folder / f"{name}.png"), pictures.save(figure, folder / f"{name}.svg")

@@ -6,9 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ganherd.features.material import Annealing, MetricSkipped
+from ganherd.runs.score_entry import Scores
+from ganherd.scoring.result import SKIPPED
 from ganherd.util import files, text
 from ganherd.util.files import atomic_write
 from ganherd.util.meter import Progress
@@ -30,8 +32,8 @@ def score_run(
     head: str | Path | None = None,
     per: str | None = None,
     annealing: Annealing = Annealing(),
-) -> dict[str, dict[str, Any]]:
-    """Measures and returns the scores; scores.json keeps them beside those of metrics that were not asked for now.
+) -> Scores:
+    """Measure and return the scores; scores.json keeps them, together with those of other metrics.
 
     Args:
         network: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, or your own
@@ -44,11 +46,11 @@ def score_run(
     from ganherd.runs.folder import RunFolder
     from ganherd.scoring import known_metrics, score_seeds
 
-    known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
+    known_metrics(metrics, "score")  # reports a misspelt name before anything is loaded
     folder = RunFolder.open(run)
     from ganherd.mixture import mixture
 
-    made = mixture.load(run, trust_code)  # first: what must not be read is told before any data is
+    made = mixture.load(run, trust_code)  # first, so that code without trust is refused before data is read
     data = load(folder.recipe.data)
     names = known_metrics(metrics, "score", data)
     if names == ["ais"] and annealing.points is None:
@@ -65,18 +67,17 @@ def score_run(
     return found
 
 
-def keep(run: str | Path, found: dict[str, Any], names: Sequence[str] = ()) -> None:
+def keep(run: str | Path, found: Scores, names: Sequence[str] = ()) -> None:
     """Puts scores into the run's scores.json, in place of those of the same names, and leaves the others there."""
     from ganherd.runs.folder import RunFolder
     from ganherd.runs.records import plain
 
     path = RunFolder.open(run).scores_path
     old = _read(path)
-    kept = {name: entry for name, entry in old.items() if name not in (*names, *found, "skipped")}
-    before: Any = old.get("skipped")
-    before = before if isinstance(before, dict) else {}
-    skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get("skipped", {})
-    out = {**kept, **{n: e for n, e in found.items() if n != "skipped"}} | ({"skipped": skipped} if skipped else {})
+    kept = {name: entry for name, entry in old.items() if name not in (*names, *found, SKIPPED)}
+    before = reasons if isinstance(reasons := old.get(SKIPPED), dict) else {}
+    skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get(SKIPPED, {})
+    out = {**kept, **{n: e for n, e in found.items() if n != SKIPPED}} | ({SKIPPED: skipped} if skipped else {})
     try:
         atomic_write(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
     except OSError as error:  # a run on a read-only disk can be scored too
@@ -84,7 +85,7 @@ def keep(run: str | Path, found: dict[str, Any], names: Sequence[str] = ()) -> N
 
 
 def default_samples(data: Dataset, network: str | None) -> int:
-    """How many samples a score takes where nobody says: 1,000; for Inception, where there is a GPU, 10,000."""
+    """Return how many samples a score takes by default: 1,000; 10,000 for Inception on a GPU."""
     from ganherd.features import networks
     from ganherd.features.extract import best_device
     from ganherd.recipe.trust import script_of
@@ -136,7 +137,7 @@ def reference_for(
     return reference
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Scores:
     try:
         found = files.read_json(path)["scores"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -7,25 +7,29 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ganherd.metrics.metric_registry import METRICS, known_metrics
+from ganherd.runs.score_entry import Scores
 from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.util.errors import UserError
-from ganherd.util.files import atomic_write
+from ganherd.util.files import JsonObject, atomic_write
 from ganherd.util.meter import Progress
+
+if TYPE_CHECKING:
+    from ganherd.metrics.gam.gam_table import GamRow
 
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """The scores of each run (or of one set), by its path as it was given; print it for people."""
+    """The scores of each run (or of one set) by its path; print it for people."""
 
-    runs: Mapping[str, dict[str, dict[str, Any]]]
-    real: str = ""  # what a set was scored against, where that is not a run's own data
+    runs: Mapping[str, Scores]
+    real: str = ""  # what a set was scored against, if that is not a run's own data
     contest: str = ""  # the table of GAM-II
-    contested: Sequence[dict[str, Any]] = ()  # its rows, by kind and run
-    per: str | None = None  # whose scores stand beside: of each class or member
+    contested: Sequence[GamRow] = ()  # its rows, by kind and run
+    per: str | None = None  # the groups that have scores, too: class, member or neighbourhood
 
     def __str__(self) -> str:
         if len(self.runs) == 1:
@@ -34,15 +38,15 @@ class ScoredRun:
             text = side_by_side(self.runs, bool(self.per))
         return f"{text}\n\n{self.contest}" if self.contest else text
 
-    def facts(self) -> dict[str, Any]:
-        """As `--json` prints them: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
+    def facts(self) -> JsonObject:
+        """Return what `--json` prints: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         if len(self.runs) == 1:
             return {"scores": next(iter(self.runs.values())), **held}
         return {"runs": {run: {"scores": found} for run, found in self.runs.items()}, **held}
 
     def write(self, path: Path) -> None:
-        """The same as a file, with the names of what was compared."""
+        """Write the same to a file, with the names of what was compared."""
         from ganherd.runs.records import plain
 
         of = {"real": self.real, "fake": next(iter(self.runs))} if self.real else {}
@@ -62,16 +66,16 @@ def score_runs(
     progress: Progress | None = None,
     **settings: Any,
 ) -> ScoredRun:
-    """What `score_run` measures of each, and GAM or GAM-II of all together where that is asked for.
+    """Score each run with `score_run`, and all runs together with GAM or GAM-II if one of these is requested.
 
-    The member of each run that GAM-II finds best is marked in its mixture.
+    The best member of each run by GAM-II is marked in its mixture.
     """
     names = None if metrics is None else known_metrics(metrics, "score")
     contests = [name for name in names or () if METRICS[name].contest]
     others = None if names is None else [name for name in names if name not in contests]
     if len({str(run) for run in runs}) < len(runs):
         raise UserError("a run is named twice: compare runs that are different.")
-    found: dict[str, dict[str, dict[str, Any]]] = {str(run): {} for run in runs}
+    found: dict[str, Scores] = {str(run): {} for run in runs}
     for number, run in enumerate(runs):
         if progress and len(runs) > 1 and others != []:
             progress(f"{run} ({number + 1} of {len(runs)})")
@@ -99,7 +103,7 @@ def score_runs(
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
-    """The best member of the run, where anybody could judge it."""
+    """Mark the best member of the run, if it could be judged."""
     from ganherd.mixture import mixture_files
     from ganherd.runs.folder import mixture_of
 

@@ -12,19 +12,20 @@ import numpy as np
 
 from ganherd.data.keyed import shuffle
 from ganherd.features.material import DrawnSamples
+from ganherd.runs.score_entry import Scores
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
 
-MOST = 50_000  # of a set that holds more, so many are looked at where nobody says how many
-DRAWN = 10_000  # of a run that stands for the data
+MOST = 50_000  # rows of a larger set that are used by default
+DRAWN = 10_000  # samples of a run that takes the place of the data
 
 
 @dataclass(frozen=True)
 class GivenSet:
-    """Samples that are there already, with the face of a mixture: what is drawn are rows, none of them twice."""
+    """Samples with the interface of a mixture: drawing returns rows, none of them twice."""
 
     name: str
     x: np.ndarray
@@ -42,17 +43,18 @@ class GivenSet:
 
     @cached_property
     def label_of(self) -> np.ndarray:
-        """As if one member stood for each class that the set has."""
+        """The classes that the set has, as if each were a member's."""
         present = np.unique(self.y[self.y >= 0])
         return present if len(present) else np.full(1, -1, np.int64)
 
     @cached_property
     def weights(self) -> np.ndarray:
         counts = np.array([(self.y == k).sum() for k in self.label_of], np.float64)
-        return counts / counts.sum()
+        result: np.ndarray = counts / counts.sum()
+        return result
 
     def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> DrawnSamples:
-        """n of its rows, or all it has where those are fewer: never a row twice."""
+        """Return n of its rows, or all if there are fewer; never a row twice."""
         rows = np.arange(len(self.x)) if label is None else np.flatnonzero(self.y == label)
         if n < len(rows):
             rows = rows[np.sort(shuffle(len(rows), "rows of a set", seed)[:n])]
@@ -71,12 +73,12 @@ def score_sets(
     network: str | None = None,
     head: str | Path | None = None,
     per: str | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> Scores:
     """Scores of `fake` against `real`; each a run, a folder, an .npz or known data (`cifar10`, `cifar10:test`)."""
     from ganherd.scoring import known_metrics, score_seeds
     from ganherd.scoring.one_run import default_samples, reference_for
 
-    known_metrics(metrics, "score")  # a misspelt name is told before anything is loaded
+    known_metrics(metrics, "score")  # reports a misspelt name before anything is loaded
     made = _mixture(fake, trust_code)
     data = _dataset(real, samples or DRAWN, seed, trust_code)
     names = known_metrics(metrics, "score", data)
@@ -96,12 +98,11 @@ def score_sets(
         if made.labels and tuple(made.labels) != tuple(data.labels):  # then its labels mean nothing to this data
             made = GivenSet(fake, made.sample(n, seed=seed).x, np.full(n, -1, np.int64), ())
     reference = reference_for(data, network, n, head, trust_code, progress)
-    found: dict[str, dict[str, Any]] = score_seeds(made, data, names, n, seed, progress, reference=reference, per=per)
-    return found
+    return score_seeds(made, data, names, n, seed, progress, reference=reference, per=per)
 
 
 def _mixture(source: str, trust_code: bool) -> Any:
-    """The mixture of a run folder; None where this is none."""
+    """Return the mixture of a run folder; None if `source` is no run."""
     if not (Path(source) / "run.json").is_file() and not (Path(source) / "mixture.json").is_file():
         return None
     from ganherd.mixture import mixture
@@ -110,7 +111,7 @@ def _mixture(source: str, trust_code: bool) -> Any:
 
 
 def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
-    """What stands for the real data: its training split, the split that is named, or samples of a run."""
+    """Return what is used as real data: a training split, the split that is named, or samples of a run."""
     made = _mixture(source, trust_code)
     if made is None:
         return _rows(source)
@@ -122,7 +123,7 @@ def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
 
 
 def _rows(source: str) -> Dataset:
-    """A set with the rows that are scored in x; a folder or an .npz without a split of its own is taken whole."""
+    """Return a set with the rows that are scored in x; a folder or an .npz without a split is used whole."""
     from ganherd.data.dataset import load
     from ganherd.recipe.schema import DataConfig
 
@@ -138,7 +139,7 @@ def _rows(source: str) -> Dataset:
 
 
 def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> Any:
-    """The set with its labels as the data numbers them, by name; without labels where the names do not fit."""
+    """Return the set with labels numbered as in the data, by name; without labels if the names do not fit."""
     unknown = [name for name in given.labels if name not in data.labels]
     if not given.labels or not data.labels or unknown:
         if unknown and data.labels and progress:

@@ -90,7 +90,7 @@ def extend_budget(assembly: PreparedHerd, plan: Plan, wanted: Recipe, resumed: c
         UserError: The run has made more steps already, or one of its classes is being trained again.
     """
     budget = plan_budget(wanted.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, plan))
-    step, seconds = (resumed.step, float(resumed.facts["seconds"])) if resumed else (0, 0.0)
+    step, seconds = (resumed.step, resumed.meta.seconds) if resumed else (0, 0.0)
     if resumed and is_retrained(resumed.state, step):
         raise UserError(
             "A class is being trained again, for the length given then. Leave --budget out until it is done."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import TrainerState
 from ganherd.training.async_writer import AsyncCheckpointWriter
 from ganherd.training.callbacks import Callback
 from ganherd.training.recording.preview import Preview
@@ -67,12 +68,12 @@ class Checkpointer(Callback):
                 state.best = (score, step)
             trainer.event("checkpoint", score=score, best=state.best[1] if state.best else None)
         self.flush(trainer)
-        facts = {**state.facts(trainer.seconds), "score": score, "bytes": self._recorder.flush()}
+        meta = TrainerState.parse({**state.facts(trainer.seconds), "score": score, "bytes": self._recorder.flush()})
         retained = [state.last_good, state.best[1] if state.best else None]
         tensors = state.tensors() if self._writer is None else self._writer.copy(state.tensors())
 
         def write() -> None:
-            checkpoint.save(self._folder, step, tensors, self._nets, facts, ranks)
+            checkpoint.save(self._folder, step, tensors, self._nets, meta, ranks)
             if ranks.is_first:
                 checkpoint.prune(self._folder, self._schedule.settings.keep, retained)
 

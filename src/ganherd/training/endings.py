@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def reported_end(session: Session) -> Iterator[None]:
     """Record how a training or its finish failed, and raise an error with the command that continues the run."""
     resumed = session.resumed
-    saved_before = resumed.facts.get("saved", resumed.step) if resumed else 0
+    saved_before = resumed.saved if resumed else 0
     try:
         yield
     except Interrupted as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ganherd.herd.state import State
 from ganherd.runs import checkpoint
 from ganherd.strategies.strategy import Strategy
@@ -12,6 +10,7 @@ from ganherd.training.health.convergence import Convergence
 from ganherd.training.health.monitor import Monitor, recall
 from ganherd.training.recording.tally import Tally
 from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.util.files import JsonObject
 
 
 class RunState:
@@ -21,7 +20,7 @@ class RunState:
         self, prepared: PreparedHerd, strategy: Strategy, resumed: checkpoint.Checkpoint | None = None
     ) -> None:
         tensors = resumed.state if resumed else None
-        facts: dict[str, Any] = resumed.facts if resumed else {}
+        meta = resumed.meta if resumed else None
         ranks = prepared.ranks
         self._prepared, self._strategy = prepared, strategy
         self.step = resumed.step if resumed else 0
@@ -34,15 +33,15 @@ class RunState:
         self.alarms = Alarms(ranks.num_members, known)
         self.convergence = Convergence(prepared.recipe.train.stop, ranks.num_members, known, prepared.kept or None)
         self.convergence.wake(self.step)
-        self.tally = Tally(prepared, self.convergence, facts)
-        self.last_good: int | None = facts.get("last_good")  # the last checkpoint that was due: repairs roll back to it
-        self.best: tuple[float, int] | None = tuple(facts["best"]) if facts.get("best") else None  # type: ignore[assignment]
-        self.repairs: list[int] = list(facts.get("repairs", [0] * ranks.num_members))  # [N]
-        self.seconds_before = float(facts.get("seconds", 0.0))  # of training, in earlier processes
-        self.over: float | None = facts.get("over")  # the deadline that ended the run at this step
-        self.saved: int | None = facts.get("saved", self.step) if resumed else None  # the step of the last checkpoint
-        self.written: dict[str, int] | None = facts.get("bytes") if resumed else None  # of the records, by file
-        self.arrived: bool = facts.get("arrived", False)  # whether what is due at this step is still to be done
+        self.tally = Tally(prepared, self.convergence, meta)
+        self.last_good = meta.last_good if meta else None  # the last checkpoint that was due: repairs roll back to it
+        self.best = meta.best if meta else None  # score and step of the best checkpoint
+        self.repairs = list(meta.repairs) if meta else [0] * ranks.num_members  # [N]
+        self.seconds_before = meta.seconds if meta else 0.0  # of training, in earlier processes
+        self.over = meta.over if meta else None  # the deadline that ended the run at this step
+        self.saved = resumed.saved if resumed else None  # the step of the last checkpoint
+        self.written = meta.bytes if meta else None  # of the records, by file
+        self.arrived = meta is not None and meta.arrived  # whether what is due at this step is still to be done
 
     def tensors(self) -> State:
         """Return everything of this rank's members [n, …], the herd's own tensors included."""
@@ -54,11 +53,11 @@ class RunState:
         own = list(self._prepared.own)
         return {**self.monitor.state, **{name: value[own] for name, value in of_all}, **self._strategy.state}
 
-    def facts(self, seconds: float) -> dict[str, Any]:
+    def facts(self, seconds: float) -> JsonObject:
         """Return what else of the whole herd is saved. All ranks ask for it together. `seconds`: of training, so far."""
         return {"sums": self.tally.everyones().tolist(), **self.common_facts(seconds)}
 
-    def common_facts(self, seconds: float) -> dict[str, Any]:
+    def common_facts(self, seconds: float) -> JsonObject:
         """Return the part of the facts that every rank knows by itself."""
         return {
             "recorded": self.tally.since,

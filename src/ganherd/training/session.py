@@ -152,7 +152,7 @@ class Session:
         trainer = self.trainer
         assert trainer is not None
         self.progress.close()
-        is_part = "part" in self.folder.info
+        is_part = self.folder.info.part is not None
         self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
         self.stop.at_once()
         done = finish_part(trainer) if is_part else finish_run(trainer, self.options.finishers)
@@ -270,7 +270,7 @@ def _train_two_phases(
             Session(NewRun(first, folder.path, name, counts_all), options).run()
         else:
             refuse_changes(folder.recipe, first, folder)
-            if folder.info.get("state") != "finished" or folder.recipe.train.budget != first.train.budget:
+            if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:
                 with trust.vouched(first):
                     _resumed(RecordedRun(folder.path, [f"train.budget={first.train.budget}"]), options)
     except Interrupted:

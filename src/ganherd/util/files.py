@@ -24,6 +24,7 @@ from typing import Any, TextIO
 from ganherd.util.errors import UserError
 from ganherd.util.host import memory
 
+JsonObject = dict[str, Any]  # the content of a JSON object that has no model of its own
 NEW = ".new-"  # how the names of temporary files begin
 MOST_JSON = 64 << 20  # bytes of a JSON file; that of a hundred thousand members is smaller
 _DEEPEST = 32  # folders within folders of a run, more than any has; Python 3.11 walks a thousand at most

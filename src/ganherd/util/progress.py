@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -34,7 +35,7 @@ class Progress:
         self._task = self._bar.add_task("", total=1, about="")
         self._meter = RateMeter()
         self._alarms: dict[int, list[str]] = {}  # by member, those that are not over
-        self._line: dict[str, Any] = {}
+        self._line: Mapping[str, Any] = {}
         self._steps = 1
         self._seconds, self._deadline = 0.0, float("inf")  # that it has trained, and may train
         self._members = float(len(names))  # that make a step with each of the run
@@ -63,7 +64,7 @@ class Progress:
         if self._live:
             self._bar.update(self._task, completed=step, about=self._about(step))
 
-    def record(self, line: dict[str, Any]) -> None:
+    def record(self, line: Mapping[str, Any]) -> None:
         self._line = line
         step = line["step"]
         if not self._quiet and not self._live and self._meter.line_is_due(at_once=step >= self._steps):

@@ -43,7 +43,7 @@ def draw_who_met(counts: np.ndarray, title: str = "") -> Figure:
             axes.text(d, g, f"{value:.0f}", ha="center", va="center", fontsize=9, color="white" if dark else "#1c2028")
     bar = figure.colorbar(drawn, ax=axes, shrink=0.85, pad=0.03)
     bar.set_label("% of its steps", color=INK, fontsize=9)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=8, length=2)
     axes.set_title(title, color=INK, fontsize=10, loc="left")
     return figure

@@ -84,9 +84,9 @@ sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "op
 from ganherd.data.partition import partition
 from ganherd.data.dataset import load
 from ganherd.herd.stream_feed import make_feed
-from ganherd.recipe.schema import Data
+from ganherd.recipe.schema import DataConfig
 out, room, members = sys.argv[1], sys.argv[2], slice(1, 3)
-settings = Data(source=out, holdout=0.25)
+settings = DataConfig(source=out, holdout=0.25)
 data = load(settings)
 cut = partition(data, settings, None, 4, 0)
 index, count, base = cut.index[members], cut.count[members], np.array([5, 6])

@@ -141,7 +141,7 @@ def test_fine_tuning_starts_from_finished_runs_of_both_kinds(mnist: dict[str, Pa
     assert recipe_file.load("mnist-gap-f4").optim == recipe_file.load("mnist-gap-c4").optim
     pairs = [pair for event in folder.events() if event["event"] == "swap" for pair in event["pairs"]]
     assert pairs
-    started = [(Path(one["from"]).name, one["member"]) for one in folder.info["origins"]]
+    started = [(Path(one.path).name, one.member) for one in folder.info.origins]
     assert started == [(name, member) for name in ("mnist-gan-d", "mnist-gan-g") for member in (0, 1)]
 
 

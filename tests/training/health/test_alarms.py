@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.state import members_of
 from ganherd.recipe import recipe_file
-from ganherd.runs import run_status
+from ganherd.runs import run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
 from ganherd.training.health.alarms import ALARMS, LIMITS, Alarms
@@ -135,8 +135,8 @@ def test_a_collapse_that_passes_is_told_twice(tmp_path: Path, capsys: pytest.Cap
 def test_who_is_ill_is_told_by_status_and_the_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = sick(little.recipe(tmp_path, "12steps", watch={"every": 1}), tmp_path / "run")
     facts = run_status.describe(run)
-    assert [(e["what"], e["member"]) for e in facts["ill"]] == [("collapse", 1)]
-    assert "not well now: member 1 (1) (collapse)" in run_status.text(facts)
+    assert [(e["what"], e["member"]) for e in facts.ill] == [("collapse", 1)]
+    assert "not well now: member 1 (1) (collapse)" in status_text.text(facts)
     progress = Progress(["a", "b", "c", "d", "e"])
     progress.say_alarms(300, [(0, "dead_critic"), (1, "collapse"), (2, "collapse"), (3, "collapse"), (4, "collapse")])
     assert capsys.readouterr().err.splitlines() == [
@@ -240,7 +240,7 @@ def test_a_member_with_two_alarms_at_once_is_repaired_once_for_the_first(tmp_pat
 def test_policy_stop_ends_the_run_and_says_what_to_try(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"member 1 cannot go on: its samples are hardly varied.*; try a lower"):
         sick(shared(tmp_path, "stop"), tmp_path / "run")
-    assert RunFolder(tmp_path / "run").info["state"] == "failed"
+    assert RunFolder(tmp_path / "run").info.state == "failed"
 
 
 def test_after_the_limit_an_alarm_is_only_told(tmp_path: Path) -> None:

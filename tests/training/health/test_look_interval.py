@@ -85,7 +85,7 @@ def test_a_resumed_run_keeps_its_recorded_interval(tmp_path: Path, monkeypatch: 
     """Also one that an older version measured, and one that it had not measured yet."""
     little.be_brief(monkeypatch)
     little.train(tmp_path / "run", recipe(tmp_path))
-    counted = RunFolder(tmp_path / "run").info["watch"]["every"]
+    counted = RunFolder(tmp_path / "run").info.watch.every
     assert counted == planned(recipe(tmp_path)) > 15
     for name, recorded, looks in (
         ("measured", {"every": 4, "first": 10, "share": 0.1}, [12]),
@@ -97,7 +97,7 @@ def test_a_resumed_run_keeps_its_recorded_interval(tmp_path: Path, monkeypatch: 
         little.resume(folder.path, "15steps")
         seen = [line["looked"] for line in folder.metrics() if line["step"] < 15 and "looked" in line]
         assert seen == looks
-        assert folder.info["watch"]["every"] == (recorded["every"] or counted)
+        assert folder.info.watch.every == (recorded["every"] or counted)
 
 
 @pytest.mark.parametrize("wrong", [{"every": -1, "first": 0}, {"every": 4}, {"every": 4.0, "first": 0}, [4]])

@@ -35,7 +35,7 @@ def test_members_catch_up_though_all_of_them_rest(
     resumed = checkpoint.load(little.last_checkpoint(folder.path), assembly.herd.nets)
     for value in resumed.state.values():
         value[lost] = 0
-    plan = Plan(**folder.info["engine"])
+    plan = Plan(**folder.info.engine.as_json())
     back = Back(tuple(lost), before, "checkpoint", None, frozenset(lost))
     assert catch_up(assembly, plan, folder, None, back, resumed) == (last - before, [])
     for name, value in whole.state.items():

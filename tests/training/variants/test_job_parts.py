@@ -11,7 +11,7 @@ import torch
 
 import ganherd
 from ganherd.recipe import recipe_file
-from ganherd.runs import run_status
+from ganherd.runs import run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.training.variants import job_parts
 from promises.test_ranks import assert_same_herd
@@ -36,8 +36,8 @@ def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch:
         with pytest.raises(ganherd.Interrupted, match="parts/001-002"):
             job_parts.train_part(recipe, run, "1-2", quiet=True)
     facts = run_status.describe(run)
-    assert facts["state"] == "parts" and [part["state"] for part in facts["parts"]] == ["interrupted"]
-    assert "trained in parts" in run_status.text(facts)
+    assert facts.state == "parts" and [part.state for part in facts.parts] == ["interrupted"]
+    assert "trained in parts" in status_text.text(facts)
     job_parts.train_part(recipe, run, "0", quiet=True)
     assert job_parts.unfinished(RunFolder(run)) == ["1-2 not finished"] and not (run / "mixture").exists()
     assert job_parts.train_part(recipe, run, "1-2", quiet=True).path == run
@@ -80,7 +80,7 @@ def test_a_part_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None
         (own / name).touch()
     job_parts.train_part(recipe, run, "2", quiet=True)
     facts = run_status.describe(run)
-    assert len(facts["parts"]) == 2 and facts["left"] == ["0-0 not finished"]
+    assert len(facts.parts) == 2 and facts.left == ["0-0 not finished"]
     assert job_parts.train_part(recipe, run, "0", quiet=True).path == run
 
 
@@ -98,7 +98,7 @@ def test_parts_that_ended_at_different_steps_are_not_begun_again(
     job_parts.train_part(recipe, run, "0", quiet=True)
     little.resume(run / "parts" / "000-000", "5steps")
     job_parts.train_part(recipe, run, "1-2", quiet=True)
-    assert RunFolder(run).info["state"] == "finished" and not (run / "checkpoints").exists()
+    assert RunFolder(run).info.state == "finished" and not (run / "checkpoints").exists()
     for words in (("--budget", "9steps"), ("--retrain", "0")):
         assert little.command("train", "--resume", run, *words) == 2
         assert "not trained further" in capsys.readouterr().err

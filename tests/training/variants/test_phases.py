@@ -61,7 +61,7 @@ def test_one_command_is_the_same_as_two(recipe: dict[str, Any]) -> None:
     ganherd.train(second, run="second", quiet=True)
     assert bytes_of(Path("run-first")) == bytes_of(Path("by-hand"))
     assert bytes_of(Path("run")) == bytes_of(Path("second"))
-    assert RunFolder(Path("run")).info["origins"][0]["from"] == str(Path("run-first").absolute())
+    assert RunFolder(Path("run")).info.origins[0].path == str(Path("run-first").absolute())
 
 
 def test_stopped_in_the_first_phase_the_same_command_goes_on(
@@ -79,7 +79,7 @@ def test_stopped_in_the_first_phase_the_same_command_goes_on(
         patch.setattr(session.Session, "run", stopped)
         with pytest.raises(Interrupted, match="the same command with --run run continues"):
             ganherd.train(recipe, run="run", quiet=True)
-    assert not Path("run").exists() and RunFolder(Path("run-first")).info["step"] == 3
+    assert not Path("run").exists() and RunFolder(Path("run-first")).info.step == 3
     ganherd.train(recipe, run="run", quiet=True)
     assert bytes_of(Path("run")) == bytes_of(Path("whole"))
 
@@ -95,7 +95,7 @@ def test_a_run_that_is_there_comes_before_the_first_phase(recipe: dict[str, Any]
     ganherd.train(phases.before(recipe_file.load(recipe)), run="there", quiet=True)
     recipe["herd"]["start_from"] = "there"
     ganherd.train(recipe, run="run", quiet=True)
-    assert not Path("run-first").exists() and RunFolder(Path("run")).info["step"] == 8  # all of the budget
+    assert not Path("run-first").exists() and RunFolder(Path("run")).info.step == 8  # all of the budget
 
 
 def test_without_a_name_both_phases_have_one_number(recipe: dict[str, Any]) -> None:

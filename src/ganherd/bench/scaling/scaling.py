@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +15,10 @@ from typing import Any
 from ganherd.bench import cases
 from ganherd.bench.checkout import rival_module
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
 
-Row = dict[str, Any]
+Row = JsonObject
 _HEAD = ("scaling", "strategy", "ranks", "members", "steps, ms", "exchange, ms", "received", "efficiency")
 
 
@@ -39,7 +40,7 @@ class ScalingRequest:
             raise UserError(f"--device {self.device}: choose cpu or cuda.")
 
 
-def measure(asked: ScalingRequest, say: Callable[[str], None]) -> dict[str, Any] | None:
+def measure(asked: ScalingRequest, say: Callable[[str], None]) -> JsonObject | None:
     """Rows and messages; within a job of ranks None on all but the first, else ranks are started on this machine."""
     from ganherd.comm.backends.detect import connect, detect
 
@@ -76,7 +77,7 @@ def _reason(said: str) -> str:
     return next((line for line in lines if "Error: " in line), lines[-1] if lines else "no word was said")
 
 
-def _with_efficiency(found: dict[str, Any], asked: ScalingRequest) -> dict[str, Any]:
+def _with_efficiency(found: Mapping[str, Any], asked: ScalingRequest) -> JsonObject:
     """Against one rank, for as many cores as there are: more ranks than cores share them."""
     one = {(row["kind"], row["strategy"]): row["seconds"] for row in found["rows"] if row["ranks"] == 1}
     for row in found["rows"]:
@@ -89,7 +90,7 @@ def _with_efficiency(found: dict[str, Any], asked: ScalingRequest) -> dict[str, 
     return {**found, "asked": asdict(asked)}
 
 
-def model(found: dict[str, Any], every: int | None = None) -> dict[str, Any]:
+def model(found: Mapping[str, Any], every: int | None = None) -> JsonObject:
     """The line fitted to messages, and what it says of more ranks; `every`: steps between exchanges, default: as measured."""
     ab = rival_module("alpha_beta", "--model")
     if not found["messages"]:
@@ -106,7 +107,7 @@ def model(found: dict[str, Any], every: int | None = None) -> dict[str, Any]:
     return {**facts, "rows": rows, "paper": ab.paper()}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(found: Mapping[str, Any]) -> str:
     """The rows for people; those of the model below them."""
     asked = found["asked"]
     lines = [
@@ -123,13 +124,13 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any]) -> list[str]:
     times = (f"{1e3 * row['compute_seconds']:.1f}", f"{1e3 * row['exchange_seconds']:.2f}")
     counts = (str(row["ranks"]), str(row["members"]))
     return [row["kind"], row["strategy"], *counts, *times, f"{row['bytes']:,}", _percent(row.get("efficiency"))]
 
 
-def _model_lines(made: dict[str, Any]) -> list[str]:
+def _model_lines(made: Mapping[str, Any]) -> list[str]:
     names = list(dict.fromkeys(row["strategy"] for row in made["rows"]))
     each = {(row["strategy"], row["ranks"]): row for row in made["rows"]}
     lines = [
@@ -151,7 +152,7 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def save(found: dict[str, Any], path: Path) -> None:
+def save(found: Mapping[str, Any], path: Path) -> None:
     """All of it as .json, and the plots as .png beside it."""
     from ganherd.bench.scaling.scaling_picture import draw
 

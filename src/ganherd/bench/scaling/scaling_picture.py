@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ COLOURS = {"independent": "#10b981", "gap": "#8b5cf6", "cellular": "#3b82f6", "c
 PAPER = "#6b7280"
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
+def draw(found: Mapping[str, Any], path: Path) -> None:
     """Two panels of what was measured; with the model a third one."""
     figure, axes = new_figure(11.4 if "model" in found else 7.8, 3.6, 3 if "model" in found else 2)
     for panel, kind in zip(axes, ("weak", "strong"), strict=False):
@@ -29,7 +30,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     pictures.save(figure, path)
 
 
-def _measured(axes: Axes, rows: list[dict[str, Any]], kind: str) -> None:
+def _measured(axes: Axes, rows: Sequence[Mapping[str, Any]], kind: str) -> None:
     ranks = sorted({row["ranks"] for row in rows})
     one = {row["strategy"]: row["seconds"] for row in rows if row["ranks"] == ranks[0]}
     cores = rows[0]["cores"] if rows else 1
@@ -51,7 +52,7 @@ def _measured(axes: Axes, rows: list[dict[str, Any]], kind: str) -> None:
     axes.set_ylabel("ms a round, slowest rank", color=INK)
 
 
-def _model(axes: Axes, found: dict[str, Any]) -> None:
+def _model(axes: Axes, found: Mapping[str, Any]) -> None:
     made = found["model"]
     steps = made["compute_seconds"]
     for name, colour in COLOURS.items():

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +29,9 @@ from ganherd.strategies.cellular.topology import torus
 from ganherd.strategies.gap.gap import swapped_tensors
 from ganherd.training.setup.assemble import assemble
 from ganherd.util import host
+from ganherd.util.files import JsonObject
 
-Row = dict[str, Any]
+Row = JsonObject
 _MESSAGES = tuple(2**power for power in range(10, 24))  # bytes, up to 8 MiB
 _TRIES = 7
 _FEATURES = 64  # of the small classifier that looks at mixtures
@@ -49,7 +49,7 @@ class RankRequest:
     device: str
 
 
-def measure(comm: Communicator, asked: RankRequest) -> dict[str, Any] | None:
+def measure(comm: Communicator, asked: RankRequest) -> JsonObject | None:
     """Rows of weak and strong scaling and of messages; None on the ranks besides the first. Called by all ranks."""
     facts = [
         json.loads(each) for each in comm.all_gather_bytes(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())
@@ -129,7 +129,7 @@ def near_square(number: int) -> tuple[int, int]:
 
 def _exchanges(
     herd: Herd, comm: Communicator, order: Placement, blocks: Placement, grid: tuple[int, int]
-) -> dict[str, Any]:
+) -> JsonObject:
     """By strategy: what travels, where members live, and what each rank wants."""
     cells, topology = blocks.ranks, torus(*grid)
     nets = {name: value for name, value in herd.state.items() if name.startswith(("g.", "d.")) or name == "set.lr_g"}

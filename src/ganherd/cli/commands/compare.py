@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,7 +90,7 @@ def _downstream(
         show(downstream_text.text(found))
 
 
-def _refuse(options: dict[str, Any], why: str) -> None:
+def _refuse(options: Mapping[str, Any], why: str) -> None:
     for name, value in options.items():
         if value:
             raise UserError(f"{name} {why}")

@@ -13,7 +13,7 @@ from ganherd.cli.options import Json, show
 
 def status(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
     """Where a run stands: step, rate, time left, members and alarms."""
-    from ganherd.runs import run_status as standing
+    from ganherd.runs import run_status, status_text
 
-    facts = standing.describe(run)
-    show(json.dumps(facts) if as_json else standing.text(facts))
+    standing = run_status.describe(run)
+    show(json.dumps(standing.as_json()) if as_json else status_text.text(standing))

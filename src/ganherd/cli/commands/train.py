@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -157,7 +158,7 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
         return
     said: list[str] = []
 
-    def tell(facts: dict[str, Any]) -> None:
+    def tell(facts: Mapping[str, Any]) -> None:
         said.extend(facts["notes"])
         show(dry.known(facts))
         say("measuring memory and time…")
@@ -211,15 +212,17 @@ def _part(
     loaded = _load(recipe, None, overrides, trust_code)
     refuse_meeting(loaded, "--members")
     from ganherd import api
+    from ganherd.runs.folder import RunFolder
+    from ganherd.runs.part_folders import unfinished
     from ganherd.training.variants import job_parts, phases
 
     phases.refuse(loaded)
 
     done = job_parts.train_part(loaded, run, members, quiet, finishers=api.FINISHERS)
-    if "part" not in done.folder.info or as_json:
+    if done.folder.info.part is None or as_json:
         _trained(done, as_json)
         return
-    left = ", ".join(job_parts.unfinished(job_parts.RunFolder(run)))
+    left = ", ".join(unfinished(RunFolder(run)))
     show(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
 
 
@@ -261,9 +264,9 @@ def _without_ranks(words: list[str]) -> list[str]:
 def _trained(run: Any, as_json: bool) -> None:
     path, info = _from_here(run.path), run.folder.info
     if as_json:
-        print_json({"run": str(path), "state": info["state"], "step": info["step"], "scores": run.scores})
+        print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores})
         return
-    if "part" in info:
+    if info.part is not None:
         show(f"{path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
         return
     folder = type(run.folder)(path)

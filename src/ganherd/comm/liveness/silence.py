@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from ganherd.comm.liveness import heartbeat
 
 _AT_ONCE = 64  # files read with each beat; with more ranks each file is read less often
-Report = Callable[[str, dict[str, Any]], None]  # takes an event, `late` or `back`, and its facts
+Report = Callable[[str, Mapping[str, Any]], None]  # takes an event, `late` or `back`, and its facts
 
 
 class MissingRanks:
@@ -58,7 +58,7 @@ class MissingRanks:
             self._report("back", {**facts, "seconds": round(max(0.0, seconds), 1), "at": beat.step})
 
 
-def describe(event: str, facts: dict[str, Any]) -> str:
+def describe(event: str, facts: Mapping[str, Any]) -> str:
     """Return a line of the log for an event of `MissingRanks`.
 
     >>> describe("back", {"rank": 1, "host": "n7", "seconds": 41.3, "at": 1200})

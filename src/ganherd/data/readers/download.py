@@ -13,7 +13,7 @@ from typing import Any
 
 from ganherd.data.readers.named import find
 from ganherd.util.errors import UserError
-from ganherd.util.files import replacing
+from ganherd.util.files import JsonObject, replacing
 from ganherd.util.paths import data_home
 from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.text import did_you_mean
@@ -61,7 +61,7 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
 }
 
 
-def list_sources() -> list[dict[str, Any]]:
+def list_sources() -> list[JsonObject]:
     """Return every source that a recipe can name: what it is, where its files belong, and whether they are there."""
     rows = []
     for name, source in DATA_SOURCES.items():
@@ -75,7 +75,7 @@ def list_sources() -> list[dict[str, Any]]:
     return rows
 
 
-def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> dict[str, Any]:
+def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> JsonObject:
     """Fetch a named source unless it exists; return its path and the files that were fetched."""
     if name not in DATA_SOURCES:
         names = DATA_SOURCES.names()

@@ -10,7 +10,7 @@ import json
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ganherd.data.readers.class_folders import CENTRE, decode
 from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, header
 from ganherd.data.shards.tree import Split
 from ganherd.util import files
+from ganherd.util.files import JsonObject
 
 UNIT = 256  # files of a unit: the most that each worker of a killed process loses
 
@@ -56,7 +57,7 @@ class Piece:
     converted: Counter[str] = field(default_factory=Counter)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         return {"grey": self.grey, "skipped": self.skipped, "converted": dict(self.converted)}
 
     def add_facts(self, other: Piece) -> None:
@@ -167,7 +168,7 @@ def make_shard(out: Path, root: Path, settings: ShardSettings, source: ClassFile
         path.unlink(missing_ok=True)
 
 
-def make_colour(out: Path, source: ClassFiles, record: dict[str, Any]) -> None:
+def make_colour(out: Path, source: ClassFiles, record: Mapping[str, Any]) -> None:
     """Rewrite a shard of grey images with three channels, because other classes have colour."""
     path, sides = out / shard_file(source), tuple(record["sides"])
     shape = (record["count"], 3, *sides)
@@ -185,10 +186,10 @@ def record_path(out: Path, source: ClassFiles) -> Path:
     return out / PARTS / f"{source.number:05d}.json"
 
 
-def read_record(out: Path, source: ClassFiles) -> dict[str, Any] | None:
+def read_record(out: Path, source: ClassFiles) -> JsonObject | None:
     """Return the record of a finished shard; None if it is missing, or was made of other files."""
     try:
-        record: dict[str, Any] = json.loads(record_path(out, source).read_bytes())
+        record: JsonObject = json.loads(record_path(out, source).read_bytes())
         if record["listing"] != source.listing:
             return None
         if record["count"] and (out / shard_file(source)).stat().st_size not in (
@@ -201,12 +202,12 @@ def read_record(out: Path, source: ClassFiles) -> dict[str, Any] | None:
     return record
 
 
-def _bytes(record: dict[str, Any], channels: int) -> int:
+def _bytes(record: Mapping[str, Any], channels: int) -> int:
     return HEADER + int(record["count"]) * channels * int(np.prod(record["sides"]))
 
 
 def _write_shard(
-    out: Path, source: ClassFiles, shape: tuple[int, ...], blocks: Iterator[Array], facts: dict[str, Any]
+    out: Path, source: ClassFiles, shape: tuple[int, ...], blocks: Iterator[Array], facts: JsonObject
 ) -> None:
     """Write the record of a shard, after the shard itself: a record implies a complete shard."""
     digest = hashlib.sha256(head := header(shape))

@@ -29,7 +29,8 @@ def count_operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batc
         label = (torch.zeros(rows, dtype=torch.int64),) if takes_label(net) else ()
         with _Counter() as counter, MemberRandomness(torch.tensor(0)):
             net(torch.zeros(rows, *shape), *label)
-        return counter.operations / rows
+        result: float = counter.operations / rows
+        return result
 
     with seeded_generators(0), torch.no_grad():
         return first_that_runs(count, batches)

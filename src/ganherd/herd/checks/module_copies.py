@@ -193,7 +193,8 @@ def _held_by(value: Any) -> Iterable[Any]:
         return [value.func, value.args, value.keywords]
     if isinstance(value, (nn.Module, type, types.ModuleType)) or not hasattr(value, "__dict__"):
         return ()
-    return vars(value).values()
+    result: Iterable[Any] = vars(value).values()
+    return result
 
 
 def _rebound(hook: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any]:

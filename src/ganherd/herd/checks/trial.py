@@ -133,4 +133,5 @@ class _Painter(nn.Module):
         self.weight, self.bias = (nn.Parameter(torch.randn(math.prod(shape))) for _ in range(2))
 
     def forward(self, z: Tensor) -> Tensor:
-        return torch.tanh(z[:, :1] * self.weight + self.bias).unflatten(1, self.shape)
+        result: Tensor = torch.tanh(z[:, :1] * self.weight + self.bias).unflatten(1, self.shape)
+        return result

@@ -232,7 +232,7 @@ class _Backward(TorchDispatchMode):
     """Refuse backward passes that draw random numbers, as activation checkpoints do when they run their layers again."""
 
     def __init__(self, net: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._net = net
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

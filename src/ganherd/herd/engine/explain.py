@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,10 +16,11 @@ from ganherd.herd.lowering import lower
 from ganherd.herd.lowering.lower import LoweredOperation
 from ganherd.herd.lowering.trace import NotTraceable, trace
 from ganherd.herd.step.rules import StepRules
+from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
 
 
-def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def explain(herd: Herd, guards: Sequence[JsonObject] = ()) -> JsonObject:
     """Return facts about each net without training it: for each layer `here` and `gpu`, each {"how", "why"}.
 
     Args:
@@ -41,7 +41,7 @@ def explain(herd: Herd, guards: Sequence[dict[str, Any]] = ()) -> dict[str, Any]
     }
 
 
-def _net(herd: Herd, role: str, module: nn.Module, double_backward: bool) -> dict[str, Any]:
+def _net(herd: Herd, role: str, module: nn.Module, double_backward: bool) -> JsonObject:
     """Return the facts about one net; `double_backward` if a penalty differentiates it twice."""
     gpu = _why_no_kernels(herd)
     here = gpu if herd.device.type == "cuda" else "they need a GPU"
@@ -70,7 +70,7 @@ def _why_no_kernels(herd: Herd) -> str:
     return ""
 
 
-def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[dict[str, Any]]:
+def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[JsonObject]:
     """Return the facts about each layer; `here` and `gpu` tell whether kernels are used there."""
     both = [_lowered(module, rules, kernels) for kernels in (here, gpu)]
     return [
@@ -108,7 +108,7 @@ def _why_not_traced(module: nn.Module) -> str:
     return ""
 
 
-def _comparison(guard: dict[str, Any]) -> list[str]:
+def _comparison(guard: JsonObject) -> list[str]:
     """Return lines that report how each engine compares with plain PyTorch."""
     lines = [f"  compared with plain PyTorch ({guard['extent']}):"]
     for engine, result in guard["engines"].items():
@@ -119,7 +119,7 @@ def _comparison(guard: dict[str, Any]) -> list[str]:
     return lines
 
 
-def render_text(facts: dict[str, Any]) -> str:
+def render_text(facts: JsonObject) -> str:
     """Format the facts of `explain` for people: a table for each net, and its consequences."""
     here_is_gpu = facts["device"].startswith("cuda")
     columns = [("here", f"here ({facts['device']})")] + ([] if here_is_gpu else [("gpu", "on a GPU")])

@@ -70,7 +70,8 @@ def _pool_width(args: Any, kwargs: Any) -> int | None:
 def _max_pool(x: Tensor, width: int) -> Tensor:
     """Return the largest of every `width` neighbours; numbers at the end that do not fill a window are dropped."""
     count = x.shape[-1] // width
-    return x[..., : count * width].unflatten(-1, (count, width)).max(-1).values
+    result: Tensor = x[..., : count * width].unflatten(-1, (count, width)).max(-1).values
+    return result
 
 
 def _has_tensor(values: Any) -> bool:

@@ -63,7 +63,8 @@ def _linear(layer: Layer, x: Tensor) -> Tensor:
     flatten = any(isinstance(other, nn.Flatten) for other in layer.fused)
     shape = next((tuple(other.unflattened_size) for other in layer.fused if isinstance(other, nn.Unflatten)), ())
     weight, bias = layer.params["weight"], layer.params.get("bias")
-    return layer.library.linear(x, weight, bias, flatten, shape, layer.feeds_norm, layer.epilogue)
+    result: Tensor = layer.library.linear(x, weight, bias, flatten, shape, layer.feeds_norm, layer.epilogue)
+    return result
 
 
 def _elementwise(layer: Layer, x: Tensor) -> Tensor:
@@ -76,7 +77,8 @@ def _dropout(layer: Layer, x: Tensor) -> Tensor:
     """Run a dropout, with an activation before it."""
     if not layer.module.training or layer.module.p == 0.0:
         return x
-    return layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.fused))
+    result: Tensor = layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.fused))
+    return result
 
 
 def _flatten(layer: Layer, x: Tensor) -> Tensor:
@@ -88,7 +90,8 @@ def _flatten(layer: Layer, x: Tensor) -> Tensor:
 def _unflatten(layer: Layer, x: Tensor) -> Tensor:
     """Run `nn.Unflatten` behind the member axis."""
     dim = int(layer.module.dim)
-    return x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
+    result: Tensor = x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
+    return result
 
 
 def _slope(activations: list[Any]) -> float:
@@ -108,12 +111,13 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
             out = ops.normalise(x, mean, var, weight, bias, m.eps)
             return out if slope == 1.0 else F.leaky_relu(out, slope)
         running = ops.RunningStats(mean, var, count, m.momentum)
-    out, updated = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
+    normed: Tensor
+    normed, updated = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
     if updated is not None:
         buffers.set("running_mean", updated.mean)
         buffers.set("running_var", updated.var)
         buffers.set("num_batches_tracked", updated.count)
-    return out
+    return normed
 
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
@@ -121,7 +125,10 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
     weight, bias = layer.params["weight"], layer.params.get("bias")
     doubled = any(isinstance(other, nn.Upsample) for other in layer.fused)
     pooled = next((other for other in layer.fused if isinstance(other, nn.AvgPool2d)), None)
-    return layer.library.conv2d(x, weight, bias, layer.module, doubled, layer.feeds_norm, layer.epilogue, pooled)
+    result: Tensor = layer.library.conv2d(
+        x, weight, bias, layer.module, doubled, layer.feeds_norm, layer.epilogue, pooled
+    )
+    return result
 
 
 def _embedding(layer: Layer, y: Tensor) -> Tensor:
@@ -148,7 +155,8 @@ def _spectral(layer: Layer, x: Tensor) -> Tensor:
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
     """Run a transposed convolution."""
     weight, bias = layer.params["weight"], layer.params.get("bias")
-    return layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.feeds_norm, layer.epilogue)
+    result: Tensor = layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.feeds_norm, layer.epilogue)
+    return result
 
 
 def _image_layer(layer: Layer, x: Tensor) -> Tensor:

@@ -51,14 +51,16 @@ def linear(
     if epilogue is not None:
         return epilogue(linear(x, weight, bias, flatten, shape))
     if shape:
-        return linear(x, weight, bias, flatten).unflatten(2, shape)
+        images: Tensor = linear(x, weight, bias, flatten).unflatten(2, shape)
+        return images
     x = x.flatten(2) if flatten else x
     flat = x.flatten(1, -2) if x.dim() > 3 else x
     if torch.is_autocast_enabled(x.device.type):  # cast here, because autocast does not cover custom backward passes
         low = torch.get_autocast_dtype(x.device.type)
         flat, weight, bias = flat.to(low), weight.to(low), None if bias is None else bias.to(low)
     out = BatchedLinear.apply(flat, weight, bias)
-    return out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
+    unflattened: Tensor = out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
+    return unflattened
 
 
 class BatchedLinear(torch.autograd.Function):
@@ -74,7 +76,7 @@ class BatchedLinear(torch.autograd.Function):
         return super(torch.autograd.Function, cls).apply(*args)  # type: ignore[misc]
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # type: ignore[override]
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         transposed = weight.transpose(1, 2)
         return torch.bmm(x, transposed) if bias is None else torch.baddbmm(bias[:, None], x, transposed)
 
@@ -83,7 +85,7 @@ class BatchedLinear(torch.autograd.Function):
         ctx.save_for_backward(inputs[0], inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         return (
@@ -170,7 +172,8 @@ def upsample(x: Tensor) -> Tensor:
 def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
     """Apply a layer without parameters to images [N, B, C, H, W]."""
     out: Tensor = layer(x.flatten(0, 1))
-    return out.unflatten(0, x.shape[:2])
+    result: Tensor = out.unflatten(0, x.shape[:2])
+    return result
 
 
 def conv2d(

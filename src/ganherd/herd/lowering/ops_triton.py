@@ -203,7 +203,7 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
     """
     if weight.dtype != torch.float32:
         return ops.divide(weight, u, move)
-    return MemberDivide.apply(weight, u, move)  # type: ignore[no-any-return]
+    return MemberDivide.apply(weight, u, move)
 
 
 def has_conv_kernel(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:

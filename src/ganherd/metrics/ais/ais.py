@@ -112,7 +112,7 @@ def log_likelihood(
     `decoder` takes standard normal noise [n, latent]; `with_uniform_prior` makes it so.
 
     >>> points = torch.zeros(2, 3, dtype=torch.float64)
-    >>> found = log_likelihood(lambda u: 0 * u.repeat(1, 3), points, 1, 1.0, Settings(temperatures=3, chains=2))
+    >>> found = log_likelihood(lambda u: 0 * u.repeat(1, 3), points, 1, 1.0, AisSettings(temperatures=3, chains=2))
     >>> found.log_p.round(3).tolist()  # a decoder that ignores its noise: N(0, 1) in three dimensions
     [-2.757, -2.757]
     """
@@ -157,7 +157,7 @@ def bdmc(
 def kde(
     decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0, block: int = 4096
 ) -> np.ndarray:
-    """log of the mean of N(x; G(z_k), σ² I) over so many z_k, float64 [P]: annealing without steps between, far too low
+    """log of the mean of N(x; G(z_k), σ² I) over this many z_k, float64 [P]: annealing without steps between, far too low
     where the posterior is narrow."""
     x = _rows(decoder, x, latent, variance)
     generator = _generator(x, seed)
@@ -260,7 +260,7 @@ def _anneal(
             chains.move(on_device[t + 1])
         if progress and time.monotonic() - last >= _QUIET:
             if x.is_cuda:
-                torch.cuda.synchronize(x.device)  # the host runs ahead; what is told must have happened
+                torch.cuda.synchronize(x.device)  # the host runs ahead; what is reported must have happened
             last = time.monotonic()
             left = (last - began) / (t + 1) * (settings.temperatures - t - 1)
             way = "down" if backward else "up"

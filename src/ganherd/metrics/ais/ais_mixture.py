@@ -1,9 +1,9 @@
-"""The AIS score of a mixture: held-out images under all its members, with the gap and the KDE baseline beside it."""
+"""The AIS score of a mixture: held-out images under all its members, with the gap and the KDE baseline."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from ganherd.features.material import MetricSkipped
 from ganherd.metrics.ais import ais
 from ganherd.metrics.groups import in_groups
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 
 if TYPE_CHECKING:
     from ganherd.features.material import ScoringContext
@@ -24,8 +25,8 @@ FEW = 16  # images
 WIDE = 10.0  # nats of gap from which an estimate is warned of
 
 
-def measure(material: ScoringContext) -> dict[str, Any]:
-    """log p(x) of the mixture in nats, mean over held-out images; what it was made with stands beside it."""
+def measure(material: ScoringContext) -> ScoreEntry:
+    """Return log p(x) of the mixture in nats, mean over held-out images, with the settings of the estimate."""
     mixture, data = material.mixture, material.dataset
     if not data.is_image:
         raise MetricSkipped("the log-likelihood by AIS is for images, and this is other data")
@@ -56,7 +57,7 @@ def measure(material: ScoringContext) -> dict[str, Any]:
     kde = ais.mixture_log_p(np.stack(baseline), material.weights)
     mean, error = float(log_p.mean()), ais.standard_error(log_p)
     gap = max(gaps)
-    out: dict[str, Any] = {
+    out: ScoreEntry = {
         "value": mean,
         "samples": count,
         "network": f"AIS, σ² {variance:g}, {settings.temperatures:,} temperatures, {settings.chains} chains",
@@ -81,7 +82,7 @@ def measure(material: ScoringContext) -> dict[str, Any]:
     return out | _in_groups(material, np.stack(per_member), log_p, data.y_test[rows])
 
 
-def _in_groups(material: ScoringContext, per_member: np.ndarray, log_p: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+def _in_groups(material: ScoringContext, per_member: np.ndarray, log_p: np.ndarray, y: np.ndarray) -> ScoreEntry:
     """Of the images of every class, or under every neighbourhood alone; those under the members are there already."""
     if material.per == "class":
         images = {name: log_p[y == k] for k, name in enumerate(material.dataset.labels) if (y == k).any()}

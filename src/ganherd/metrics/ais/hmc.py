@@ -78,7 +78,7 @@ def points_at_once(decoder: Decoder, u: Tensor, budget: int) -> int:
         return size + 4 * out.nbytes  # the residual, its square and two gradients
 
     per_row = max(1, kept(3) - kept(2))  # weights are kept in both, and cancel
-    return max(1, budget // (2 * per_row * u.shape[1]))  # twice: what the backward pass makes besides
+    return max(1, budget // (2 * per_row * u.shape[1]))  # twice, for the backward pass
 
 
 def _same(tensor: Any) -> Any:

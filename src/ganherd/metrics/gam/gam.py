@@ -2,7 +2,7 @@
 
 Everything here is arithmetic on logits; `gam_runs` finds the logits of runs. A judge errs on a fake that it calls real.
 GAM-II of a generator is the mean (and the least) error of all judges that it did not meet. A judge that calls everything
-real would praise everybody, so its error on held-out real data stands beside it.
+real would praise everybody, so its error on held-out real data is reported, too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from ganherd.metrics.statistics import intervals
 from ganherd.metrics.statistics.verdict import UNDECIDED, difference, sign
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.errors import UserError
 
 SAMPLES = 10_000  # of every generator, at least: then an error rate is known to 0.005
@@ -31,8 +32,8 @@ class Player:
     group: str  # the run
     member: int
     herd: int = 0  # the replica: players of one herd may have met
-    label: int = -1  # the class that it stands for
-    kind: str = ""  # its generator's net, where the runs have several: then each kind is judged by itself
+    label: int = -1  # the class that it represents
+    kind: str = ""  # its generator's net, if the runs have several: then each kind is judged by itself
     kin: frozenset[str] = frozenset()  # other runs that its run began with, or that began with it
     seed: int | None = None  # of its replica, where its run has several
 
@@ -75,7 +76,7 @@ def called_real(logits: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Verdict:
-    """GAM-II of every generator; NaN where nobody may judge it."""
+    """GAM-II of every generator; NaN if no discriminator may judge it."""
 
     errors: np.ndarray  # [J, M] of judge j on generator m
     allowed: np.ndarray  # bool [J, M]
@@ -145,7 +146,15 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
     return out
 
 
-def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> dict[str, Any]:
+class Helps(TypedDict, total=False):
+    """What a comparison of a herd with single GANs says."""
+
+    words: str
+    value: float
+    interval: ScoreInterval
+
+
+def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> Helps:
     """Compare each member of a herd with the best single GAN, as the paper does, and return the `words` for it.
 
     `strongly helps`: every member is better; `helps`: at least one is; `does not help`: every member is worse. Otherwise it
@@ -230,9 +239,9 @@ def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
 
 def standings(
     errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player], samples: int = SAMPLES
-) -> dict[str, dict[str, Any]]:
-    """GAM by run: every generator battles those of the other runs that stand for the same class, or for none."""
-    out: dict[str, dict[str, Any]] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
+) -> dict[str, ScoreEntry]:
+    """Return GAM by run: every generator battles those of the other runs with the same class, or with none."""
+    out: dict[str, ScoreEntry] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
     for i, one in enumerate(players):
         for j in range(i + 1, len(players)):
             other = players[j]
@@ -248,11 +257,11 @@ def standings(
 
 
 def comparable(one: Player, other: Player) -> bool:
-    """Members that stand for different classes never judge each other: a judge of 7s calls every 3 a fake."""
+    """Return whether one may judge the other: members of different classes may not, as a judge of 7s calls every 3 a fake."""
     return one.label == other.label or min(one.label, other.label) < 0
 
 
-def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> dict[str, Any] | None:
+def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> ScoreInterval | None:
     """Of the mean of GAM-II over generators [M], from error rates [J, M]; judges of the same samples err together, so
     they are taken as one: the interval is rather too wide."""
     judged = allowed.any(0)
@@ -263,10 +272,8 @@ def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> dict[str,
     return intervals.share(value, samples * known.shape[1])
 
 
-def entry(
-    players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray, samples: int
-) -> dict[str, Any]:
-    """What scores.json keeps of one run: the mean of its averages, every member's, and its judges' errors on real data."""
+def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray, samples: int) -> ScoreEntry:
+    """Return what scores.json holds of one run: the mean of its averages, every member's, and its judges' errors on real data."""
     rows = [i for i, player in enumerate(players) if player.group == group]
     average = verdict.average[rows]
     known = not np.isnan(average).all()
@@ -277,13 +284,13 @@ def entry(
     best = None if found_best is None else players[found_best]
     rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
     names = [players[i].seat for i in rows]
-    found = {
+    found: ScoreEntry = {
         "value": float(np.nanmean(average)) if known else None,
         "per_member": dict(zip(names, _numbers(average), strict=True)),
         "per_member_samples": dict.fromkeys(names, samples),
         "worst": _numbers(verdict.worst[rows]),
         "judges": verdict.judges[rows].tolist(),
-        "kinds": kinds,  # of generators, where the runs have several
+        "kinds": kinds,  # of generators, if the runs have several
         "real_errors": _numbers(real_errors[rows]),
         "by_judge": {
             players[j].name: _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
@@ -296,8 +303,9 @@ def entry(
     }
     if len(kinds) > 1:
         found["best_by"] = "the judges of every kind that they did not meet"
-    span = interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples)
-    return found | ({"interval": span} if span else {})
+    if span := interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples):
+        found["interval"] = span
+    return found
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:

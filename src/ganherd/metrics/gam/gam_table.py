@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Required, TypedDict
 
 import numpy as np
 
-from ganherd.metrics.gam.gam import Player, Verdict, apart, helps, weak_judges
+from ganherd.metrics.gam.gam import Helps, Player, Verdict, apart, helps, weak_judges
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
 from ganherd.util.text import text_table
 
 
-def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int) -> list[dict[str, Any]]:
+class LeastAndLargest(TypedDict):
+    """The least and the largest value over the generators of a run."""
+
+    least: float
+    largest: float
+
+
+class GamRow(TypedDict, total=False):
+    """GAM-II of the generators of one kind in one run."""
+
+    run: Required[str]
+    kind: Required[str]
+    generators: Required[int]
+    judges: Required[list[int]]
+    avg: Required[LeastAndLargest | None]
+    worst: Required[LeastAndLargest | None]
+    real_errors: Required[LeastAndLargest | None]
+    against: str  # the run that it is compared with
+    words: dict[str, str]
+    differences: dict[str, Helps]
+
+
+def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int) -> list[GamRow]:
     """Return GAM-II by kind and run, as the paper's tables have it: least and largest over the generators, and whether it
     helps against the first run of its kind, in `words` and as the `differences` of the best members."""
-    out: list[dict[str, Any]] = []
+    out: list[GamRow] = []
     for kind in dict.fromkeys(player.kind for player in players):
         first: dict[str, np.ndarray] = {}
         for group in dict.fromkeys(player.group for player in players if player.kind == kind):
             rows = [i for i, player in enumerate(players) if (player.kind, player.group) == (kind, group)]
             own = {"avg": verdict.average[rows], "worst": verdict.worst[rows]}
-            row: dict[str, Any] = {
+            row: GamRow = {
                 "run": group,
                 "kind": kind,
                 "generators": len(rows),
                 "judges": sorted(set(verdict.judges[rows].tolist())),
-                **{name: _span(values) for name, values in own.items()},
+                "avg": _span(own["avg"]),
+                "worst": _span(own["worst"]),
                 "real_errors": _span(real_errors[rows]),
             }
             if first:
@@ -91,7 +114,7 @@ def _named(group: str, kind: str) -> str:
     return f"{group} ({kind})" if kind else group
 
 
-def _best_by(best: Mapping[str, Any] | None) -> str:
+def _best_by(best: Helps | None) -> str:
     """
     >>> _best_by({"value": 0.04, "interval": {"low": 0.021, "high": 0.06}})
     ', best members differ by +0.040: 95 % +0.021 to +0.060'
@@ -102,7 +125,7 @@ def _best_by(best: Mapping[str, Any] | None) -> str:
     return f", best members differ by {best['value']:+.3f}: 95 % {low:+.3f} to {high:+.3f}"
 
 
-def _span(values: np.ndarray) -> dict[str, float] | None:
+def _span(values: np.ndarray) -> LeastAndLargest | None:
     """
     >>> _span(np.array([0.3, np.nan, 0.1])), _span(np.array([np.nan]))
     ({'least': 0.1, 'largest': 0.3}, None)
@@ -111,7 +134,7 @@ def _span(values: np.ndarray) -> dict[str, float] | None:
     return {"least": float(known.min()), "largest": float(known.max())} if len(known) else None
 
 
-def _words(span: dict[str, float] | None) -> str:
+def _words(span: LeastAndLargest | None) -> str:
     if span is None:
         return "–"
     low, high = f"{span['least']:.3f}", f"{span['largest']:.3f}"

@@ -1,4 +1,4 @@
-"""Intervals: how far off a score may be because it was measured on so many samples and no more.
+"""Confidence intervals of scores: how far off they may be because of the limited number of samples.
 
 All are of level 95 %, over the samples; the data is held fixed. Resamples belong to the score's seed, so the same seed
 gives the same interval.
@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
+
+from ganherd.runs.score_entry import ScoreInterval
 
 COUNTED = 1000  # resamples of counts, which cost nothing
 
 
-def interval(low: float, high: float, how: str) -> dict[str, Any]:
-    """As it stands beside a value."""
+def interval(low: float, high: float, how: str) -> ScoreInterval:
+    """Return an interval as a score holds it."""
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
 
 
-def around(value: float, error: float, how: str, freedom: int | None = None) -> dict[str, Any]:
+def around(value: float, error: float, how: str, freedom: int | None = None) -> ScoreInterval:
     """Return the interval of a value with this standard error; `freedom`: of the error's estimate, if it is from few values.
 
     >>> round(around(0.0, 1.0, "")["high"], 2), round(around(0.0, 1.0, "", freedom=9)["high"], 2)
@@ -42,12 +43,12 @@ def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
 
 
-def share(value: float, n: int) -> dict[str, Any]:
-    """Of a share of n samples."""
+def share(value: float, n: int) -> ScoreInterval:
+    """Return the interval of a share of n samples."""
     return interval(*wilson(value, n), "Wilson's, over the samples")
 
 
-def share_with_error(value: float, error: float, fewest: float, most: float, how: str) -> dict[str, Any]:
+def share_with_error(value: float, error: float, fewest: float, most: float, how: str) -> ScoreInterval:
     """Return the interval of a share with this standard error: Wilson's of as many independent points as have that error.
 
     It is as that of at most `most` points, and as that of `fewest` if there is no error to go by.
@@ -56,7 +57,7 @@ def share_with_error(value: float, error: float, fewest: float, most: float, how
     return interval(*wilson(value, points), how)
 
 
-def mean(values: np.ndarray) -> dict[str, Any] | None:
+def mean(values: np.ndarray) -> ScoreInterval | None:
     """Return the interval of the mean of independent values that are not negative; None if all are equal.
 
     >>> round(mean(np.array([0.0, 1.0, 2.0, 3.0]))["high"], 2), mean(np.zeros(9))
@@ -68,7 +69,7 @@ def mean(values: np.ndarray) -> dict[str, Any] | None:
     return interval(max(0.0, value - 1.96 * error), value + 1.96 * error, "standard error of the mean")
 
 
-def jackknife(value: float, without: Sequence[float]) -> dict[str, Any] | None:
+def jackknife(value: float, without: Sequence[float]) -> ScoreInterval | None:
     """Return the interval of a value from the values without each of some equal groups; None if these are not finite, or
     are all equal.
 
@@ -94,8 +95,8 @@ def student_t(freedom: int) -> float:
     return float(t.ppf(0.975, freedom))
 
 
-def least(values: Sequence[float], errors: Sequence[float]) -> dict[str, Any]:
-    """Of the least of some positive values, from the relative standard error of each.
+def least(values: Sequence[float], errors: Sequence[float]) -> ScoreInterval:
+    """Return the interval of the least of some positive values, from the relative standard error of each.
 
     It is the least by luck too, which its own error does not know: so all are held in their intervals at once
     (Bonferroni), and then the least truth lies between the least of the lower and the least of the upper ends. By luck
@@ -111,8 +112,8 @@ def least(values: Sequence[float], errors: Sequence[float]) -> dict[str, Any]:
     return interval((values * np.exp(-reach)).min(), (values * np.exp(reach)).min(), how)
 
 
-def variation(value: float, seen: np.ndarray, n: int, seed: int) -> dict[str, Any]:
-    """Of a total variation distance from the shares seen, [classes], in n samples.
+def variation(value: float, seen: np.ndarray, n: int, seed: int) -> ScoreInterval:
+    """Return the interval of a total variation distance from the shares seen, [classes], in n samples.
 
     Resampled distances would lie too high, as they add chance to chance. But no distance is further off than the shares
     are from the true ones (triangle inequality), and how far that is resamples do show.
@@ -127,8 +128,8 @@ def variation(value: float, seen: np.ndarray, n: int, seed: int) -> dict[str, An
     return interval(max(0.0, value - reach), min(1.0, value + reach), f"bootstrap of the shares, {COUNTED:,} resamples")
 
 
-def captured(counts: np.ndarray, n: int, seed: int) -> dict[str, Any]:
-    """Of how many modes have a sample, from the samples of each, [modes], among n: some may hang on a few of them.
+def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
+    """Return the interval of the number of modes that have a sample, from the samples of each, [modes], among n.
 
     >>> captured(np.array([50, 1, 0]), 51, 0)["low"], captured(np.array([50, 50, 0]), 100, 0)["low"]
     (1.0, 2.0)
@@ -140,5 +141,5 @@ def captured(counts: np.ndarray, n: int, seed: int) -> dict[str, Any]:
 
 
 def _counts(weights: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """[resamples, kinds] of n samples whose kinds weigh so much: what resampling them one by one would give."""
+    """Return counts [resamples, kinds] of n samples drawn with these weights: as if they were resampled one by one."""
     return np.random.default_rng([seed, n, 0x1E]).multinomial(n, weights / weights.sum(), size=COUNTED)

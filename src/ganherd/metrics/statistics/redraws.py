@@ -52,7 +52,7 @@ def nearest(x: Tensor, k: int) -> NearestSamples:
     parts = []
     for start in range(0, len(x), ROWS):
         far = torch.cdist(x[start : start + ROWS], x)
-        far[torch.arange(len(far)), torch.arange(start, start + len(far))] = math.inf  # nobody is its own neighbour
+        far[torch.arange(len(far)), torch.arange(start, start + len(far))] = math.inf  # no sample is its own neighbour
         parts.append(far.topk(min(LISTED, len(x) - 1), largest=False))
     return NearestSamples(k, torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts]))
 

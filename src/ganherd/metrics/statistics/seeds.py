@@ -1,14 +1,15 @@
-"""Scores of several replicas as one: means over the seeds, their spread, and what each seed has beside it."""
+"""Combine the scores of several replicas: means over the seeds, their spread, and the value of each seed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ganherd.metrics.statistics import intervals
+from ganherd.runs.score_entry import ScoreEntry
 
 Entry = Mapping[str, Any]
 COUNTS = ("samples", "fewest", "held_out", "training", "real_samples", "held_out_samples")  # the least is claimed
@@ -19,8 +20,8 @@ SURE = (
 
 def together(
     each: Sequence[Entry], seeds: Sequence[int], bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> dict[str, Any]:
-    """One entry out of those of the replicas, in their order; `bounds`: beyond which no value can be.
+) -> ScoreEntry:
+    """Return one entry for all replicas; `bounds`: the least and the largest possible value.
 
     >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0, "replica": r} for r, v in enumerate((1.0, 3.0)))
     >>> found = together([one, two], [0, 1])
@@ -29,7 +30,7 @@ def together(
     """
     values = [entry["value"] for entry in each]
     known = [value for value in values if value is not None]
-    # an interval is of one replica's samples: beside a mean of replicas stands that of their own spread
+    # an interval is about one replica's samples: a mean of replicas has an interval from their spread instead
     own = ("replica", "interval", "std", "error")
     out = _merged([{k: v for k, v in one.items() if k not in own and not k.endswith("_interval")} for one in each])
     deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
@@ -38,11 +39,11 @@ def together(
         reach = intervals.student_t(len(known) - 1) * deviation / math.sqrt(len(known))
         how = f"Student's t over {len(known)} seeds"
         out["interval"] = intervals.interval(max(bounds[0], mean - reach), min(bounds[1], mean + reach), how)
-    return {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)}
+    return cast(ScoreEntry, {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)})
 
 
 def _merged(each: Sequence[Entry]) -> dict[str, Any]:
-    """Key by key: numbers become their mean, counts the least of them, and what differs otherwise is left out."""
+    """Merge key by key: numbers become their mean, counts their minimum; other keys that differ are left out."""
     out: dict[str, Any] = {}
     for key in dict.fromkeys(key for entry in each for key in entry):
         values = [entry.get(key) for entry in each]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-UNDECIDED = "undecided"
+from ganherd.runs.score_entry import ScoreInterval
+
 Verdict = Literal["better", "worse", "undecided"]
+UNDECIDED: Literal["undecided"] = "undecided"
 Ends = tuple[float, float]
 
 
-def sign(interval: Mapping[str, Any] | Ends | None) -> int:
+def sign(interval: ScoreInterval | Ends | None) -> int:
     """Return 1 if the whole interval is above zero, -1 if it is below, and 0 if it holds zero or is None.
 
     >>> sign((0.1, 0.3)), sign({"low": -0.3, "high": -0.1}), sign((-0.1, 0.3)), sign(None)
@@ -23,7 +24,7 @@ def sign(interval: Mapping[str, Any] | Ends | None) -> int:
     return 1 if low > 0 else -1 if high < 0 else 0  # NaN is undecided, too
 
 
-def verdict(interval: Mapping[str, Any] | Ends | None) -> Verdict:
+def verdict(interval: ScoreInterval | Ends | None) -> Verdict:
     """Return the verdict on an improvement: the interval is that of a quantity of which more is better.
 
     >>> verdict((0.1, 0.3)), verdict((-0.1, 0.3))

@@ -107,7 +107,8 @@ class ResidualBody(nn.Module):
         x = self.first(x)
         for i, block in enumerate(self.blocks):
             x = self.attention(block(x)) if i + 1 == self.before else block(x)
-        return self.act(x).sum((2, 3))  # [B, features]
+        result: Tensor = self.act(x).sum((2, 3))  # [B, features]
+        return result
 
 
 class PlainBody(nn.Module):

@@ -60,7 +60,8 @@ class SpectralConv2d(Spectral, nn.Conv2d):
         self._begin()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x, self.divided(), self.bias)
+        result: Tensor = self._conv_forward(x, self.divided(), self.bias)
+        return result
 
 
 class SpectralLinear(Spectral, nn.Linear):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import MetricsRecord
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class FigureRun:
             return "examples"
 
     @cached_property
-    def metrics(self) -> list[dict[str, object]]:
+    def metrics(self) -> list[MetricsRecord]:
         return self.folder.metrics(_MOST_RECORDS)
 
     def recorded(self, name: str, *also: str) -> tuple[np.ndarray, np.ndarray]:
@@ -76,13 +77,13 @@ class FigureRun:
             also: Names that the records must hold, too.
         """
         lines = [line for line in self.metrics if all(_is_of_members(line, own) for own in (name, *also))]
-        seeds, members = self.recipe.herd.seeds, len(lines[0][name]) if lines else 0  # type: ignore[arg-type]
-        if members % seeds or any(len(line[own]) != members for line in lines for own in (name, *also)):  # type: ignore[arg-type]
+        seeds, members = self.recipe.herd.seeds, len(lines[0][name]) if lines else 0
+        if members % seeds or any(len(line[own]) != members for line in lines for own in (name, *also)):
             raise UserError(
                 f"{self.folder.metrics_path} holds records of different herds, which ganherd did not write."
             )
         epochs = np.array([float(str(line["epoch"])) for line in lines])
-        values = np.array([[float(value) for value in line[name]] for line in lines])  # type: ignore[attr-defined]
+        values = np.array([[float(value) for value in line[name]] for line in lines])
         return epochs, values.reshape(len(lines), seeds, members // seeds)
 
 

@@ -185,7 +185,8 @@ class Cellular(Strategy):
 
     def _wiring_at(self, iteration: int) -> Wiring:
         """Return the wiring of an iteration: the current object if the topology has not changed."""
-        topology, now = self.rewiring.at(iteration), getattr(self, "wiring", None)
+        topology = self.rewiring.at(iteration)
+        now: Wiring | None = getattr(self, "wiring", None)
         if now is not None and now.topology == topology:
             return now
         return wire(topology, self.settings.population, self.replicas, self.placement, self.comm.rank)

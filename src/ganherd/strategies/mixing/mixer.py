@@ -1,4 +1,4 @@
-"""Score the mixtures of a grid: sample the best generator of every cell, extract features, and compare with the data."""
+"""MixtureScorer the mixtures of a grid: sample the best generator of every cell, extract features, and compare with the data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import (
     Evolved,
     FrechetScore,
-    Score,
+    MixtureScorer,
     Summary,
     VariationScore,
     evolve,
@@ -178,7 +178,7 @@ class Mixer:
             tensors[f"{_OBJECTIVE}{name}"] = torch.stack([each[name] for each in measured]).to(where)
         return tensors
 
-    def scores(self, summary: Summary) -> dict[str, Score]:
+    def scores(self, summary: Summary) -> dict[str, MixtureScorer]:
         """Return the scores of mixtures of these generators, all to be minimised.
 
         These are `fid`, `tvd` if the network predicts classes, and the recipe's score. The latter must be multiplied by `sign`
@@ -186,14 +186,14 @@ class Mixer:
         """
         real, shares = self._real
         fid = FrechetScore(summary, real)
-        scores: dict[str, Score] = {"fid": fid}
+        scores: dict[str, MixtureScorer] = {"fid": fid}
         if shares is not None:
             scores["tvd"] = VariationScore(summary, shares)
         if self._objective:
             scores[self.settings.score] = Oriented(self._objective.score(summary.objective), fid.broken, self.sign < 0)
         return scores
 
-    def evolve(self, weights: Tensor, table: Tensor, score: Score, iteration: int, generations: int) -> Evolved:
+    def evolve(self, weights: Tensor, table: Tensor, score: MixtureScorer, iteration: int, generations: int) -> Evolved:
         """Evolve the weights of this rank's neighbourhoods for this many steps of the ES."""
         drawn = rng.draw(self._keys(iteration), (generations, table.shape[1]), "normal", torch.float64)
         return evolve(weights, table, score, self.settings.sigma, generations, lambda generation: drawn[:, generation])

@@ -1,4 +1,4 @@
-"""Score and evolve mixture weights. Features of each generator's samples are computed once and only re-weighted."""
+"""MixtureScorer and evolve mixture weights. Features of each generator's samples are computed once and only re-weighted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scored_on(features: int, fast: torch.device) -> torch.device:
     return torch.device("cpu") if features <= _FEW else fast
 
 
-class Score(Protocol):
+class MixtureScorer(Protocol):
     """A function that scores M mixtures; less is better."""
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
@@ -140,7 +140,8 @@ class FrechetScore:
         trace = ((weights * self.square[table]).sum(1) - shift) * unbiased
         shared = torch.linalg.eigvalsh(cov).clamp(min=0).sqrt().sum(1)
         distance = shift + trace + self.real_trace - 2 * shared
-        return distance.masked_fill(_uses_broken(weights, self.broken[table]), torch.inf)
+        result: Tensor = distance.masked_fill(_uses_broken(weights, self.broken[table]), torch.inf)
+        return result
 
 
 class VariationScore:
@@ -188,7 +189,7 @@ class Evolved:
 def evolve(
     weights: Tensor,
     table: Tensor,
-    score: Score,
+    score: MixtureScorer,
     sigma: float,
     generations: int,
     draws: Callable[[int], Tensor],

@@ -18,7 +18,7 @@ from ganherd.features.moments import Moments
 from ganherd.metrics import modes, prdc, stacked_modes
 from ganherd.recipe.mixture_scores import is_own
 from ganherd.strategies.mixing.kernel_score import KernelScore, RealSide
-from ganherd.strategies.mixing.mixing import FrechetScore, Score, Summary, summarise
+from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, Summary, summarise
 from ganherd.strategies.mixing.reweighted import CapturedScore, InformationScore, LinearScore, MeanScore, OwnScore
 from ganherd.util.errors import UserError
 
@@ -51,7 +51,7 @@ class Objective(ABC):
         """Return the tensors that the score needs of one generator; only these are sent between ranks."""
 
     @abstractmethod
-    def score(self, inputs: Mapping[str, Tensor]) -> Score:
+    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
         """Return the score for G generators, from their stacked measurements [G, …]."""
 
 
@@ -172,7 +172,7 @@ class Own(Objective):
     def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
         return {"features": samples.features}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> Score:
+    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
         return OwnScore(self._name, self._function, inputs["features"], self._real)
 
 
@@ -185,7 +185,7 @@ class Kernel(Objective):
     def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
         return {"features": samples.features}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> Score:
+    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
         return KernelScore(inputs["features"], self._real)
 
 
@@ -207,7 +207,7 @@ class Balls(Objective):
         balls = torch.stack([chunk.sum(0) for chunk in inside]).sum(0).double()  # [n] that contain each sample
         return {"value": (balls > 0).double().mean() if self._name == "precision" else balls.mean() / prdc.NEIGHBOURS}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> Score:
+    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
         if self._name == "coverage":
             return CapturedScore(inputs["hits"], self._n, share=True)
         return LinearScore(inputs["value"])
@@ -221,7 +221,7 @@ class Information(Objective):
         logs = samples.logits.double().log_softmax(1)
         return {"share": logs.exp().mean(0), "entropy": -(logs.exp() * logs).nan_to_num(0.0).sum(1).mean()}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> Score:
+    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
         return InformationScore(inputs["share"], inputs["entropy"])
 
 
@@ -237,7 +237,7 @@ class Accuracy(Objective):
         each = [right[samples.y == k].mean() for k in range(self._classes) if bool((samples.y == k).any())]
         return {"value": torch.stack(each).mean()}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> Score:
+    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
         return LinearScore(inputs["value"])
 
 
@@ -259,7 +259,7 @@ class WithinClasses(Objective):
         assert summary.mean is not None and summary.cov is not None and summary.samples is not None
         return {"mean": summary.mean, "cov": summary.cov, "samples": summary.samples}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> Score:
+    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
         mean, cov, samples = inputs["mean"], inputs["cov"], inputs["samples"]  # [G, K, F], [G, K, F, F], [G, K]
         summaries = [Summary(mean[:, k], cov[:, k], samples[:, k]) for k in range(len(self._real))]
         return MeanScore([FrechetScore(each, real) for each, real in zip(summaries, self._real, strict=True)])
@@ -282,7 +282,7 @@ class Places(Objective):
         shown = self._place(samples.x.cpu().numpy())
         return {"hits": torch.from_numpy(np.bincount(shown[shown >= 0], minlength=self._places))}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> Score:
+    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
         return CapturedScore(inputs["hits"], self._samples)
 
 

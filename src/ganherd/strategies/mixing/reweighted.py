@@ -1,6 +1,6 @@
 """Scores of mixtures that are computed from a few numbers of each generator.
 
-Each takes weights [M, s] and a table [M, s] of generators, like every `mixing.Score`. Here higher may be better; `Oriented`
+Each takes weights [M, s] and a table [M, s] of generators, like every `mixing.MixtureScorer`. Here higher may be better; `Oriented`
 flips such a score, because searches minimise.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.strategies.mixing.mixing import Score
+from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.util.errors import UserError
 
 _AT_ONCE = 1 << 23  # numbers that one evaluation may gather
@@ -29,7 +29,7 @@ class Oriented:
     inf
     """
 
-    def __init__(self, score: Score, broken: Tensor, more: bool) -> None:
+    def __init__(self, score: MixtureScorer, broken: Tensor, more: bool) -> None:
         """Wrap a score; `broken` bool [G] marks generators with NaN, and `more` says that a higher score is better."""
         self._score, self._broken, self._sign = score, broken, -1.0 if more else 1.0
 
@@ -106,13 +106,15 @@ class InformationScore:
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
         on_cpu, rows = weights.cpu(), table.cpu()
         mixed = (on_cpu.unsqueeze(1) @ self.share[rows]).squeeze(1)  # [M, K]
-        return (torch.special.entr(mixed).sum(1) - (on_cpu * self.entropy[rows]).sum(1)).exp().to(weights)
+        information = torch.special.entr(mixed).sum(1) - (on_cpu * self.entropy[rows]).sum(1)
+        result: Tensor = information.exp().to(weights)
+        return result
 
 
 class MeanScore:
     """The mean of several scores; IFID is the mean of the Fréchet distances within each class."""
 
-    def __init__(self, each: Sequence[Score]) -> None:
+    def __init__(self, each: Sequence[MixtureScorer]) -> None:
         self.each = each
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ganherd.strategies.mixing import mixing
-from ganherd.strategies.mixing.mixing import Score
+from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.util.errors import UserError
 
 
@@ -38,7 +38,7 @@ class _Genes:
     weights: np.ndarray  # float64 [k], sums to 1
 
 
-def _measure(score: Score, weights: np.ndarray, table: np.ndarray) -> np.ndarray:
+def _measure(score: MixtureScorer, weights: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Return scores, float64 [M]; infinite for NaN."""
     scores = score(torch.from_numpy(weights), torch.from_numpy(table)).numpy()
     return np.where(np.isnan(scores), np.inf, scores)
@@ -55,7 +55,7 @@ def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations:
 
 
 def neighbourhoods(
-    score: Score, generators: int, each: Sequence[Sequence[int]], generations: int, sigma: float, seed: int = 0
+    score: MixtureScorer, generators: int, each: Sequence[Sequence[int]], generations: int, sigma: float, seed: int = 0
 ) -> GeneratorSubset:
     """Evolve the weights of every neighbourhood by a (1+1)-ES from equal ones, and return the best neighbourhood.
 
@@ -83,7 +83,7 @@ def neighbourhoods(
 # -- greedy -----------------------------------------------------------------------------------------------------------
 
 
-def greedy(score: Score, generators: int, size: int, shares: int = 10) -> GeneratorSubset:
+def greedy(score: MixtureScorer, generators: int, size: int, shares: int = 10) -> GeneratorSubset:
     """Begin with the best generator, and add the one that improves the score most, while any does.
 
     A new generator gets 1/shares, 2/shares, … of the mixture, whichever is best; the other weights shrink in proportion.
@@ -118,7 +118,7 @@ def greedy(score: Score, generators: int, size: int, shares: int = 10) -> Genera
 
 
 def evolutionary(
-    score: Score,
+    score: MixtureScorer,
     generators: int,
     size: int,
     smallest: int | None = None,
@@ -193,7 +193,7 @@ def _select_and_cross(
     return herd
 
 
-def _measure_all(score: Score, herd: list[_Genes], size: int) -> np.ndarray:
+def _measure_all(score: MixtureScorer, herd: list[_Genes], size: int) -> np.ndarray:
     """Return the scores of all ensembles [population]; small ensembles are padded with weight 0."""
     table, weights = np.zeros((len(herd), size), np.int64), np.zeros((len(herd), size))
     for row, genes in enumerate(herd):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ganherd.herd.checks.flops import count_operations
 from ganherd.herd.checks.trial import batch_sizes
 from ganherd.herd.step.rules import StepRules
+from ganherd.runs.models import LookRecord
 from ganherd.training.callbacks import Callback
 from ganherd.training.health.monitor import IMAGES, look_work
 from ganherd.training.setup.assemble import PreparedHerd, makers
@@ -68,28 +69,27 @@ class Looks(Callback):
             self._state.monitor.look(trainer.step)
 
 
-def recorded(facts: dict[str, Any] | None) -> LookInterval | None:
-    """Return the cadence that run.json holds, or None if it holds none.
+def recorded(record: LookRecord | None) -> LookInterval | None:
+    """Return the interval that run.json holds, or None if it holds none.
 
     Raises:
-        KeyError, TypeError or ValueError: It is not what ganherd writes.
+        ValueError: It is not what ganherd writes.
     """
-    if facts is None or facts["every"] is None:  # older runs wrote None until they had measured it
+    if record is None or record.every is None:
         return None
-    every, first = facts["every"], facts["first"]
-    if type(every) is not int or type(first) is not int or min(every, first) < 0:
-        raise ValueError(facts)
-    return LookInterval(every, first)
+    if record.first is None:
+        raise ValueError(record)
+    return LookInterval(record.every, record.first)
 
 
-def planned(assembly: PreparedHerd, facts: dict[str, Any] | None = None) -> LookInterval:
+def planned(assembly: PreparedHerd, record: LookRecord | None = None) -> LookInterval:
     """Return the cadence of a run: the recorded one, the recipe's, or for `auto` one from counted work.
 
     Args:
-        facts: What run.json says of an earlier process of the run.
+        record: What run.json says of an earlier process of the run.
     """
     settings = assembly.recipe.run
-    if (found := recorded(facts)) is not None:
+    if (found := recorded(record)) is not None:
         return found
     if settings.watch.every != "auto":
         return LookInterval(int(settings.watch.every))

@@ -327,4 +327,5 @@ def _evenly(rows: np.ndarray, most: int) -> np.ndarray:
 def _gaussian(inputs: int, outputs: int) -> Tensor:
     """Return float64 [inputs, outputs]: the same random projection in every run, which keeps distances in the mean."""
     generator = torch.Generator().manual_seed(inputs)
-    return torch.randn(inputs, outputs, generator=generator).double() / outputs**0.5
+    result: Tensor = torch.randn(inputs, outputs, generator=generator).double() / outputs**0.5
+    return result

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from ganherd.comm.rank_speed import weights
 from ganherd.comm.ranks import Ranks, cores_per_rank
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import measure_rate
+from ganherd.runs.models import RanksRecord
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.engine_plan import choose_plan, plan_of_rank
 
@@ -46,18 +43,17 @@ def kind(assembly: PreparedHerd) -> str:
     return f"{job.hosts[job.rank]}, {name}, {cores_per_rank(job)} cores"
 
 
-def known(before: Any, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:
-    """(whether a run was placed on these hosts before, with which weights), of what its run.json says about ranks.
+def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:
+    """Return whether run.json says that the run was placed on these hosts before, and with which weights.
 
-    >>> known({"hosts": ["a", "b"], "members": [[0, 1], [2]], "weights": [2.0, 1.0]}, ("a", "b"))
+    >>> ranks = {"communicator": "mpi", "hosts": ["a", "b"], "members": [[0, 1], [2]]}
+    >>> known(RanksRecord.parse(ranks | {"weights": [2.0, 1.0]}), ("a", "b"))
     (True, [2.0, 1.0])
-    >>> known({"hosts": ["a", "b"], "members": [[0, 1], [2]]}, ("a", "b")), known(None, ("a", "c"))
+    >>> known(RanksRecord.parse(ranks), ("a", "b")), known(None, ("a", "c"))
     ((True, None), (False, None))
     """
-    if not isinstance(before, Mapping) or before.get("hosts") != list(hosts):
+    if before is None or before.hosts != list(hosts):
         return False, None
-    found = before.get("weights")
-    if found is None:
+    if before.weights is None:
         return True, None
-    numbers = isinstance(found, list) and all(type(w) in (int, float) and math.isfinite(w) and w >= 0 for w in found)
-    return (True, list(found)) if numbers and len(found) == len(hosts) and sum(found) > 0 else (False, None)
+    return (True, before.weights) if len(before.weights) == len(hosts) else (False, None)

@@ -7,6 +7,7 @@ would have.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
@@ -121,13 +122,18 @@ def catch_up(
         found, damaged = checkpoint.newest(folder.checkpoints, assembly.herd.nets, back.members, back.step)
     names = list(assembly.herd.state)
     some = assembly.only(back.members, {name: found.state[name].clone() for name in names})
-    some.recipe = some.recipe.model_copy(update={"run": some.recipe.run.model_copy(update={"validation": 0})})
+    unvalidated = some.recipe.run.model_copy(update={"validation": 0})
+    some.data = replace(some.data, recipe=some.recipe.model_copy(update={"run": unvalidated}))
     place_state(some.herd, plan)
-    facts = {**found.facts, "arrived": back.copies is not None}
-    facts["sums"] = [[row[member] for member in back.members] for row in facts["sums"]]
-    facts["repairs"] = [facts["repairs"][member] for member in back.members]
+    meta = found.meta.model_copy(
+        update={
+            "arrived": back.copies is not None,
+            "sums": [[row[member] for member in back.members] for row in found.meta.sums],
+            "repairs": [found.meta.repairs[member] for member in back.members],
+        }
+    )
     state = {name: value for name, value in found.state.items() if name not in names}
-    before_it = checkpoint.Checkpoint(found.path, found.step, state, facts)
+    before_it = checkpoint.Checkpoint(found.path, found.step, state, meta)
     notes = [HeartbeatNotes(heart)] if heart else []
     budget, progress = Budget(resumed.step), Progress([], quiet=True)
     follower = Follower(some, plan, folder, budget, progress, before_it, looks=looks, callbacks=notes)
@@ -138,7 +144,7 @@ def catch_up(
     rows = [assembly.own.index(member) for member in back.members]
     for name, value in follower.state.tensors().items():
         resumed.state[name][rows] = value.detach().cpu()
-    for sums, own in zip(resumed.facts["sums"], follower.state.tally.sums.tolist(), strict=True):
+    for sums, own in zip(resumed.meta.sums, follower.state.tally.sums.tolist(), strict=True):
         for member, value in zip(back.members, own, strict=True):
             sums[member] = value
     return resumed.step - found.step, damaged

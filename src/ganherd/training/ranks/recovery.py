@@ -23,6 +23,7 @@ from ganherd.comm.launch_command import with_launcher
 from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import TrainerState
 from ganherd.training.callbacks import Callback
 from ganherd.training.finish import Run
 from ganherd.training.ranks import spares
@@ -178,7 +179,7 @@ class Recovery:
         if self.named:  # it is this job's
             with suppress(OSError, UserError):
                 folder, state = RunFolder(str(self.path)), "restarting" if self.job.restarts_left else "interrupted"
-                if folder.info.get("state") == "running":  # and not finished but for its report
+                if folder.info.state == "running":  # and not finished but for its report
                     folder.write_info(state=state)
         return Interrupted(f"{error}{more}. {self.job.describe_loss(self.again())}")
 
@@ -259,7 +260,8 @@ class Recovery:
         if not self.job.broadcast(b"memory" if fits else b"" if self.job.rank == 0 else None):
             return None
         rows = found.fetch(self.job, ranks.members_by_rank)
-        return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, found.step), found.step, rows, facts)
+        meta = TrainerState.parse(facts)
+        return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, found.step), found.step, rows, meta)
 
     def keep(self, trainer: Trainer) -> None:
         """Copies of all members and of what all know, each rank's in its own memory and the next one's."""

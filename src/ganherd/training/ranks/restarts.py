@@ -51,6 +51,6 @@ def begun(run: Path | None, environ: Mapping[str, str]) -> Path | None:
     for path in sorted(Path("runs").glob("*/run.json"), reverse=True):
         with suppress(UserError):
             info = RunFolder(path.parent).info
-            if info.get("launcher") == launcher(environ) and info.get("state") != "finished":
+            if info.launcher == launcher(environ) and info.state != "finished":
                 return path.parent
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ def heartbeat_of(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> He
     heart.note("processing" if ranks.local_members else None, **machine())
     if trainer is not None and ranks.is_first:
 
-        def report(event: str, facts: dict[str, Any]) -> None:
+        def report(event: str, facts: Mapping[str, Any]) -> None:
             trainer.event(event, **facts)
             trainer.progress.say(silence.describe(event, facts))
 

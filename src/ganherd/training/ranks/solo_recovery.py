@@ -22,6 +22,7 @@ from ganherd.comm.ranks import Ranks
 from ganherd.herd.state import State
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import TrainerState
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -153,10 +154,10 @@ class SoloRecovery:
         copies = None
         if lost and source == "memory":
             path = checkpoint.path_of(folder.checkpoints, step)
-            copies = checkpoint.Checkpoint(path, step, found.fetch(job, missing), found.facts[0])
+            copies = checkpoint.Checkpoint(path, step, found.fetch(job, missing), TrainerState.parse(found.facts[0]))
         self.back = Back(tuple(missing[job.rank]), step, source, copies, frozenset(lost))
-        facts = {**self._facts, "sums": sums.tolist(), "arrived": True}
-        return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, facts)
+        meta = TrainerState.parse({**self._facts, "sums": sums.tolist(), "arrived": True})
+        return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, meta)
 
     def _source(self, folder: RunFolder, copied: int | None, any_lost: bool) -> tuple[str, int]:
         """Where the lost members come from, and their step; nothing: all go on from the newest checkpoint. Asked by the first
@@ -173,7 +174,7 @@ class SoloRecovery:
 
     def hold(self, own: Sequence[int], resumed: checkpoint.Checkpoint) -> None:
         """This rank's members of now, all at that step: who has caught up stays there, should another rank be lost."""
-        sums = torch.tensor(resumed.facts["sums"], dtype=torch.float64)[:, list(own)].T
+        sums = torch.tensor(resumed.meta.sums, dtype=torch.float64)[:, list(own)].T
         self._holds.append(Hold(resumed.step, tuple(own), {**resumed.state, _SUMS: sums}, self._facts))
 
     def settled(self) -> None:

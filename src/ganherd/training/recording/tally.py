@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ganherd.herd.step.step import SUMS
+from ganherd.runs.models import TrainerState
 from ganherd.training.health.convergence import Convergence
 from ganherd.training.setup.assemble import PreparedHerd
 
@@ -16,14 +16,14 @@ from ganherd.training.setup.assemble import PreparedHerd
 class Tally:
     """Every step adds to `sums`; a record takes the means over them and begins anew."""
 
-    def __init__(self, assembly: PreparedHerd, rest: Convergence, facts: dict[str, Any]) -> None:
-        """`facts`: of the checkpoint that is resumed; none: nothing was counted yet."""
+    def __init__(self, assembly: PreparedHerd, rest: Convergence, resumed: TrainerState | None) -> None:
+        """`resumed`: what the checkpoint that is resumed holds; None: nothing was counted yet."""
         self._assembly, self._rest = assembly, rest
-        self.since = int(facts.get("recorded", 0))  # the step of the last record
+        self.since = resumed.recorded if resumed else 0  # the step of the last record
         self.sums = assembly.herd.zero_sums()  # [4, n] of this rank's members
         self._count()
-        if facts:
-            own = [[float(row[member]) for member in assembly.own] for row in facts["sums"]]
+        if resumed:
+            own = [[row[member] for member in assembly.own] for row in resumed.sums]
             self.sums.copy_(torch.tensor(own, dtype=torch.float64))
 
     def everyones(self) -> Tensor:

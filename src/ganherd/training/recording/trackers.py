@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.json_lines import read_last
+from ganherd.runs.models import MetricsRecord
 from ganherd.training.callbacks import Callback
 from ganherd.util.errors import UserError
 
@@ -67,10 +68,10 @@ class Trackers(Callback):
 
         def write(step: int, values: dict[str, float]) -> None:
             if not opened:  # with the first record, when those that a resume makes again are cut off already
-                opened.append(SummaryWriter(str(place), purge_step=_kept(folder) + 1))  # type: ignore[no-untyped-call]
+                opened.append(SummaryWriter(str(place), purge_step=_kept(folder) + 1))
                 self._close.append(opened[0].close)
             for name, value in values.items():
-                opened[0].add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+                opened[0].add_scalar(name, value, step)
 
         self._write.append(write)
 
@@ -90,10 +91,10 @@ class Trackers(Callback):
 
 def _kept(folder: RunFolder) -> int:
     """The step of the record before the newest: what TensorBoard has of later ones was cut off by a resume."""
-    return max((int(line["step"]) for line in read_last(folder.metrics_path, 2)[:-1]), default=0)
+    return max((line.step for line in read_last(folder.metrics_path, MetricsRecord, 2)[:-1]), default=0)
 
 
-def curves(line: dict[str, Any]) -> dict[str, float]:
+def curves(line: Mapping[str, Any]) -> dict[str, float]:
     """What a line says of each member, by the name of its curve.
 
     >>> curves({"step": 50, "loss_g": [0.5, 0.25], "loss_d": None})

@@ -44,39 +44,57 @@ Shape = tuple[int, ...]
 
 @dataclass
 class PreparedHerd:
-    """A herd with what it was made from. The herd has the members of this rank; all else is of the members of all ranks."""
+    """A herd with the data that it was built from. The herd has the members of this rank; `data` has those of all ranks."""
 
-    recipe: Recipe
-    dataset: source.Dataset
-    label: np.ndarray  # [N] the class each member stands for; -1: none
-    count: np.ndarray  # [N] images that each member sees
-    seats: list[Seat]
+    data: MemberData
     herd: Herd
-    notes: list[str]
     ranks: Ranks
-    steps_per_epoch: float  # steps in which the member that the recipe names goes through its data once
+    notes: list[str]
     origins: list[dict[str, Any]] = field(default_factory=list)  # [n] what the rank's members started from, if anything
     trusted: bool = False  # whether code of the user's own may be imported
-    kept: list[int] = field(default_factory=list)  # members of a run that is grown: they never train in this one
-    among: int = 0  # where these are some of a herd's members, by themselves: how many it has …
+    kept: list[int] = field(default_factory=list)  # members of a run that is grown: they are not trained in this one
+    among: int = 0  # if these are some members of a herd by themselves: how many it has …
     numbers: tuple[int, ...] = ()  # … and the number there of each
 
     def only(self, members: Sequence[int], state: State) -> PreparedHerd:
-        """Some of this rank's members by themselves, numbered from 0 in this order, with this state [n, …]."""
-        herd, ranks = self.herd, Ranks.single_process(len(members))
+        """Return some of this rank's members by themselves, numbered from 0 in this order, with this state [n, …]."""
         rows = [self.own.index(member) for member in members]
         return replace(
             self,
-            label=self.label[list(members)],
-            count=self.count[list(members)],
-            seats=[self.seats[member] for member in members],
-            herd=replace(herd, state=state, feed=herd.feed.select(rows)),
-            ranks=ranks,
+            data=self.data.select(members),
+            herd=replace(self.herd, state=state, feed=self.herd.feed.select(rows)),
+            ranks=Ranks.single_process(len(members)),
             origins=[],
             kept=[],
             among=self.size,
             numbers=tuple(members),
         )
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.data.recipe
+
+    @property
+    def dataset(self) -> source.Dataset:
+        return self.data.dataset
+
+    @property
+    def label(self) -> np.ndarray:
+        """[N] the class that each member stands for; -1: none."""
+        return self.data.label
+
+    @property
+    def count(self) -> np.ndarray:
+        """[N] the number of images that each member sees."""
+        return self.data.count
+
+    @property
+    def seats(self) -> list[Seat]:
+        return self.data.seats
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.data.steps_per_epoch
 
     def number_of(self, member: int) -> int:
         """The number under which checkpoints hold it."""
@@ -184,20 +202,8 @@ def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begin
     if kept and recipe.herd.grow_from is not None:
         started = grow.start(herd, recipe, kept, own, started, trust_code)
     notes = [*dataset.notes, *made.notes, *origins.notes(started)]
-    return PreparedHerd(
-        recipe,
-        dataset,
-        made.label,
-        made.count,
-        made.seats,
-        herd,
-        notes,
-        ranks,
-        made.steps_per_epoch,
-        started,
-        trust_code,
-        list(kept),
-    )
+    data = replace(made, index=made.index[:, :0])  # the feed has the rows now
+    return PreparedHerd(data, herd, ranks, notes, started, trust_code, list(kept))
 
 
 def _tried(

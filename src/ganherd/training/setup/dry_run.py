@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ganherd.herd.engine import autotune
@@ -17,6 +17,7 @@ from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import never_due, plan_meetings, refuse_impossible
 from ganherd.training.setup.disk import disk_need
 from ganherd.training.variants import phases
+from ganherd.util.files import JsonObject
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.text import duration, size
 
@@ -24,7 +25,7 @@ LONG = 3.0  # seconds; where one step of one member takes longer, nothing else i
 
 
 @refused_if_too_large()
-def describe(recipe: Recipe, tell: Callable[[dict[str, Any]], None] = lambda facts: None) -> dict[str, Any]:
+def describe(recipe: Recipe, tell: Callable[[Mapping[str, Any]], None] = lambda facts: None) -> JsonObject:
     """Assembles the herd and runs it for a second on copies; nothing is written.
 
     `tell` hears what is known before that.
@@ -37,7 +38,7 @@ def describe(recipe: Recipe, tell: Callable[[dict[str, Any]], None] = lambda fac
         assembly = phases.foreseen(phases.after(recipe), before)
     refuse_impossible(assembly)
     herd, nets, data = assembly.herd, assembly.recipe.nets, assembly.dataset
-    facts: dict[str, Any] = {
+    facts: JsonObject = {
         "data": f"{data.name}, {len(data.x):,} {data.kind} of shape {list(data.shape)}, {len(data.x_test):,} held out",
         "members": herd.num_members,
         "replicas": recipe.herd.seeds,
@@ -59,7 +60,7 @@ def describe(recipe: Recipe, tell: Callable[[dict[str, Any]], None] = lambda fac
     return facts | found | {"notes": [*facts["notes"], *found["notes"]]}
 
 
-def _measured(assembly: PreparedHerd) -> dict[str, Any]:
+def _measured(assembly: PreparedHerd) -> JsonObject:
     """Engine, memory, length and time. Nets that are far too slow for this machine get one step of one member, no more."""
     herd, recipe = assembly.herd, assembly.recipe
     began = time.perf_counter()
@@ -97,7 +98,7 @@ def _measured(assembly: PreparedHerd) -> dict[str, Any]:
     }
 
 
-def known(facts: dict[str, Any]) -> str:
+def known(facts: Mapping[str, Any]) -> str:
     """What is said before anything is measured."""
     low, high = facts["images_per_member"]
     many = len(facts["breeds"]) > 1
@@ -117,7 +118,7 @@ def known(facts: dict[str, Any]) -> str:
     return "\n".join([*_lines(rows), *(f"note: {note}" for note in facts["notes"])])
 
 
-def measured(facts: dict[str, Any], said: Sequence[str] = ()) -> str:
+def measured(facts: Mapping[str, Any], said: Sequence[str] = ()) -> str:
     """What is said after it, and the notes that were not `said` before."""
     speed = facts["member_steps_per_second"]
     rows = {

@@ -22,6 +22,7 @@ from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import modules_of
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import LookRecord, RunInfo
 from ganherd.training.budget import Budget
 from ganherd.training.health import look_interval
 from ganherd.training.ranks.restarts import launcher
@@ -29,7 +30,6 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
-from ganherd.util.registry import ENGINES
 
 
 def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> dict[str, Any]:
@@ -62,86 +62,78 @@ def placed(ranks: Ranks) -> dict[str, Any] | None:
     return {"communicator": ranks.job.name, "hosts": list(ranks.job.hosts), "members": members, **speeds}
 
 
-def recorded(info: dict[str, Any], folder: RunFolder) -> tuple[Plan, Budget]:
-    """The engine and the budget with which the run was started: it goes on with these."""
+def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
+    """Return the engine and the budget that the run was started with."""
     check_joined(info, folder)
-    try:
-        plan, deadline = Plan(**info["engine"]), info["budget"]["deadline"]
-        if plan.name not in ENGINES or not (int(plan.chunk) > 0 and 0 < int(plan.threads) <= 4096):
-            raise ValueError(plan)
-        return plan, Budget(int(info["budget"]["steps"]), None if deadline is None else float(deadline))
-    except (KeyError, TypeError, ValueError) as error:
+    engine, budget = info.engine, info.budget
+    if engine is None or budget is None:
         raise UserError(
             f"{folder.info_path} does not say which engine and budget the run has; it cannot be resumed exactly."
-        ) from error
+        )
+    plan = Plan(engine.name, engine.chunk, engine.threads, engine.device)
+    return plan, Budget(budget.steps, budget.deadline)
 
 
-def check_joined(info: dict[str, Any], folder: RunFolder) -> None:
+def check_joined(info: RunInfo, folder: RunFolder) -> None:
     """A run that was trained in parts goes on as a whole once they are joined, if they ended at the same step."""
-    if info.get("state") == "parts":
+    if info.state == "parts":
         raise UserError(
             f"{folder.path} is trained in parts that are not all finished: go on with `ganherd train --members`, as "
             f"`ganherd status {folder.path}` says."
         )
-    if info.get("parts") and not checkpoint.steps(folder.checkpoints):
+    if info.parts and not checkpoint.steps(folder.checkpoints):
         raise UserError(
             f"the parts of {folder.path} ended at different steps, so there is no checkpoint of them all: it can be sampled "
             "and scored, but not trained further."
         )
 
 
-def recorded_pace(info: dict[str, Any], folder: RunFolder) -> dict[str, Any] | None:
+def recorded_pace(info: RunInfo, folder: RunFolder) -> LookRecord | None:
     """Return what run.json says of how often the members are looked at; None: nothing."""
     try:
-        look_interval.recorded(info.get("watch"))
-        return info.get("watch")
-    except (KeyError, TypeError, ValueError) as error:
+        look_interval.recorded(info.watch)
+        return info.watch
+    except ValueError as error:
         raise UserError(
             f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."
         ) from error
 
 
-def recorded_streams(info: dict[str, Any], folder: RunFolder) -> int:
+def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
     """Return the version of the random streams that the run draws from; runs from before there were versions have the first."""
-    found = info.get("streams", 1)
-    if type(found) is not int or found not in rng.VERSIONS:
+    version = 1 if info.streams is None else info.streams
+    if version not in rng.VERSIONS:
         raise UserError(
             f"{folder.info_path} names an unknown version of the random streams. Resume the run with the ganherd that started it."
         )
-    return found
+    return version
 
 
-def recorded_meetings(info: dict[str, Any], folder: RunFolder) -> dict[str, int]:
-    """The spans between meetings, in steps, with which the run was started."""
-    found = info.get("meetings", {})
-    if not isinstance(found, dict) or not all(type(v) is int and v >= 0 for v in found.values()):
-        raise UserError(f"{folder.info_path} does not say when members meet; it cannot be resumed exactly.")
-    return dict(found)
+def recorded_meetings(info: RunInfo) -> dict[str, int]:
+    """Return the spans between meetings, in steps, that the run was started with."""
+    return dict(info.meetings or {})
 
 
-def recorded_part(info: dict[str, Any], folder: RunFolder) -> range | None:
-    """The only members of the recipe's that are trained in this folder; none: all are."""
-    found = info.get("part")
-    if found is None:
+def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
+    """Return the members of the recipe that are trained in this folder; None: all."""
+    if info.part is None:
         return None
-    if not (
-        isinstance(found, list) and len(found) == 2 and all(type(v) is int for v in found) and 0 <= found[0] < found[1]
-    ):
+    if not info.part[0] < info.part[1]:
         raise UserError(f"{folder.info_path} does not say which members it is about; it cannot be resumed.")
-    return range(*found)
+    return range(*info.part)
 
 
-def check_data(info: dict[str, Any], made: MemberData, folder: RunFolder) -> None:
+def check_data(info: RunInfo, made: MemberData, folder: RunFolder) -> None:
     """A run goes on with the data that it was started with."""
-    if info.get("data") != made.dataset.digest:
+    if info.data != made.dataset.digest:
         raise UserError(
             f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
         )
 
 
-def check_origins(info: dict[str, Any], assembly: PreparedHerd, folder: RunFolder) -> None:
+def check_origins(info: RunInfo, assembly: PreparedHerd, folder: RunFolder) -> None:
     """A run that begins again starts from what it started from."""
-    if info.get("origins", []) != assembly.ranks.all_gather_list(assembly.origins):
+    if [origin.as_json() for origin in info.origins or []] != assembly.ranks.all_gather_list(assembly.origins):
         raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
 
 
@@ -181,17 +173,9 @@ def check_names(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
 
 
 def check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
-    """Its sha256 says that state.json is whole, not that ganherd wrote it."""
-    facts = resumed.facts
-    try:
-        last_good, best = facts["last_good"], facts["best"]
-        whole = [facts["recorded"], *facts["repairs"], *facts["bytes"].values(), last_good or 0, best[1] if best else 0]
-        numbers = [*(v for row in facts["sums"] for v in row), facts["seconds"], best[0] if best else 0.0]
-        sizes = [len(facts["repairs"]), *(len(row) for row in facts["sums"])]
-        fits = all(type(v) is int and v >= 0 for v in whole) and all(isinstance(float(v), float) for v in numbers)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
-        fits = False
-    if not fits or sizes != [size] * (1 + len(SUMS)):
+    """Refuse a state.json that is about another number of members: its sha256 does not say that ganherd wrote it."""
+    sizes = [len(resumed.meta.repairs), *(len(row) for row in resumed.meta.sums)]
+    if sizes != [size] * (1 + len(SUMS)):
         raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")
 
 

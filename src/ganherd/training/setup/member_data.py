@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,12 +29,13 @@ class MemberData:
     steps_per_epoch: float  # in which the member that the recipe names goes through its data once
     notes: tuple[str, ...]
 
-    def only(self, members: range) -> MemberData:
-        """A part of the herd, as if there were no others; epochs stay those of the whole."""
-        own = slice(members.start, members.stop)
-        return replace(self, index=self.index[own], count=self.count[own], label=self.label[own], seats=self.seats[own])
+    def select(self, members: Sequence[int]) -> MemberData:
+        """Return the data of some members, as if there were no others. Epochs stay those of the whole herd."""
+        own = list(members)
+        seats = [self.seats[member] for member in own]
+        return replace(self, index=self.rows(own), count=self.count[own], label=self.label[own], seats=seats)
 
-    def rows(self, members: tuple[int, ...]) -> np.ndarray:
+    def rows(self, members: Sequence[int]) -> np.ndarray:
         """[n, n_max] the rows of these members."""
         if self.index.strides[0] == 0:
             return np.broadcast_to(self.index[0], (len(members), self.index.shape[1]))

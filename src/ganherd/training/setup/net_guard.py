@@ -31,7 +31,7 @@ from ganherd.nets import catalog
 from ganherd.recipe.schema import NetConfig
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
-from ganherd.util.files import atomic_write
+from ganherd.util.files import JsonObject, atomic_write
 from ganherd.util.host import give_back
 from ganherd.util.user_code import importable_from, is_installed
 from ganherd.util.version import PACKAGE, __version__
@@ -160,7 +160,7 @@ def narrowed(net: NetConfig) -> NetConfig:
     return NetConfig(name=net.name, settings={k: few(v) if k in widths else v for k, v in net.settings.items()})
 
 
-def facts(report: GuardReport) -> dict[str, Any]:
+def facts(report: GuardReport) -> JsonObject:
     """Return a report as JSON values, which know no infinity."""
     engines = {
         name: {"difference": result.difference if math.isfinite(result.difference) else None, "why": result.why}

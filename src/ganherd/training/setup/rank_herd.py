@@ -41,7 +41,7 @@ def build_herd(
     def load() -> MemberData:
         data = cut(recipe, begins)
         accept(data)
-        return data if part is None else data.only(part)
+        return data if part is None else data.select(part)
 
     def build() -> PreparedHerd | None:
         if not ranks.local_members:

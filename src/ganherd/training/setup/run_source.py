@@ -18,6 +18,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
+from ganherd.runs.models import LookRecord, RanksRecord
 from ganherd.training.budget import Budget, extend_budget, measure, plan_budget
 from ganherd.training.setup import preflight
 from ganherd.training.setup.build_strategy import plan_meetings
@@ -51,9 +52,9 @@ class RunSource(ABC):
     folder: RunFolder | None = None  # of a run that exists
     begins = True  # whether the run starts with its first step; False: a checkpoint has the state
     part: range | None = None  # the only members that are trained in this run; None: all
-    placed_before: Any = None  # what run.json records about the ranks
+    placed_before: RanksRecord | None = None  # what run.json records about the ranks
     engine: str | None = None  # the recorded engine; None: not chosen yet
-    watch: dict[str, Any] | None = None  # the recorded interval of looks
+    watch: LookRecord | None = None  # the recorded interval of looks
 
     @abstractmethod
     def accept(self, session: Session) -> Recipe:
@@ -166,8 +167,8 @@ class RecordedRun(RunSource):
             session.lock(self.folder)
         self.info = self.folder.info
         self.plan, self.budget = recorded(self.info, self.folder)
-        self.watch, self.meetings = recorded_pace(self.info, self.folder), recorded_meetings(self.info, self.folder)
-        self.part, self.placed_before = recorded_part(self.info, self.folder), self.info.get("ranks")
+        self.watch, self.meetings = recorded_pace(self.info, self.folder), recorded_meetings(self.info)
+        self.part, self.placed_before = recorded_part(self.info, self.folder), self.info.ranks
         self.engine, self.begins = self.plan.name, not checkpoint.steps(self.folder.checkpoints)
         return self.recipe
 
@@ -179,8 +180,10 @@ class RecordedRun(RunSource):
         check_data(self.info, data, self.folder)
 
     def choose_plan(self, session: Session) -> Plan:
-        before, now = self.placed_before or {}, placed(session.herd.ranks) or {}
-        if before.get("members") != now.get("members"):  # the chunks that were measured are for other members
+        before, now = self.placed_before, placed(session.herd.ranks) or {}
+        if (before.members if before else None) != now.get(
+            "members"
+        ):  # the chunks that were measured are for other members
             engine = session.herd.recipe.engine.model_copy(update={"name": self.plan.name})
             return choose_plan(session.herd, engine, session.log)
         return self.plan
@@ -208,7 +211,7 @@ class RecordedRun(RunSource):
             budget = run_on_all_ranks(
                 herd.ranks.member_comm, partial(extend_budget, herd, session.own_plan, self.wanted, resumed)
             )
-        elif resumed and budget.deadline is not None and resumed.facts.get("over") == budget.deadline:
+        elif resumed and budget.deadline is not None and resumed.meta.over == budget.deadline:
             budget.end_at(resumed.step)
         if resumed is None or resumed.step < budget.steps:
             for note in preflight.check_space(herd, budget.steps, self.folder.path):
@@ -228,7 +231,7 @@ class RecordedRun(RunSource):
         now = placed(session.herd.ranks)
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)
-        facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.get("ranks") else {}
+        facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.ranks else {}
         self.folder.write_info(state="running", budget=vars(session.budget), watch=vars(session.looks), **facts)
         if self.wanted != self.folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
             atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))

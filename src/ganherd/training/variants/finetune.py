@@ -51,7 +51,7 @@ class OriginRun:
                 f"there is no run {path} to start from: `ganherd train {name}{more} --run {path}` makes it."
             )
         folder = RunFolder.open(path)
-        state = str(folder.info.get("state"))
+        state = str(folder.info.state)
         if state != "finished":
             raise UserError(f"{path} is not finished, so no member can start from it: `{folder.again}`.")
         return cls(path, folder, folder.recipe, mixture_files.read_facts(mixture_of(path)))

@@ -7,7 +7,7 @@ last part joins them: RUN is then what one process would have made of the recipe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import TrainerState
 from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
 from ganherd.runs.records import JsonLinesWriter
 from ganherd.training import finish, session
@@ -32,7 +33,7 @@ from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import atomic_write, lock
 from ganherd.util.progress import Progress
 
-Events = list[dict[str, Any]]
+Lines = Sequence[Mapping[str, Any]]
 _COMBINED: dict[str, Callable[[list[Any]], Any]] = {"seconds": max, "rate": lambda rates: round(sum(rates), 1)}
 
 
@@ -66,7 +67,7 @@ def _train_part(
                 )
         own = RunFolder(part_path(whole, part))
         begun = own.info_path.exists()
-    if begun and own.info.get("state") == "finished":
+    if begun and own.info.state == "finished":
         done = Run(own.path.absolute(), {})
     elif begun:
         refuse_changes(own.recipe, made.recipe, own)
@@ -76,7 +77,7 @@ def _train_part(
             done = session.train(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
     with _alone(whole), rng.using(number):
         left = unfinished(whole)
-        if left or whole.info["state"] == "finished":
+        if left or whole.info.state == "finished":
             return done
         return join(whole, quiet, trust_code, finishers)
 
@@ -134,10 +135,9 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Fi
         for finisher in finishers:
             finisher.on_mixture(product)
         infos = [folder.info for _, folder in each]
-        seconds = max(float(info["seconds"]) for info in infos)
-        kept = {
-            k: v for k, v in infos[0].items() if k not in ("part", "members", "state", "seconds", "step", "origins")
-        }
+        seconds = max(info.seconds or 0.0 for info in infos)
+        own = ("part", "members", "state", "seconds", "step", "origins")
+        kept = {key: value for key, value in infos[0].as_json().items() if key not in own}
         whole.write_info(**kept, state="finished", seconds=seconds, step=step)
         for finisher in finishers:
             finisher.on_finished(product)
@@ -148,7 +148,7 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Fi
     return Run(whole.path.absolute(), product.scores)
 
 
-def joined_metrics(each: list[Events]) -> Events:
+def joined_metrics(each: list[Lines]) -> Lines:
     """Lines of the steps that all parts have: lists member by member, the slowest part's seconds, all rates together.
 
     >>> joined_metrics([[{"step": 5, "rate": 2.0, "loss_g": [1.0]}], [{"step": 5, "rate": 3.0, "loss_g": [2.0, 3.0]}]])
@@ -172,9 +172,9 @@ def joined_metrics(each: list[Events]) -> Events:
     return out
 
 
-def joined_events(firsts: list[int], each: list[Events]) -> Events:
+def joined_events(firsts: list[int], each: list[Lines]) -> Lines:
     """All of them by step; members are numbered as in the whole, of which each part has those from its first one on."""
-    out: Events = []
+    out: list[Mapping[str, Any]] = []
     for first, events in zip(firsts, each, strict=True):
         for event in events:
             shift: dict[str, Any] = {key: int(event[key]) + first for key in ("member", "from_member") if key in event}
@@ -182,9 +182,9 @@ def joined_events(firsts: list[int], each: list[Events]) -> Events:
     return sorted(out, key=lambda event: int(event["step"]))
 
 
-def _by_checkpoint(path: Path, lines: Events, found: checkpoint.Checkpoint) -> tuple[Events, Events]:
+def _by_checkpoint(path: Path, lines: Lines, found: checkpoint.Checkpoint) -> tuple[Lines, Lines]:
     """The lines that belong to a checkpoint, and those that were written after it."""
-    count = path.read_bytes()[: int(found.facts["bytes"][path.stem])].count(b"\n")
+    count = path.read_bytes()[: found.meta.bytes[path.stem]].count(b"\n")
     return lines[:count], lines[count:]
 
 
@@ -193,22 +193,22 @@ def _save(
 ) -> None:
     """A checkpoint of all members, from which the whole can be gone on with."""
     state = {name: torch.cat([one.state[name] for one in found]) for name in found[0].state}
-    facts = [one.facts for one in found]
-    joined = {
-        "sums": [[value for one in facts for value in one["sums"][row]] for row in range(len(facts[0]["sums"]))],
-        "repairs": [count for one in facts for count in one["repairs"]],
-        "recorded": min(int(one["recorded"]) for one in facts),
-        "last_good": found[0].step,
-        "best": None,
-        "score": None,
-        "seconds": max(float(one["seconds"]) for one in facts),
-        "over": facts[0].get("over"),
-        "bytes": lengths,
-    }
+    each = [one.meta for one in found]
+    joined = TrainerState(
+        sums=[[value for one in each for value in one.sums[row]] for row in range(len(each[0].sums))],
+        recorded=min(one.recorded for one in each),
+        last_good=found[0].step,
+        best=None,
+        repairs=[count for one in each for count in one.repairs],
+        seconds=max(one.seconds for one in each),
+        over=each[0].over,
+        score=None,
+        bytes=lengths,
+    )
     checkpoint.save(whole.checkpoints, found[0].step, state, assembly.herd.nets, joined)
 
 
-def _write(path: Path, before: Events, after: Events) -> int:
+def _write(path: Path, before: Lines, after: Lines) -> int:
     """Both; how many bytes the former are."""
     out = JsonLinesWriter(path, keep=0)
     try:
@@ -237,11 +237,11 @@ def _alone(whole: RunFolder) -> Iterator[None]:
         yield
 
 
-def _found(whole: RunFolder, recipe: Recipe, facts: dict[str, Any]) -> None:
+def _found(whole: RunFolder, recipe: Recipe, facts: Mapping[str, Any]) -> None:
     """The run that parts belong to: its recipe is all of theirs."""
     if whole.info_path.exists():
         refuse_changes(whole.recipe, recipe, whole)
-        if "parts" not in whole.info:
+        if whole.info.parts is None:
             raise UserError(f"{whole.path} is trained as a whole, without --members: choose another --run.")
         if recipe.train.budget != whole.recipe.train.budget:
             raise UserError(

@@ -33,7 +33,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
     """
     folder = RunFolder.open(path)
     check_joined(folder.info, folder)
-    if folder.info.get("state") != "finished":
+    if folder.info.state != "finished":
         raise UserError(f"--retrain is for finished runs, and {path} is not: `{folder.again}` goes on with it.")
     recipe = folder.recipe
     if recipe.strategy.meets:
@@ -54,11 +54,16 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
             events.write({"step": last.step, "event": "retrain", **facts, "until": until})
         sizes = {"metrics": folder.metrics_path.stat().st_size, "events": events.settle()}
         events.close()
-        facts = {**last.facts, "bytes": sizes, "recorded": last.step, "last_good": last.step, "over": None}
-        facts["sums"] = [[0.0] * assembly.size for _ in last.facts["sums"]]
-        facts["repairs"] = [0 if m in members else count for m, count in enumerate(last.facts["repairs"])]
+        changed = {
+            "sums": [[0.0] * assembly.size for _ in last.meta.sums],
+            "recorded": last.step,
+            "last_good": last.step,
+            "repairs": [0 if m in members else count for m, count in enumerate(last.meta.repairs)],
+            "over": None,
+            "bytes": sizes,
+        }
         state = {**last.state, **assembly.herd.state, **_remembered(assembly, last, members, until)}
-        checkpoint.save(folder.checkpoints, last.step, state, assembly.herd.nets, facts)
+        checkpoint.save(folder.checkpoints, last.step, state, assembly.herd.nets, last.meta.model_copy(update=changed))
         # the checkpoint alone says how far the run goes; this is for those who only read run.json
         folder.write_info(state="interrupted", budget={"steps": until, "deadline": None})
     names = few([facts["name"] for facts in told], 3)

@@ -22,7 +22,7 @@ import types
 import warnings
 import weakref
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -167,7 +167,8 @@ def _random_state(value: Any, kind: type) -> Iterable[Any]:
     if issubclass(kind, np.random.RandomState):
         return value.get_state()  # type: ignore[no-any-return]
     if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
-        return value.getstate()
+        result: Iterable[Any] = value.getstate()
+        return result
     return [value.get_state()] if issubclass(kind, torch.Generator) else []
 
 
@@ -288,7 +289,7 @@ def equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def differing_names(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+def differing_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """Return the names whose values are not equal in both dictionaries."""
     missing = object()
     names = one.keys() | other.keys()

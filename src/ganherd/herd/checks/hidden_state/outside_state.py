@@ -12,7 +12,7 @@ import itertools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -131,7 +131,7 @@ class OutsideState:
                 self._all_code.append(inner)
                 self._follow_names(inner, function.__globals__)
 
-    def _follow_names(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+    def _follow_names(self, code: types.CodeType, variables: Mapping[str, Any]) -> None:
         """Add the global variables that code names, and the attributes of modules that it names or assigns."""
         for name in sorted(global_names(code) & variables.keys()):
             value = variables[name]

@@ -1,1 +1,1 @@
-"""Triton kernels. A function in plain PyTorch, mostly in `lowering/ops.py`, defines what each computes. There is no build step."""
+"""Triton kernels; functions in plain PyTorch, mostly in `herd/lowering/ops.py`, define what they compute. No build step."""

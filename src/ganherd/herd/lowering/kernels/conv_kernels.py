@@ -1,4 +1,4 @@
-"""Triton kernels for `conv.py`: one that gathers, for forward passes and input gradients, and two for weight gradients."""
+"""Triton kernels for convolutions: one that gathers, for forward passes and input gradients, and two for weight gradients."""
 
 from __future__ import annotations
 

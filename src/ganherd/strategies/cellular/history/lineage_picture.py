@@ -104,7 +104,7 @@ def draw_map(values: np.ndarray, at: np.ndarray, label: str, *, log: bool = Fals
         bar.locator = MaxNLocator(nbins=5)
         bar.update_ticks()
     bar.set_label(label, color=INK, fontsize=8)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=7, length=2, which="both")
     return figure
 

@@ -168,4 +168,5 @@ def _draw_cell(axes: Axes, cell: int, place: np.ndarray, is_centre: bool, is_nea
 
 def _scale(inch: float) -> float:
     """Return the scale of lines and letters, which shrink less than the cells."""
-    return min(1.0, (inch / 0.8) ** 0.8)
+    scale: float = min(1.0, (inch / 0.8) ** 0.8)
+    return scale

@@ -1,0 +1,115 @@
+"""What compare.json and downstream.json hold, as typed dictionaries: the files are plain JSON for other programs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, Required, TypedDict
+
+from ganherd.metrics.statistics.verdict import Verdict
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval, Scores
+
+RecipeJson = dict[str, Any]  # a recipe with every default written out
+
+
+class ComparisonTraining(TypedDict):
+    """What the runs of a comparison are trained with."""
+
+    recipes: dict[str, RecipeJson]
+    budget: str
+    seeds: int
+
+
+class ComparisonScoring(TypedDict):
+    """What the runs are scored with."""
+
+    metrics: list[str] | None
+    samples: int | None
+    network: str | None
+
+
+class ComparisonData(TypedDict):
+    """The data that all recipes train on."""
+
+    name: str
+    rows: NotRequired[str]  # images or points; older files do not say it
+    sha256: str
+
+
+class ScoreDifference(TypedDict, total=False):
+    """The mean difference of a score between two recipes."""
+
+    value: Required[float]
+    interval: ScoreInterval
+    std: float | None
+    per_seed: Required[list[float | None]]
+    seeds: list[int]
+    verdict: Required[Verdict]
+
+
+class ComparisonRow(TypedDict):
+    """One recipe of a comparison: what it took, and its scores."""
+
+    run: str
+    members: int
+    parameters: int
+    generator_parameters: list[int]
+    discriminator_parameters: int
+    steps: int
+    first: int  # steps of the run before it
+    images: int
+    device: str
+    device_seconds: float
+    wall_seconds: float | None
+    scores: NotRequired[Scores]
+
+
+class ComparisonBasis(TypedDict):
+    """All recipes at an equal budget, or at equal images seen."""
+
+    entries: dict[str, ComparisonRow]
+    differences: dict[str, dict[str, ScoreDifference]]
+
+
+class Comparison(TypedDict, total=False):
+    """The content of compare.json."""
+
+    state: Required[str]
+    training: Required[ComparisonTraining]
+    wall: Required[dict[str, dict[str, float]]]
+    scores: Required[dict[str, Scores]]
+    scoring: ComparisonScoring
+    data: ComparisonData
+    bases: dict[str, ComparisonBasis]
+
+
+class AccuracyDifference(ScoreEntry, total=False):
+    """How much the accuracy changes by generated images."""
+
+    verdict: Required[Literal["helped", "hurt", "undecided"]]
+
+
+# "with" is a keyword of Python, so this one cannot be written as a class
+DownstreamRow = TypedDict(
+    "DownstreamRow",
+    {
+        "real": int | Literal["all"],  # real images of each class
+        "alone": ScoreEntry | None,
+        "with": ScoreEntry | None,
+        "difference": AccuracyDifference | None,
+    },
+)
+
+
+class Downstream(TypedDict):
+    """The content of downstream.json: what classifiers gain from the images of a run."""
+
+    run: str
+    data: str
+    held_out: int
+    generated: int
+    seen: int
+    classes: int
+    fewest: int
+    seeds: list[int]
+    rows: list[DownstreamRow]
+    left_out: list[int]
+    files: NotRequired[dict[str, str]]

@@ -1,0 +1,115 @@
+"""Where a run stands, in words: what `ganherd status` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ganherd.runs import staleness
+from ganherd.runs.folder import RunFolder
+from ganherd.runs.models import EventRecord
+from ganherd.runs.run_status import MISSED, PartsStatus, RankStatus, RunStatus
+from ganherd.util.errors import few
+from ganherd.util.text import duration, size, words
+
+_SHOWN = 10  # alarms: the last
+_STATES = {  # those whose name does not say it
+    "restarting": "restarting (a rank was lost, and torchrun starts all of them again)",
+    "unknown": "running or killed, which is not known (this file system has no locks)",
+}
+_ENDED = {"killed": "", "interrupted": "", "unknown": "if no process trains it any more, "}
+_SLOW = 1.5  # ratio of a rank's time per step to the median of the others, from which on they wait for it
+
+
+def text(status: RunStatus | PartsStatus) -> str:
+    """Return where a run stands, in lines of text."""
+    if isinstance(status, PartsStatus):
+        lines = [f"{status.run}: trained in parts, which are joined when all are finished"]
+        left = f"members {', '.join(status.left)}" if status.left else "to join them, by any part's command again"
+        return "\n".join([*lines, *(text(part) for part in status.parts), f"left: {left}"])
+    left = f", {duration(status.seconds_left)} left" if status.seconds_left is not None else ""
+    state = _STATES.get(status.state, status.state)
+    record = f", last record {duration(status.heartbeat)} ago" if status.heartbeat is not None else ""
+    lines = [
+        f"{status.run}: {state}, step {status.step:,} of {status.steps:,}{left}",
+        f"{status.members} members on {status.host} ({status.engine.name}), {status.rate:,.0f} member-steps/s{record}",
+    ]
+    lines += _rank_lines(status.ranks) if status.state == "running" else []
+    lines += _traffic(status.ranks)
+    lines += [staleness.in_words(status.staleness)] if status.staleness else []
+    if status.profile:
+        whole = sum(status.profile.values()) or 1.0
+        each = sorted(status.profile.items(), key=lambda item: -item[1])
+        lines.append(f"of its time: {', '.join(f'{name} {s:.1f} s ({s / whole:.0%})' for name, s in each)}")
+    if (earlier := status.alarms_before + len(status.alarms) - _SHOWN) > 0:
+        lines.append(f"… {earlier:,} before these in events.jsonl")
+    lines += [f"step {alarm.step:,}: {alarm.name} {_in_words(alarm)}" for alarm in status.alarms[-_SHOWN:]]
+    if status.ill:
+        names = [f"{alarm.name} ({words(alarm.alarm)})" for alarm in status.ill]
+        lines.append(f"not well now: {few(names, 5)}")
+    if status.state in _ENDED:
+        lines.append(f"{_ENDED[status.state]}resume it with: {RunFolder(status.run).again}")
+    return "\n".join(lines)
+
+
+def _rank_lines(ranks: Sequence[RankStatus]) -> list[str]:
+    """Return a line for each rank, and which of them are slow or not heard from."""
+    lines = [_rank_line(rank) for rank in ranks]
+    if missed := [f"rank {rank.rank} on {rank.host}" for rank in ranks if rank.state in MISSED]:
+        lines.append(f"not heard from: {', '.join(missed)}")
+    slow = [(rank, rank.slower) for rank in ranks if rank.slower is not None and rank.slower >= _SLOW]
+    late = [f"rank {rank.rank} on {rank.host}, which is late by a factor of {factor:.1f}" for rank, factor in slow]
+    return lines + ([f"the others wait for: {', '.join(late)}"] if late else [])
+
+
+def _rank_line(rank: RankStatus) -> str:
+    """Return the status of a rank in words.
+
+    >>> _rank_line(RankStatus(1, "processing", "n7", cores=8, members=[3, 4, 5], step=1200, rate=31.4, heartbeat=2.0,
+    ...                       bytes_sent=2048))
+    'rank 1 on n7 (8 cores): processing, members 3–5, step 1,200, 31 member-steps/s, heard from 2 s ago, 2.0 KiB sent, 0 B received'
+    >>> _rank_line(RankStatus(0, "processing", "n7", heartbeat=2.0, waits=12.0))
+    'rank 0 on n7: processing, heard from 2 s ago, has been waiting for others for 12 s, 0 B sent, 0 B received'
+    """
+    parts = [rank.state]
+    if own := rank.members:
+        in_a_row = own == list(range(own[0], own[-1] + 1))
+        which = f"{own[0]}–{own[-1]}" if in_a_row and len(own) > 1 else ", ".join(map(str, own))
+        parts += [f"member{'s' * (len(own) > 1)} {which}", f"step {rank.step:,}"]
+        parts += [f"{rank.rate:,.0f} member-steps/s"]
+    parts += [f"heard from {duration(rank.heartbeat)} ago"]
+    parts += [f"has been waiting for others for {duration(rank.waits)}"] if rank.waits > 1 else []
+    parts += [f"{size(rank.bytes_sent)} sent", f"{size(rank.bytes_received)} received"]
+    has = [f"{rank.cores} core{'s' * (rank.cores != 1)}"] if rank.cores else []
+    has += [size(rank.memory)] if rank.memory else []
+    has += [rank.gpus] if rank.gpus else []
+    where = f"{rank.host} ({', '.join(has)})" if has else rank.host
+    return f"rank {rank.rank} on {where}: {', '.join(parts)}"
+
+
+def _traffic(ranks: Sequence[RankStatus]) -> list[str]:
+    """Return what an exchange cost the rank that received most; nothing if no members travelled.
+
+    >>> _traffic([RankStatus(0, "processing", "n7", exchanges=10, received=81920, gathered=122880)])
+    ['10 exchanges: 8.0 KiB came to a rank each time; an all-gather would have brought 12.0 KiB']
+    """
+    met = [rank for rank in ranks if rank.exchanges and rank.received]
+    if not met:
+        return []
+    most = max(met, key=lambda rank: rank.received / rank.exchanges)
+    times = most.exchanges
+    each = f"{times:,} exchange{'s' * (times != 1)}: {size(most.received / times)} came to a rank each time"
+    return [f"{each}; an all-gather would have brought {size(most.gathered / times)}"]
+
+
+def _in_words(event: EventRecord) -> str:
+    """Return an event of a member's health in words.
+
+    >>> _in_words(EventRecord.parse({"step": 3, "event": "calm", "what": "dead_critic"}))
+    'dead critic is over'
+    >>> _in_words(EventRecord.parse({"step": 3, "event": "repair", "policy": "reseed"}))
+    'repair (reseed)'
+    """
+    what = words(event.alarm)
+    if event.kind == "calm":
+        return f"{what} is over"
+    return f"{what} ({event['policy']})" if event.kind == "repair" and event.get("policy") else what

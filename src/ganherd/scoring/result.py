@@ -1,0 +1,261 @@
+"""A score that renders itself: its value, its interval, and what it was measured with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ganherd.metrics.metric_registry import METRICS, Metric
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
+
+SKIPPED = "skipped"  # the key of scores that holds why metrics were left out
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score by the name of its metric, with what scores.json holds of it.
+
+    >>> score = Score("fid", {"value": 3.0, "samples": 10, "interval": {"low": 2.9, "high": 3.1, "level": 0.95, "how": ""}})
+    >>> str(score), score.span, score.goal
+    ('3.000', '2.900 to 3.100', 'lower is better')
+    """
+
+    name: str
+    entry: ScoreEntry
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        return self.name.replace("_", " ")
+
+    @property
+    def metric(self) -> Metric | None:
+        """Its entry in the registry; None if this version does not know it."""
+        return METRICS.get(self.name)
+
+    @property
+    def goal(self) -> str:
+        """Which values are better, in words."""
+        return self.metric.goal if self.metric else ""
+
+    @property
+    def value(self) -> float | None:
+        number = self.entry.get("value")
+        return number if isinstance(number, (int, float)) else None
+
+    @property
+    def interval(self) -> ScoreInterval | None:
+        """Its interval, if it has one with both ends."""
+        found = self.entry.get("interval")
+        return found if _has_ends(found) else None
+
+    @property
+    def samples(self) -> str:
+        return _count(self.entry.get("samples"))
+
+    @property
+    def network(self) -> str:
+        return str(self.entry.get("network", "–"))
+
+    @property
+    def seed(self) -> str:
+        return str(self.entry.get("seed", "–"))
+
+    @property
+    def warning(self) -> str:
+        return str(self.entry.get("warning") or "")
+
+    @property
+    def merit(self) -> float | None:
+        """A number of which more is better; None if there is no value, or the metric is unknown."""
+        return None if self.metric is None or self.value is None else self.metric.merit(self.value)
+
+    def __str__(self) -> str:
+        """Return the value as people write it.
+
+        >>> str(Score("modes", {"value": 8, "of": 8})), str(Score("ais", {"value": 328.77, "unit": "nats an image"}))
+        ('8 of 8', '328.8 nats')
+        """
+        number = self.value
+        if number is None:
+            return "–"
+        if "of" in self.entry:
+            return f"{_count(number)} of {_count(self.entry['of'])}"
+        return format_value(self.name, number)
+
+    @property
+    def span(self) -> str:
+        """The interval, written as the value is; empty if there is none.
+
+        >>> Score("modes", {"of": 8, "interval": {"low": 6.0, "high": 7.0, "level": 0.95, "how": ""}}).span
+        '6 to 7'
+        """
+        return "" if self.interval is None else self._written(self.interval)
+
+    def _written(self, interval: ScoreInterval) -> str:
+        low, high = interval["low"], interval["high"]
+        if "of" in self.entry:
+            return f"{_count(low)} to {_count(high)}"
+        return f"{format_value(self.name, low)} to {format_value(self.name, high)}"
+
+    @property
+    def with_span(self) -> str:
+        """The value and its interval.
+
+        >>> Score("fid", {"value": 3.0, "interval": {"low": 2.9, "high": 3.1, "level": 0.95, "how": ""}}).with_span
+        '3.000 (2.900 to 3.100)'
+        """
+        return f"{self} ({self.span})" if self.span else str(self)
+
+    @property
+    def best(self) -> str:
+        """What a perfect mixture would have.
+
+        >>> Score("modes", {"of": 15}).best, Score("ais", {}).best, Score("fid", {}).best
+        ('15', 'the higher', '0')
+        """
+        if "of" in self.entry:
+            return _count(self.entry["of"])
+        if self.metric is None:
+            return ""
+        if self.metric.best == float("inf"):
+            return "the higher"
+        written = format_value(self.name, self.metric.best)
+        return written if written.endswith("%") else f"{self.metric.best:g}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader has to know next to the value."""
+        entry, out = self.entry, list[str]()
+        if "per_seed" in entry:
+            seeds = entry.get("seeds") or entry["per_seed"]
+            out.append(f"mean of {len(seeds)} seeds, standard deviation {format_value('', entry.get('std'))}")
+        if self.interval is not None:
+            out.append(f"95 % {self.span} ({self.interval.get('how', '')})")
+        if "real_samples" in entry:
+            out.append(f"against {_count(entry['real_samples'])} of {entry.get('real', 'the data')}")
+        elif "held_out_accuracy" in entry:
+            known = format_value("accuracy", entry["held_out_accuracy"])
+            out.append(f"the classifier on held-out real data: {known}")
+        if "head" in entry:
+            out.append(f"classifier head {entry['head']}")
+        out += self.details
+        if "by_chance" in entry and "nearer" not in entry and "kl" not in entry:
+            out.append(f"perfect draws would show about {format_value('', entry['by_chance'])}")
+        classes = _mapping(entry.get("per_class"))
+        if isinstance(entry.get("mean"), (int, float)) and list(classes) != ["all"]:
+            worst = [name for name, value in classes.items() if value == entry.get("value")]
+            least = f", least in {worst[0]}" if worst else ""
+            out.append(f"mean over the classes {format_value('', entry['mean'])}{least}")
+        return out
+
+    @property
+    def details(self) -> list[str]:
+        """What belongs to this metric alone."""
+        return [*self._modes(), *self._memorisation(), *self._likelihood(), *self._classes(), *self._contest()]
+
+    def _modes(self) -> Iterator[str]:
+        entry = self.entry
+        if "high_quality" in entry:
+            quality = Score("accuracy", {"value": entry["high_quality"]})
+            if _has_ends(own := entry.get("high_quality_interval")):
+                quality.entry["interval"] = cast(ScoreInterval, own)
+            kl, represented = format_value("", entry.get("reverse_kl")), _count(entry.get("represented"))
+            yield f"{quality.with_span} high quality, reverse KL {kl}, {represented} represented; {entry.get('modes', '')}"
+        if "mean_member" in entry:
+            yield f"a member alone {_count(entry['mean_member'])} on average"
+        if "kl" in entry:
+            chance = format_value("", entry.get("by_chance"))
+            yield f"KL {format_value('', entry['kl'])}; perfect draws would show about {chance}"
+
+    def _memorisation(self) -> Iterator[str]:
+        entry = self.entry
+        if "nearer" in entry:
+            yield (
+                f"{format_value('accuracy', entry.get('by_chance'))} is chance; nearer to the training data than held-out data "
+                f"is: {format_value('accuracy', entry['nearer'])} (50 % is chance); distance by that of held-out data "
+                f"{format_value('', entry.get('ratio'))}; {_count(entry.get('held_out'))} held out, "
+                f"{_count(entry.get('training'))} trained on"
+            )
+
+    def _likelihood(self) -> Iterator[str]:
+        entry = self.entry
+        if "gap" in entry:
+            kde, samples = format_value("ais", entry.get("kde")), _count(entry.get("kde_samples"))
+            yield f"gap of the bounds {format_value('', entry['gap'])}; KDE of {samples} samples {kde}"
+
+    def _classes(self) -> Iterator[str]:
+        if isinstance(kid := self.entry.get("kid"), Mapping):
+            yield f"mean KID within the classes {format_value('kid', kid.get('value'))}"
+        if counts := _mapping(self.entry.get("per_class_samples")):
+            yield f"at least {_count(min(counts.values()))} samples of each class"
+
+    def _contest(self) -> Iterator[str]:
+        entry = self.entry
+        if "judged_by" in entry:
+            errors = [error for error in entry.get("real_errors", ()) if isinstance(error, (int, float))]
+            worst = [error for error in entry.get("worst", ()) if isinstance(error, (int, float))]
+            span = f", worst judge {min(worst):.3f} to {max(worst):.3f}" if worst else ""
+            best = f", best member {entry['best_member']}" if entry.get("best_member") is not None else ""
+            yield f"judged by {entry['judged_by']}{span}{best}"
+            if errors:
+                yield f"its own judges err on {min(errors):.3f} to {max(errors):.3f} of held-out real data"
+        if "won" in entry:
+            won, tied, lost = (_count(entry.get(key)) for key in ("won", "tied", "lost"))
+            yield f"{won} battles won, {tied} tied, {lost} lost"
+
+    def of_group(self, value: Any) -> str:
+        """Return the value of one of its classes, members or neighbourhoods as people write it."""
+        return str(Score(self.name, {**self.entry, "value": value}))
+
+
+def measured(scores: Mapping[str, Any]) -> dict[str, Score]:
+    """Return the scores by the names of their metrics, without what was skipped."""
+    entries = {name: entry for name, entry in scores.items() if name != SKIPPED and isinstance(entry, Mapping)}
+    return {name: Score(name, cast(ScoreEntry, entry)) for name, entry in entries.items()}
+
+
+def skipped(scores: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each metric that was left out.
+
+    >>> skipped({"skipped": {"label_accuracy": "the data has no labels"}})
+    ['label accuracy is left out: the data has no labels.']
+    """
+    reasons = _mapping(scores.get(SKIPPED))
+    return [f"{name.replace('_', ' ')} is left out: {why}." for name, why in reasons.items()]
+
+
+def format_value(name: str, number: Any) -> str:
+    """Return a value of a metric as people write it: accuracies in percent, KID with the digits that it needs.
+
+    >>> [format_value(*one) for one in (("label_accuracy", 0.981), ("diversity", 0.9), ("fid", None), ("kid", 0.00123))]
+    ['98.1 %', '0.900', '–', '0.00123']
+    """
+    if not isinstance(number, (int, float)):
+        return "–"
+    if name == "kid":
+        return f"{number:.5f}"
+    if name == "ais":
+        return f"{number:.1f} nats"
+    return f"{100 * number:.1f} %" if name.endswith("accuracy") or name == "memorisation" else f"{number:.3f}"
+
+
+def _count(number: Any) -> str:
+    """
+    >>> _count(1200), _count(7.25), _count(None)
+    ('1,200', '7.2', '–')
+    """
+    if not isinstance(number, (int, float)):
+        return "–"
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}" if number.is_integer() else f"{number:,.1f}"
+
+
+def _has_ends(interval: object) -> bool:
+    ends = ("low", "high")
+    return isinstance(interval, Mapping) and all(isinstance(interval.get(end), (int, float)) for end in ends)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Return the value if it is a mapping, as it is in files that ganherd wrote."""
+    return value if isinstance(value, Mapping) else {}
