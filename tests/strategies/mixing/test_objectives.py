@@ -277,7 +277,7 @@ def test_without_a_finite_score_the_newest_iteration_is_stored(tmp_path: Path, m
 
 def test_the_documented_score_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function that people are told to write: nothing between a set and itself, and less the nearer a mixture is."""
-    (block,) = [block for block in blocks(ROOT / "docs" / "cellular.md", "python") if "def sliced" in block]
+    (block,) = [block for block in blocks(ROOT / "docs" / "how-to" / "cellular.md", "python") if "def sliced" in block]
     (tmp_path / "scores_of_the_documents.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
     sliced = objectives.load("scores_of_the_documents:sliced", trust_code=True)
