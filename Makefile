@@ -1,5 +1,6 @@
 # make run    trains the embedded default and says where picture, scores and report are
 # make test   ruff, mypy and the whole suite, as CI does
+# make test-quick  unit tests of every package: no launchers, no fault injection, no long trainings; under a minute
 # make test-long  what CI leaves out, killed ranks under Open MPI included: more than half an hour; writes benchmarks/results/faults.json
 # make test-all  tests that need more than the suite does: the build of the documentation
 # make docs   builds the documentation into site/
@@ -11,6 +12,9 @@
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+QUICK := $(addprefix tests/,util recipe data nets herd/step herd/checks mixture runs strategies test_rooms.py test_package.py \
+	comm/test_messages.py comm/test_placement.py comm/test_heartbeat.py metrics/test_frechet.py metrics/test_modes.py \
+	metrics/test_memorisation.py training/health training/recording)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 
@@ -19,7 +23,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
-.PHONY: run test test-all test-long docs setup clean
+.PHONY: run test test-quick test-all test-long docs setup clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
@@ -37,6 +41,9 @@ test-all: $(VENV)/.installed-all
 docs: $(VENV)/.installed-all
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+test-quick: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not long and not mpi and not docs and not browser and not notebook" $(QUICK) $(ARGS)
 
 test-long: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long $(ARGS)

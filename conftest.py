@@ -1,16 +1,23 @@
-"""What tests and examples in docstrings share: a sandbox, and for each of the latter an empty folder to run in."""
+"""What tests and doctests share: one thread, a sandbox, fixtures of runs, and an empty folder for each doctest."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["sandbox_plugin"]  # first of all: it sets up the home, cache and data folder of the tests
+# Before NumPy or torch is imported: results must not depend on the number of cores, and processes inherit the variables.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if not Path("/dev/nvidiactl").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
+
+# The sandbox comes first: it sets up the home, cache and data folder of the tests.
+pytest_plugins = ["sandbox_plugin", "run_fixtures"]
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(
+def _empty_folder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(request.node, pytest.DoctestItem):

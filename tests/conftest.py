@@ -1,4 +1,4 @@
-"""What all tests share: one thread, repeatable examples, and a reason where a test cannot run on this machine."""
+"""What all tests share: repeatable examples, and a reason if a test cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Before torch is imported anywhere: results must not depend on the cores of the machine, and commands inherit it.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-if not Path("/dev/nvidiactl").exists():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # must be set before anything imports Triton
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a launcher such as nohup ignores it, and commands would inherit that
 settings.register_profile("ganherd", deadline=None, derandomize=True)  # no test waits on the clock or on luck
@@ -23,7 +19,7 @@ settings.load_profile("ganherd")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Looks for what a test needs only when it comes to it, so that collecting imports no torch."""
+    """Skip a test that lacks a device, MPI or data. Looked for only now, so that collecting imports no torch."""
     if item.get_closest_marker("gpu"):
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from little import environment
+from processes import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

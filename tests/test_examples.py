@@ -8,23 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import own_cache
-from little import environment
+import warm_python
+from processes import environment
 
 import ganherd
 from ganherd.util.errors import UserError
-
-__all__ = ["own_cache"]  # a fixture
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 @pytest.fixture(scope="module")
-def own_nets(tmp_path_factory: pytest.TempPathFactory, own_cache: None) -> tuple[Path, str]:
+def own_nets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder in which examples/own_nets.py was run as a script, and what it printed last."""
     here = tmp_path_factory.mktemp("here")
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "own_nets.py"), "3"],
+        [warm_python.python(), str(EXAMPLES / "own_nets.py"), "3"],
         cwd=here, env=environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -61,7 +59,7 @@ def test_own_nets_is_short() -> None:
     assert len([line for line in lines if line.strip()]) <= 40
 
 
-def test_python_api(tmp_path, monkeypatch, capsys, own_cache) -> None:
+def test_python_api(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["python_api.py", "3"])
     runpy.run_path(str(EXAMPLES / "python_api.py"), run_name="__main__")

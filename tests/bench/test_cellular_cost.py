@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import little
 import pytest
+import tiny_runs
 import torch
 
 from ganherd.bench import cellular_cost
@@ -32,7 +32,7 @@ def test_the_reference_is_the_published_table() -> None:
 
 
 def test_every_routine_has_a_row_and_they_add_up(capsys: pytest.CaptureFixture[str]) -> None:
-    assert little.command("bench", "cellular", "--iterations", 1, "--batches", 3, "--json", "-q") == 0
+    assert tiny_runs.command("bench", "cellular", "--iterations", 1, "--batches", 3, "--json", "-q") == 0
     rows = {row["routine"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert list(rows) == [*REFERENCE, "total", "real features, once a run"]
     spent = sum(rows[name]["ganherd"] for name in ROUTINES)
@@ -76,7 +76,7 @@ def test_the_floor_counts_the_products_of_the_papers_nets() -> None:
 
 def test_grids_of_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--grid-sizes", "1-2", "--iterations", 1, "--batches", 2, "--device", "cpu")
-    assert little.command("bench", "cellular", *words, "-q", "-o", tmp_path / "cost.json") == 0
+    assert tiny_runs.command("bench", "cellular", *words, "-q", "-o", tmp_path / "cost.json") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:3]] == [["1×1", "1"], ["2×2", "4"]]
     assert [line.split()[0] for line in lines[4:]] == ["rows", "picture"]  # the files, named
@@ -101,5 +101,5 @@ def test_where_it_stops_fitting_is_told_and_ends_it(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("words", [("--grid-sizes", "two"), ("--grid-sizes", "0"), ("-o", "x.json")])
 def test_what_cannot_be_measured(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert little.command("bench", "cellular", *words, "-q") == 2
+    assert tiny_runs.command("bench", "cellular", *words, "-q") == 2
     assert "--grid-sizes" in capsys.readouterr().err

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import tiny_runs
 
 import ganherd
 from ganherd.data.dataset import load
@@ -72,7 +72,7 @@ def test_a_tiny_study_runs_and_keeps_what_was_tried(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process; two seeds, a few steps, few samples."""
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)
     monkeypatch.setattr(study["gap_arms"], "POINTS", 100)
 
@@ -105,7 +105,7 @@ def test_both_fours_may_be_one_run(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: four that swap and four that do not, and one GAN that is the first of these."""
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)
     arms = study["gap_arms"]
     monkeypatch.setattr(arms, "POINTS", 100)
@@ -157,7 +157,7 @@ def test_every_figure_has_valid_recipes_and_the_same_run_one_folder(study: dict[
 def test_a_kept_run_of_other_settings_is_refused(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)
     arms, kept = study["gap_arms"], study["kept"]
     job = arms.Job("r15", "one", 0, 1, ("train.budget=3steps",))

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from little import command
+from tiny_runs import command
 
 from ganherd.bench.scaling import scaling
 from ganherd_rivals import alpha_beta as ab

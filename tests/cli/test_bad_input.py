@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def train(cli, data):
     """The sentence with which a small recipe with these changes is refused; no run folder may be left."""
 
     def refused(*words: object, **sections: dict) -> str:
-        Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, **sections)))
+        Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, **sections)))
         sentence = cli("train", "mine.yaml", "--run", "new", "--quiet", *words).sentence
         assert not Path("new").exists()
         return sentence
@@ -75,7 +75,7 @@ def test_a_folder_with_a_file_that_is_no_image(train, cli) -> None:
     Path("pictures/cat/notes.png").write_text("no picture")
     told = train("--set", "data.source=pictures")
     assert "notes.png" in told and "skip it with --set data.bad_images=skip" in told
-    Path("mine.yaml").write_text(yaml.safe_dump(small_recipe("pictures")))
+    Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe("pictures")))
     answer = cli("train", "mine.yaml", "--run", "skipped", "--set", "data.bad_images=skip", "--budget", "1steps")
     assert answer.code == 0 and "notes.png" in answer.err  # named
 
@@ -130,7 +130,7 @@ def test_data_without_labels_by_class(train) -> None:
 
 
 def test_a_batch_larger_than_the_data_wraps_with_a_word(cli, data) -> None:
-    Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, train={"batch": 100, "budget": "1steps"})))
+    Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, train={"batch": 100, "budget": "1steps"})))
     answer = cli("train", "mine.yaml", "--run", "new")
     assert answer.code == 0 and "fewer rows than a batch of 100" in answer.err
 
@@ -140,7 +140,7 @@ def test_a_batch_larger_than_the_data_wraps_with_a_word(cli, data) -> None:
 
 def test_a_run_folder_that_exists(cli, run, data) -> None:
     before = (run / "run.json").read_bytes()
-    Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data)))
+    Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data)))
     told = cli("train", "mine.yaml", "--run", run, "--quiet").sentence
     assert "exists already" in told and f"ganherd train --resume {run}" in told
     assert (run / "run.json").read_bytes() == before
@@ -154,7 +154,7 @@ def test_a_resume_with_a_changed_recipe_shows_the_difference(cli, run, data) -> 
     copy = Path(shutil.copytree(run, "copy"))
     told = cli("train", "--resume", copy, "--set", "train.batch=4").sentence
     assert "train.batch: 8 -> 4" in told and "start a new run" in told
-    Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, optim={"lr_g": 0.5})))
+    Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, optim={"lr_g": 0.5})))
     told = cli("train", "mine.yaml", "--resume", copy).sentence
     assert "optim.lr_g: 0.0002 -> 0.5" in told
     assert "herd.seeds: 1 -> 2" in cli("train", "--resume", copy, "--seeds", 2).sentence
@@ -164,9 +164,9 @@ def test_a_resume_with_a_changed_recipe_shows_the_difference(cli, run, data) -> 
 def test_a_resume_on_changed_data(cli, tmp_path) -> None:
     import ganherd
 
-    source = small_data(tmp_path / "changing.npz")
-    path = ganherd.train(small_recipe(source, train={"budget": "1steps"}), run=tmp_path / "run", quiet=True).path
-    small_data(source, each=(41, 20, 20))
+    source = tiny_data(tmp_path / "changing.npz")
+    path = ganherd.train(tiny_recipe(source, train={"budget": "1steps"}), run=tmp_path / "run", quiet=True).path
+    tiny_data(source, each=(41, 20, 20))
     assert (
         "the data of" in (told := cli("train", "--resume", path, "--budget", "2steps").sentence)
         and "has changed" in told

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from small import LABELS, small_recipe
+from recipes import LABELS, tiny_recipe
 
 from ganherd.scoring import known_metrics
 from ganherd.training.setup import dry_run
@@ -23,7 +23,7 @@ def mine(data) -> str:
     """A recipe file in the folder at hand."""
 
     def write(**sections) -> str:
-        Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, **sections)))
+        Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, **sections)))
         return "mine.yaml"
 
     return write
@@ -210,7 +210,7 @@ def test_a_finished_run_says_that_it_is(cli, run) -> None:
     copy = shutil.copytree(run, "finished")
     steps = json.loads(Path(copy, "run.json").read_text())["step"]
     answer = cli("train", "--resume", copy)
-    assert f"finished has made all of its {steps} steps: a larger --budget goes on with it" in answer.err
+    assert f"finished has made all of its {steps} steps; give it a larger --budget" in answer.err
     assert " to " not in answer.err.splitlines()[0]
 
 

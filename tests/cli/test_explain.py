@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small import small_recipe
+from recipes import tiny_recipe
 
 from ganherd.herd.rng import HAS_TRITON
 
@@ -41,7 +41,7 @@ def explain(cli, data):
 
     def asked(*words: object, **sections: dict) -> dict:
         Path("explained_nets.py").write_text(NETS)
-        Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, **sections)))
+        Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, **sections)))
         answer = cli("train", "mine.yaml", "--run", "new", "--explain", "--json", *words)
         assert answer.code == 0, answer
         assert not Path("new").exists() and not Path("runs").exists()

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import Answer, shared
-from small import small_recipe
+from recipes import tiny_recipe
+from run_fixtures import Answer, shared
 
 import ganherd
 from ganherd.mixture import mixture
@@ -22,11 +22,11 @@ CELLS, SEEDS = 4, 2
 
 
 @pytest.fixture(scope="session")
-def grid_run(tmp_path_factory: pytest.TempPathFactory, data: Path, own_cache: None) -> Path:
+def grid_run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """A finished run of two replicas of a 2 × 2 grid. Read it, or write beside what is there."""
     path = shared(tmp_path_factory) / "grid"
     if not path.exists():
-        recipe = small_recipe(
+        recipe = tiny_recipe(
             data,
             data={"partition": "all"},
             loss={"name": "non-saturating"},
@@ -210,9 +210,7 @@ def test_a_network_that_cannot_look_is_told_before_anything_is_trained(
     cellular = {"grid": [2, 2], "iteration": "2steps", "mixing": mixing}
     strategy = {"name": "cellular", "cellular": cellular}
     loss = {"name": "non-saturating"}
-    Path("mine.yaml").write_text(
-        json.dumps(small_recipe(data, data={"partition": "all"}, loss=loss, strategy=strategy))
-    )
+    Path("mine.yaml").write_text(json.dumps(tiny_recipe(data, data={"partition": "all"}, loss=loss, strategy=strategy)))
     for more in ((), ("--dry-run",)):
         assert says in cli("train", "mine.yaml", "--run", "new", "--quiet", *more).sentence
         assert not Path("new").exists()
@@ -229,7 +227,7 @@ def test_a_run_whose_network_has_gone_is_not_left_running(
     cellular = {"grid": [1, 2], "iteration": "2steps", "mixing": {"network": "net.npz", "samples": 8}}
     strategy = {"name": "cellular", "cellular": cellular | {"fitness": {"samples": 8}}}
     nets = {"generator": {"name": "mlp", "hidden": [4]}, "discriminator": {"name": "mlp", "hidden": [4]}, "latent": 2}
-    recipe = small_recipe("mnist.npz", data={"partition": "all"}, nets=nets, strategy=strategy)
+    recipe = tiny_recipe("mnist.npz", data={"partition": "all"}, nets=nets, strategy=strategy)
     Path("mine.yaml").write_text(json.dumps(recipe | {"loss": {"name": "non-saturating"}}))
     assert cli("train", "mine.yaml", "--run", "new", "--set", "run.scores=false", "--quiet").code == 0
     Path("net.npz").unlink()
@@ -247,7 +245,7 @@ def test_a_run_that_a_users_function_ends_can_be_gone_on_with(
     monkeypatch.syspath_prepend(Path.cwd())
     cellular = {"grid": [1, 2], "iteration": "2steps", "rewire_by": "late_wiring:late", "mixing": {"when": "off"}}
     strategy = {"name": "cellular", "cellular": cellular | {"fitness": {"samples": 8}}}
-    recipe = small_recipe(data, data={"partition": "all"}, loss={"name": "non-saturating"}, strategy=strategy)
+    recipe = tiny_recipe(data, data={"partition": "all"}, loss={"name": "non-saturating"}, strategy=strategy)
     Path("mine.yaml").write_text(json.dumps(recipe))
     assert "late_wiring:late" in cli("train", "mine.yaml", "--run", "new", "--quiet").sentence
     assert json.loads(cli("status", "new", "--json").out)["state"] == "interrupted"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from little import be_brief
-from small import small_recipe
+from recipes import tiny_recipe
+from tiny_runs import skip_products
 
 from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import Agreement
@@ -48,7 +48,7 @@ def deviation(x):
 def compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
     """Lets engines differ on the discriminator, and returns the names of the nets that were compared since."""
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
-    be_brief(monkeypatch)
+    skip_products(monkeypatch)
 
     def lets(**differ: str) -> list[str]:
         names: list[str] = []
@@ -71,7 +71,7 @@ def recipe(cli, data) -> Iterator[Path]:
     Path("guarded_nets.py").write_text(NETS)
     nets = {"discriminator": {"name": "guarded_nets:D", "settings": {}}}
     path = Path("mine.yaml")
-    path.write_text(yaml.safe_dump(small_recipe(data, nets=nets, engine={"name": "auto"}, train={"budget": "2steps"})))
+    path.write_text(yaml.safe_dump(tiny_recipe(data, nets=nets, engine={"name": "auto"}, train={"budget": "2steps"})))
     sys.modules.pop("guarded_nets", None)
     yield path
     sys.modules.pop("guarded_nets", None)
@@ -235,7 +235,7 @@ def test_a_refusal_is_not_remembered(recipe, compared) -> None:
 )
 def test_every_packaged_net_is_the_same_with_every_engine(role, name, cli, data, compared, monkeypatch) -> None:
     nets = {role: {"name": name}, "latent": 4}
-    herd = assemble(recipe_file.load(small_recipe(data, nets=nets, loss={"name": "wasserstein-gp"})))
+    herd = assemble(recipe_file.load(tiny_recipe(data, nets=nets, loss={"name": "wasserstein-gp"})))
     monkeypatch.setenv("GANHERD_CACHE", "nothing")
     for task, report in net_guard.checked(herd):
         assert not any(result.why for result in report.results.values()), (task, report)

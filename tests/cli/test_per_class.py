@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from PIL import Image
-from small import LABELS, small_data, small_recipe
+from recipes import LABELS, tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.mixture import image_folder, label_weights, sampling
@@ -25,10 +25,10 @@ NAMES = ("../猫", "..:猫", "ΣΩ ü")  # two that look the same once they are 
 
 
 @pytest.fixture(scope="module")
-def odd_run(tmp_path_factory, own_cache) -> Path:
+def odd_run(tmp_path_factory) -> Path:
     """A run whose labels are no names of folders."""
     folder = tmp_path_factory.mktemp("odd")
-    recipe = small_recipe(small_data(folder / "odd.npz", NAMES), run={"weights": "uniform"})
+    recipe = tiny_recipe(tiny_data(folder / "odd.npz", NAMES), run={"weights": "uniform"})
     return trained(recipe, folder / "run").path
 
 
@@ -68,7 +68,7 @@ def test_labels_of_any_script_come_back_and_can_be_trained_on(cli, odd_run) -> N
     facts = json.loads(cli("data", "inspect", "images", "--json").out)
     assert {row["name"]: row["train"] + row["held_out"] for row in facts["classes"]} == dict.fromkeys(names, 12)
     assert facts["notes"] == []
-    again = trained(small_recipe("images"), Path("again"))
+    again = trained(tiny_recipe("images"), Path("again"))
     assert again.mixture.labels == tuple(row["name"] for row in facts["classes"])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from small import LABELS, small_recipe
+from recipes import LABELS, tiny_recipe
 
 from ganherd import recommend
 from ganherd.recipe import recipe_file
@@ -116,7 +116,7 @@ def test_few_images_get_steps_enough_and_the_time_of_these(cli, pictures, monkey
 
 def test_epochs_that_are_hardly_any_steps_are_said(cli, data) -> None:
     told = "note: 2epochs of this data are 8 steps, too few to learn from: give it --budget 2000steps"
-    Path("mine.yaml").write_text(yaml.safe_dump(small_recipe(data, train={"budget": "2epochs"})))
+    Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, train={"budget": "2epochs"})))
     assert told in cli("train", "mine.yaml", "--dry-run").out
     assert told in cli("train", "mine.yaml", "--run", "new", "--set", "run.scores=false").err
     answer = cli("train", "mine.yaml", "--run", "asked", "--set", "run.scores=false", "--budget", "8steps")
@@ -159,6 +159,6 @@ def test_what_the_recipe_reads_otherwise_is_said_and_not_said_twice(cli, tmp_pat
     held = recipe_file.load(found["recipe"]).data.holdout
     assert "bad_images" not in found["commands"][-1] and held != 0.2
     assert (
-        f"the recipe has data.holdout {held:g}, so other numbers to train on and held out than stand above"
+        f"the recipe has data.holdout {held:g}, so the numbers of training and held-out images differ from those above"
         in found["notes"]
     )

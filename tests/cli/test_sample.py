@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from small import LABELS
+from recipes import LABELS
 
 
 def arrays(path: str | Path) -> dict[str, np.ndarray]:
@@ -30,12 +30,12 @@ def test_npz_has_what_programs_rely_on(cli, run) -> None:
 
 
 def test_points_are_float32_without_labels(cli, tmp_path) -> None:
-    from small import small_recipe
+    from recipes import tiny_recipe
 
     import ganherd
 
     toy = {"generator": {"name": "toy", "width": 8}, "discriminator": {"name": "toy", "width": 8}, "latent": 2}
-    recipe = small_recipe(
+    recipe = tiny_recipe(
         "ring8", nets=toy, data={"source": "ring8", "points": 80, "partition": "all"}, herd={"members": 2}
     )
     path = ganherd.train(recipe, run=tmp_path / "ring", quiet=True).path

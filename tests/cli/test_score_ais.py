@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from commands import Answer
+from run_fixtures import Answer
 
 
 def test_ais_is_made_with_what_was_asked_for(cli: Callable[..., Answer], run: Path) -> None:

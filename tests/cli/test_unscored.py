@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 from ganherd.runs.folder import RunFolder
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    made = small_recipe(small_data(tmp_path / "data.npz"), train={"budget": "2steps"}, run={"scores": False})
+    made = tiny_recipe(tiny_data(tmp_path / "data.npz"), train={"budget": "2steps"}, run={"scores": False})
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(made))
     return tmp_path / "recipe.yaml"
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from little import environment
+import warm_python
+from processes import environment
 
 
 def missing() -> str:
@@ -121,7 +122,8 @@ def torchrun(first: Host, own: Host, nodes: str, *program: object) -> list[objec
         patience,
     ]
     size = ["--nnodes", nodes, "--nproc-per-node", "1", "--max-restarts", "3", "--local-addr", own.address]
-    return [sys.executable, "-m", "torch.distributed.run", *size, *meet, *program]
+    start = ["env", f"PYTHON_EXEC={warm_python.python()}", warm_python.python(), "-m", "torch.distributed.run"]
+    return [*start, *size, *meet, *program]
 
 
 def mpiexec(made: Sequence[Host], folder: Path, start: Sequence[str], *program: object) -> list[object]:

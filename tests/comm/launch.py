@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from little import environment
+import warm_python
+from processes import environment
 
 HERE = Path(__file__).parent
 
@@ -18,9 +19,9 @@ HERE = Path(__file__).parent
 def job(engine: str, ranks: int, program: str, *words: object, options: tuple[str, ...] = ()) -> tuple[int, str]:
     """(exit code, all that was said) of so many ranks of a program, started by `mpi`, by `torch`, or `forked` without either."""
     starts: dict[str, Callable[[], tuple[str, ...]]] = {
-        "mpi": lambda: (*mpiexec(), *options, "-n", str(ranks), sys.executable),
+        "mpi": lambda: (*mpiexec(), *options, "-n", str(ranks), warm_python.python()),
         "torch": lambda: (*torchrun(), *options, "--nproc-per-node", str(ranks)),
-        "forked": lambda: (sys.executable, str(HERE / "forked.py"), str(ranks)),
+        "forked": lambda: (warm_python.python(), str(HERE / "forked.py"), str(ranks)),
     }
     done = subprocess.run(
         [*starts[engine](), str(HERE / program), *map(str, words)],
@@ -44,4 +45,12 @@ def mpiexec() -> tuple[str, ...]:
 
 
 def torchrun() -> tuple[str, ...]:
-    return sys.executable, "-m", "torch.distributed.run", "--standalone"
+    """Return the command that starts ranks by torchrun; programs behind `--no-python` start with an interpreter."""
+    return (
+        "env",
+        f"PYTHON_EXEC={warm_python.python()}",
+        warm_python.python(),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+    )

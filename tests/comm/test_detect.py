@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from little import environment
+from processes import environment
 
 from ganherd.comm.backends.detect import connect, detect
 from ganherd.comm.launch_command import with_launcher

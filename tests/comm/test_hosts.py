@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import little
 import numpy as np
 import pytest
+import tiny_runs
 
 from comm.hosts import Host, hosts, missing, mpiexec, torchrun
 from comm.launch import mpiexec as local_mpiexec
@@ -71,7 +71,7 @@ def test_a_herd_trained_over_two_hosts_is_that_of_one_process(folder: Path) -> N
     words = ["-m", "--", "ganherd", "train", folder / "recipe.yaml", "--run", run, "--quiet"]
     with hosts(2, folder) as two:
         running = [host.start(torchrun(two[0], host, "2", *words)) for host in two]
-        little.train(folder / "alone", made)
+        tiny_runs.train(folder / "alone", made)
         said = [each.communicate(timeout=120)[0] for each in running]
         assert [each.returncode for each in running] == [0, 0], said
     assert sorted(RunFolder(run).info.ranks.hosts) == ["host1", "host2"]

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from little import environment
+import warm_python
+from processes import environment
 
 from comm.launch import job
 from ganherd.comm.backends.detect import connect
@@ -59,7 +60,7 @@ def test_ranks_that_do_not_know_of_each_other_are_refused() -> None:
         "    try:\n        connect('mpi', environ)\n    except UserError as error:\n        print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60
+        [warm_python.python(), "-c", program], env=environment(), capture_output=True, text=True, timeout=60
     )
     sentences = done.stdout.splitlines()
     assert len(sentences) == 2, done.stderr

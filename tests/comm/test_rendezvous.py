@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 import torch.distributed as dist
-from little import environment
+import warm_python
+from processes import environment
 
 from ganherd.comm.backends.rendezvous import lost_after, meet
 from ganherd.util.errors import UserError
@@ -82,7 +82,7 @@ print("went on")
 )
 def test_a_rank_ends_if_the_previous_rank_or_the_store_falls_silent(other: str, who: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SILENT, other], env=environment(), capture_output=True, text=True, timeout=60
+        [warm_python.python(), "-c", SILENT, other], env=environment(), capture_output=True, text=True, timeout=60
     )
     assert done.returncode == bool(who), done.stderr
     assert done.stdout == ("" if who else "went on\n")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
-from little import environment
+import warm_python
+from processes import environment
 
 from comm.launch import HERE, job
 from comm.test_ulfm import need_ulfm
@@ -30,7 +30,7 @@ def test_without_a_launcher_ranks_name_the_one_that_is_missing() -> None:
     """As a script of one's own starts them: nobody else would notice."""
     port = str(_free_port())
     names = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GANHERD_START_TIMEOUT": "8"}
-    words = [sys.executable, str(HERE / "rank_dies_at_start.py"), "1"]
+    words = [warm_python.python(), str(HERE / "rank_dies_at_start.py"), "1"]
     first = subprocess.run(words, env=environment(**names, RANK="0"), capture_output=True, text=True, timeout=120)
     assert first.returncode == 2, first
     assert "seconds for rank 1, which did not start" in first.stderr and "Traceback" not in first.stderr

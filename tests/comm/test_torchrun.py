@@ -7,8 +7,9 @@ import json
 import subprocess
 from pathlib import Path
 
-import little
+import processes
 import pytest
+import recipes
 import typer
 
 from comm.launch import job, torchrun
@@ -103,12 +104,12 @@ def _passes(parser: argparse.ArgumentParser, option: str) -> bool:
 
 
 def test_torchrun_trains_a_run_in_the_folder_that_it_is_given(tmp_path: Path) -> None:
-    recipe, run = little.write_recipe(tmp_path, budget="6steps", net="tiny"), tmp_path / "run"
+    recipe, run = recipes.write_recipe(tmp_path, budget="6steps", net="tiny"), tmp_path / "run"
     scores = ("--set", "run.scores=false")
     words = ("-m", "ganherd", "train", str(recipe), "--run-dir", str(run), "--quiet", "--json", *scores)
     done = subprocess.run(
         [*torchrun(), "--nproc-per-node", "2", *words],
-        env=little.environment(), capture_output=True, text=True, timeout=240,
+        env=processes.environment(), capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["run"] == str(run)

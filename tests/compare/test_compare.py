@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from small import small_recipe
+from recipes import tiny_recipe
 
 import ganherd
 from ganherd.compare import compare_recipes, comparison_page, comparison_text, differences, downstream, entry
@@ -23,8 +23,8 @@ METRICS = ("--metrics", "diversity,kid", "--network", "pixels", "-n", 40)
 def two(data) -> tuple[str, str]:
     """Two recipes; the second one's critic sees twice as many images in a step."""
     quick = {"watch": {"every": 0}, "checkpoint_every": 0}
-    Path("a.yaml").write_text(yaml.safe_dump(small_recipe(data, run=quick)))
-    Path("b.yaml").write_text(yaml.safe_dump(small_recipe(data, run=quick, train={"n_critic": 2})))
+    Path("a.yaml").write_text(yaml.safe_dump(tiny_recipe(data, run=quick)))
+    Path("b.yaml").write_text(yaml.safe_dump(tiny_recipe(data, run=quick, train={"n_critic": 2})))
     return "a.yaml", "b.yaml"
 
 
@@ -90,10 +90,10 @@ def test_the_run_at_equal_images_is_where_the_longer_one_passed_by(cli, two) -> 
 
 def test_of_two_phases_both_count(cli, two, data) -> None:
     """Equal budgets are of both phases together, and so are images and seconds."""
-    one = small_recipe(data, data={"partition": "all"}, herd={"members": 1}, run={"watch": {"every": 0}})
+    one = tiny_recipe(data, data={"partition": "all"}, herd={"members": 1}, run={"watch": {"every": 0}})
     Path("one.yaml").write_text(yaml.safe_dump(one))
     herd = {"first": {"recipe": "one.yaml", "share": 0.5}}
-    Path("c.yaml").write_text(yaml.safe_dump(small_recipe(data, herd=herd, run={"watch": {"every": 0}})))
+    Path("c.yaml").write_text(yaml.safe_dump(tiny_recipe(data, herd=herd, run={"watch": {"every": 0}})))
     found = compared(cli, "a.yaml", "c.yaml", "b.yaml", "--budget", "8steps", "--seeds", 1)
     budget, images = (found["bases"][basis]["entries"] for basis in ("budget", "images"))
     assert [(row["steps"], row["first"]) for row in budget.values()] == [(8, 0), (4, 4), (8, 0)]
@@ -108,9 +108,9 @@ def test_of_two_phases_both_count(cli, two, data) -> None:
 
 
 def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data, tmp_path) -> None:
-    one = small_recipe(data, data={"partition": "all"}, herd={"members": 1})
+    one = tiny_recipe(data, data={"partition": "all"}, herd={"members": 1})
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(one))
-    made = small_recipe(data, herd={"first": {"recipe": str(tmp_path / "one.yaml"), "share": 0.5}})
+    made = tiny_recipe(data, herd={"first": {"recipe": str(tmp_path / "one.yaml"), "share": 0.5}})
     del made["nets"]
     found, first = entry.look_at(recipe_file.load(made)), entry.look_at(recipe_file.load(one))
     assert (found.generators, found.discriminator) == (first.generators, first.discriminator)
@@ -177,7 +177,7 @@ def test_what_cannot_be_compared(cli, two, data) -> None:
     assert "at least two recipes" in cli("compare", a, "--budget", "2steps").sentence
     assert "--budget" in cli("compare", a, b).sentence
     assert "no metric named 'fdi'" in cli("compare", a, b, "--budget", "2steps", "--metrics", "fdi").sentence
-    assert "--per-class goes with --downstream" in cli("compare", a, b, "--budget", "1s", "--per-class", "3").sentence
+    assert "--per-class needs --downstream" in cli("compare", a, b, "--budget", "1s", "--per-class", "3").sentence
     other = cli("compare", a, "ring8", "--budget", "2steps", "-q").sentence
     assert "a and ring8 do not train on the same data" in other
     assert not Path("comparisons").exists()
@@ -194,7 +194,7 @@ def test_what_cannot_be_compared(cli, two, data) -> None:
 def test_images_are_counted_as_they_are_shown(data) -> None:
     from ganherd.recipe import recipe_file
 
-    recipe = recipe_file.load(small_recipe(data, train={"n_critic": 3, "skip_d": 1}))
+    recipe = recipe_file.load(tiny_recipe(data, train={"n_critic": 3, "skip_d": 1}))
     seen = entry.look_at(recipe)
     assert [seen.images(steps) for steps in (0, 1, 2, 3)] == [
         0,
@@ -264,7 +264,7 @@ def test_a_time_is_all_for_the_training(monkeypatch, data, tmp_path) -> None:
 
 def _file(folder: Path, data: Path, name: str) -> str:
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(small_recipe(data)))
+    path.write_text(yaml.safe_dump(tiny_recipe(data)))
     return str(path)
 
 
@@ -363,5 +363,5 @@ def test_good_images_help_and_bad_ones_do_not(run, monkeypatch) -> None:
 
 def test_downstream_needs_labels_and_runs(cli, run) -> None:
     assert "no run folder nowhere" in cli("compare", "--downstream", "nowhere").sentence
-    assert "--budget is for recipes" in cli("compare", "--downstream", run, "--budget", "3s").sentence
+    assert "--budget applies to recipes" in cli("compare", "--downstream", run, "--budget", "3s").sentence
     assert "--per-class 1,x" in cli("compare", "--downstream", run, "--per-class", "1,x").sentence

@@ -9,8 +9,11 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import little
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 
 import ganherd
@@ -22,7 +25,7 @@ from ganherd.training import loop
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +37,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]
     def die(self: loop.Trainer, step: int) -> None:
         tick(self, step)
         if step == 23:
-            raise little.Killed
+            raise processes.Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
-        little.train(folder / "whole", little.recipe(folder, "28steps"))
+        tiny_runs.skip_products(patch)
+        tiny_runs.train(folder / "whole", recipes.noise_recipe(folder, "28steps"))
         patch.setattr(loop.Trainer, "tick", die)
-        with pytest.raises(little.Killed):
-            little.train(folder / "killed", little.recipe(folder, "28steps"))
+        with pytest.raises(processes.Killed):
+            tiny_runs.train(folder / "killed", recipes.noise_recipe(folder, "28steps"))
     yield folder / "whole", folder / "killed"
 
 
@@ -72,13 +75,13 @@ def test_the_checkpoint_before_is_used(
     whole, killed = runs
     run = tmp_path / "run"
     shutil.copytree(killed, run)
-    assert little.steps(run)[-2:] == [14, 21]
-    DAMAGES[damage](little.last_checkpoint(run))
-    assert little.command("train", "--resume", run) == 0
+    assert run_files.steps(run)[-2:] == [14, 21]
+    DAMAGES[damage](run_files.last_checkpoint(run))
+    assert tiny_runs.command("train", "--resume", run) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "the checkpoint before it is used" in line]
     assert len(said) == 1 and "step-00000021" in said[0]
-    assert [line["step"] for line in little.lines(run / "events.jsonl") if line["event"] == "resume"] == [14]
-    little.assert_same(run, whole)
+    assert [line["step"] for line in run_files.json_lines(run / "events.jsonl") if line["event"] == "resume"] == [14]
+    run_files.assert_same_run(run, whole)
 
 
 def test_two_damaged_checkpoints_are_two_sentences(
@@ -88,9 +91,9 @@ def test_two_damaged_checkpoints_are_two_sentences(
     shutil.copytree(killed, tmp_path / "run")
     for step in (14, 21):
         flip(tmp_path / "run" / "checkpoints" / f"step-{step:08d}" / "state.json")
-    assert little.command("train", "--resume", tmp_path / "run") == 0
+    assert tiny_runs.command("train", "--resume", tmp_path / "run") == 0
     assert capsys.readouterr().err.count("the checkpoint before it is used") == 2
-    little.assert_same(tmp_path / "run", whole)
+    run_files.assert_same_run(tmp_path / "run", whole)
 
 
 def test_no_whole_checkpoint_is_one_sentence(
@@ -99,11 +102,11 @@ def test_no_whole_checkpoint_is_one_sentence(
     shutil.copytree(runs[1], tmp_path / "run")
     for file in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
         flip(file)
-    before = little.everything(tmp_path / "run")
-    assert little.command("train", "--resume", tmp_path / "run") == 2
+    before = run_files.snapshot(tmp_path / "run")
+    assert tiny_runs.command("train", "--resume", tmp_path / "run") == 2
     said = capsys.readouterr().err
     assert "there is no whole checkpoint" in said and "Traceback" not in said
-    assert little.everything(tmp_path / "run") == before
+    assert run_files.snapshot(tmp_path / "run") == before
 
 
 def test_a_half_written_checkpoint_is_not_seen(tmp_path: Path, runs: tuple[Path, Path]) -> None:
@@ -113,9 +116,9 @@ def test_a_half_written_checkpoint_is_not_seen(tmp_path: Path, runs: tuple[Path,
     half = run / "checkpoints" / ".step-00000023.new"
     half.mkdir()
     (half / "herd-000-002.safetensors").write_bytes(b"\0" * 100)
-    assert little.steps(run)[-1] == 21
-    little.resume(run)
-    little.assert_same(run, whole)
+    assert run_files.steps(run)[-1] == 21
+    tiny_runs.resume(run)
+    run_files.assert_same_run(run, whole)
     assert not half.exists()
 
 
@@ -127,11 +130,11 @@ def test_records_that_lost_lines_are_written_again(
     whole, killed = runs
     run = tmp_path / "run"
     shutil.copytree(killed, run)
-    counted = checkpoint.read_meta(little.last_checkpoint(run)).bytes[name.removesuffix(".jsonl")]
+    counted = checkpoint.read_meta(run_files.last_checkpoint(run)).bytes[name.removesuffix(".jsonl")]
     (run / name).write_bytes((run / name).read_bytes()[: counted - 1])
-    assert little.command("train", "--resume", run) == 0
+    assert tiny_runs.command("train", "--resume", run) == 0
     assert f"{name}, which has only" in capsys.readouterr().err
-    little.assert_same(run, whole)
+    run_files.assert_same_run(run, whole)
 
 
 def test_half_a_line_at_the_end_of_the_records_is_cut_off(tmp_path: Path, runs: tuple[Path, Path]) -> None:
@@ -142,8 +145,8 @@ def test_half_a_line_at_the_end_of_the_records_is_cut_off(tmp_path: Path, runs: 
         with (run / name).open("ab") as handle:
             handle.write(b'{"step": 24, "ep')
     assert RunFolder(run).metrics()[-1]["step"] == 21  # a reader leaves it out, too
-    little.resume(run)
-    little.assert_same(run, whole)
+    tiny_runs.resume(run)
+    run_files.assert_same_run(run, whole)
 
 
 def test_any_flipped_bit_is_found(tmp_path: Path, runs: tuple[Path, Path]) -> None:
@@ -154,7 +157,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, runs: tuple[Path, Path]) -> No
     assembly = assemble(recipe_file.load(runs[0] / "recipe.yaml"))
     blueprints: dict[str, Blueprint] = {"g": assembly.herd.g, "d": assembly.herd.d}
     folder = tmp_path / "step-00000021"
-    shutil.copytree(little.last_checkpoint(runs[1]), folder)
+    shutil.copytree(run_files.last_checkpoint(runs[1]), folder)
     good = checkpoint.load(folder, blueprints)
     chance = random.Random(0)
     found = 0
@@ -188,8 +191,8 @@ def test_a_member_is_repaired_from_the_checkpoint_before_a_damaged_one(
             self.herd.state["g.params"][1] = float("nan")
 
     monkeypatch.setattr(loop.Trainer, "tick", poison)
-    little.train(tmp_path / "run", little.recipe(tmp_path, "20steps"))
-    (repair,) = [line for line in little.lines(tmp_path / "run" / "events.jsonl") if line["event"] == "repair"]
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "20steps"))
+    (repair,) = [line for line in run_files.json_lines(tmp_path / "run" / "events.jsonl") if line["event"] == "repair"]
     assert (repair["member"], repair["step"], repair["from_step"]) == (1, 18, 7)
 
 
@@ -210,20 +213,20 @@ def test_a_repair_after_a_fall_back_is_the_same_repair(tmp_path: Path, monkeypat
 
         return act
 
-    settings = little.recipe(tmp_path, "28steps", keep=2)
+    settings = recipes.noise_recipe(tmp_path, "28steps", keep=2)
     monkeypatch.setattr(loop.Trainer, "tick", poison)
-    little.train(tmp_path / "whole", settings)
+    tiny_runs.train(tmp_path / "whole", settings)
     # Stopped politely at 16, on to the checkpoint of 21, stopped at once at 23: 14 is neither among the last two nor the last good.
     monkeypatch.setattr(loop.Trainer, "tick", signalled(16, signal.SIGTERM))
     with pytest.raises(ganherd.Interrupted):
-        little.train(tmp_path / "run", settings)
+        tiny_runs.train(tmp_path / "run", settings)
     monkeypatch.setattr(loop.Trainer, "tick", signalled(23, signal.SIGINT, signal.SIGINT))
     with pytest.raises(ganherd.Interrupted):
-        little.resume(tmp_path / "run")
-    assert little.steps(tmp_path / "run")[-2:] == [16, 21]
+        tiny_runs.resume(tmp_path / "run")
+    assert run_files.steps(tmp_path / "run")[-2:] == [16, 21]
     flip(tmp_path / "run" / "checkpoints" / "step-00000021" / "state.json")
     monkeypatch.setattr(loop.Trainer, "tick", poison)
-    little.resume(tmp_path / "run")
-    little.assert_same(tmp_path / "run", tmp_path / "whole")
-    (repair,) = [line for line in little.lines(tmp_path / "run" / "events.jsonl") if line["event"] == "repair"]
+    tiny_runs.resume(tmp_path / "run")
+    run_files.assert_same_run(tmp_path / "run", tmp_path / "whole")
+    (repair,) = [line for line in run_files.json_lines(tmp_path / "run" / "events.jsonl") if line["event"] == "repair"]
     assert repair["from_step"] == 14

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
-from small import small_data, small_recipe
+import recipes
+import run_files
+import tiny_runs
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.runs import checkpoint, records
@@ -22,7 +24,7 @@ from ganherd.training import finish, loop
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +32,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 24 steps on a disk with room; its recipe and data lie beside it."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
+        tiny_runs.skip_products(patch)
         assert (
-            little.command("train", little.write_recipe(folder, budget="24steps"), "--run", folder / "run", "-q") == 0
+            tiny_runs.command("train", recipes.write_recipe(folder, budget="24steps"), "--run", folder / "run", "-q")
+            == 0
         )
     return folder / "run"
 
@@ -75,16 +78,16 @@ def test_a_full_disk_is_75_and_the_resume_is_exact(
         else:
             patch.setattr(where, name, full)
         patch.setattr(RunFolder, "write_info", _only_once(RunFolder.write_info))
-        code = little.command("train", whole.parent / "little.yaml", "--run", run, "-q")
+        code = tiny_runs.command("train", whole.parent / "little.yaml", "--run", run, "-q")
     said = capsys.readouterr().err
     assert code == 75, said
     assert len(said.splitlines()) == 1 and "No space left on device" in said
     assert f"resume it with: ganherd train --resume {run}" in said
-    assert (little.steps(run) or [None])[-1] == last
-    assert little.command("status", run) == 0
+    assert (run_files.steps(run) or [None])[-1] == last
+    assert tiny_runs.command("status", run) == 0
     assert ": killed, " in capsys.readouterr().out  # the state could not be written either
-    assert little.command("train", "--resume", run, "-q") == 0
-    little.assert_same(run, whole)
+    assert tiny_runs.command("train", "--resume", run, "-q") == 0
+    run_files.assert_same_run(run, whole)
 
 
 def _only_once(write: Any) -> Any:
@@ -103,7 +106,7 @@ def test_a_disk_that_is_full_from_the_start_is_one_sentence(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write_info", full)
-        assert little.command("train", whole.parent / "little.yaml", "--run", tmp_path / "run") == 2
+        assert tiny_runs.command("train", whole.parent / "little.yaml", "--run", tmp_path / "run") == 2
     assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -114,10 +117,10 @@ def test_a_resume_on_a_disk_still_full_is_75_again(
     shutil.copytree(whole, run)
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write_info", full)
-        assert little.command("train", "--resume", run) == 75
+        assert tiny_runs.command("train", "--resume", run) == 75
     assert f"ganherd train --resume {run}" in capsys.readouterr().err
-    little.resume(run)
-    little.assert_same(run, whole)
+    tiny_runs.resume(run)
+    run_files.assert_same_run(run, whole)
 
 
 def test_a_line_that_the_disk_took_half_of_is_not_written_later(tmp_path: Path) -> None:
@@ -131,7 +134,7 @@ def test_a_line_that_the_disk_took_half_of_is_not_written_later(tmp_path: Path) 
     again.write({"step": 3})
     lines.close()
     del lines
-    assert [line["step"] for line in little.lines(path)] == [1, 3]
+    assert [line["step"] for line in run_files.json_lines(path)] == [1, 3]
 
 
 # -- for real ---------------------------------------------------------------------------------------------------------
@@ -165,41 +168,41 @@ def test_a_disk_that_runs_full_while_saving(
     run = disk / "run"
     with monkeypatch.context() as patch:
         at_step(patch, 13, lambda: fill(disk, leave))
-        code = little.command("train", whole.parent / "little.yaml", "--run", run, "-q")
+        code = tiny_runs.command("train", whole.parent / "little.yaml", "--run", run, "-q")
     said = capsys.readouterr().err
     assert code == 75, said
     assert "No space left on device" in said and len(said.splitlines()) == 1
-    assert little.steps(run)[-1] == 7
+    assert run_files.steps(run)[-1] == 7
     (disk / "filler").unlink()
-    assert little.command("train", "--resume", run, "-q") == 0
-    little.assert_same(run, whole)
+    assert tiny_runs.command("train", "--resume", run, "-q") == 0
+    run_files.assert_same_run(run, whole)
 
 
 def test_a_disk_that_runs_full_while_recording(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = little.recipe(tmp_path, "40steps", record_every=1, checkpoint_every=0)
-    little.train(tmp_path / "whole", settings)
+    settings = recipes.noise_recipe(tmp_path, "40steps", record_every=1, checkpoint_every=0)
+    tiny_runs.train(tmp_path / "whole", settings)
     with monkeypatch.context() as patch:
         at_step(patch, 3, lambda: fill(disk))
         with pytest.raises(ganherd.Interrupted, match=r"No space left on device.*resume it with"):
-            little.train(disk / "run", settings)
+            tiny_runs.train(disk / "run", settings)
     assert len(RunFolder(disk / "run").metrics()) >= 3
     (disk / "filler").unlink()
-    little.resume(disk / "run")
-    little.assert_same(disk / "run", tmp_path / "whole")
+    tiny_runs.resume(disk / "run")
+    run_files.assert_same_run(disk / "run", tmp_path / "whole")
 
 
 def test_a_read_only_run_folder_is_refused(disk: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(whole, disk / "run")
-    before = little.everything(disk / "run")
+    before = run_files.snapshot(disk / "run")
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-    assert little.command("train", "--resume", disk / "run", "--budget", "30steps") == 2
+    assert tiny_runs.command("train", "--resume", disk / "run", "--budget", "30steps") == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1 and "Read-only file system" in said
-    assert little.command("train", whole.parent / "little.yaml", "--run", disk / "new", "-q") == 2
+    assert tiny_runs.command("train", whole.parent / "little.yaml", "--run", disk / "new", "-q") == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1 and "Read-only file system" in said
-    assert little.command("status", disk / "run") == 0
-    assert little.everything(disk / "run") == before
+    assert tiny_runs.command("status", disk / "run") == 0
+    assert run_files.snapshot(disk / "run") == before
 
 
 def test_scores_that_cannot_be_kept_are_reported(
@@ -207,7 +210,7 @@ def test_scores_that_cannot_be_kept_are_reported(
 ) -> None:
     from ganherd.scoring.one_run import keep
 
-    recipe = small_recipe(small_data(tmp_path / "small.npz"), run={"scores": False})
+    recipe = tiny_recipe(tiny_data(tmp_path / "small.npz"), run={"scores": False})
     run = ganherd.train(recipe, run=tmp_path / "run", quiet=True)
 
     def full(*paths: object) -> None:

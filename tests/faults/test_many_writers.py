@@ -7,13 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import data, own_cache, run
 
 import ganherd
 from ganherd.mixture import sampling
 from ganherd.util import files
-
-__all__ = ["data", "own_cache", "run"]  # fixtures
 
 
 @pytest.mark.parametrize("name", ["same.npz", "same.png"])

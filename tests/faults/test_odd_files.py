@@ -14,15 +14,13 @@ from types import FrameType
 import numpy as np
 import pytest
 import yaml
-from commands import Answer, cli, data, own_cache, run
-from small import small_recipe
+from recipes import tiny_recipe
+from run_fixtures import Answer
 
 from ganherd.runs import json_lines
 from ganherd.runs.models import MetricsRecord
 from ganherd.util.errors import UserError
 from promises.test_data_is_not_code import COMMANDS, only_checkpoint
-
-__all__ = ["cli", "data", "own_cache", "run"]  # fixtures
 
 Cli = Callable[..., Answer]
 
@@ -98,7 +96,7 @@ def test_a_pipe_in_a_run_to_start_from_is_refused(cli: Cli, hostile: Path, data:
     weights = place_of(hostile, "WEIGHTS")
     weights.unlink()
     os.mkfifo(weights)
-    recipe = small_recipe(data, herd={"start_from": str(hostile)})
+    recipe = tiny_recipe(data, herd={"start_from": str(hostile)})
     del recipe["nets"]
     Path("own.yaml").write_text(yaml.safe_dump(recipe))
     assert "is neither a file nor a folder" in cli("train", "own.yaml", "--run", "new", "-q").sentence
@@ -106,7 +104,7 @@ def test_a_pipe_in_a_run_to_start_from_is_refused(cli: Cli, hostile: Path, data:
 
 @pytest.mark.parametrize("name", [".lock", ".parts"])
 def test_a_pipe_in_the_place_of_a_lock_is_refused(cli: Cli, data: Path, name: str) -> None:
-    Path("own.yaml").write_text(yaml.safe_dump(small_recipe(data)))
+    Path("own.yaml").write_text(yaml.safe_dump(tiny_recipe(data)))
     Path("new").mkdir()
     os.mkfifo(Path("new") / name)
     members = ("--members", "0") if name == ".parts" else ()

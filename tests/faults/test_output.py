@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
+import warm_python
 
 import ganherd
 from ganherd.runs.folder import RunFolder
 
 FULL = Path("/dev/full")
-# A command without the pictures, scores and report that take most of a little run's time.
-BRIEF = "import little, pytest; little.be_brief(pytest.MonkeyPatch()); from ganherd.cli.main import main; main()"
+# A command without the pictures, scores and report that take most of the time of a tiny run.
+BRIEF = "import runpy, brief_command; runpy.run_path(brief_command.__file__, run_name='__main__')"
 # Warns, logs and prints while it trains, as libraries and a user's own nets do.
 NOISY = """
 import logging, warnings
@@ -37,9 +41,11 @@ pytestmark = pytest.mark.skipif(not FULL.exists(), reason="this system has no de
 
 
 def start(*words: object, before: str = "", **streams: Any) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(Path(little.__file__).parent), *sys.path])
-    command = [sys.executable, "-c", before + BRIEF, *map(str, words)]
-    return subprocess.Popen(command, env=little.environment(PYTHONPATH=path), text=True, **streams)
+    """Start a command; with a terminal of its own it needs an interpreter of its own."""
+    path = os.pathsep.join([str(Path(tiny_runs.__file__).parent), *sys.path])
+    python = sys.executable if "preexec_fn" in streams else warm_python.python()
+    command = [python, "-c", before + BRIEF, *map(str, words)]
+    return subprocess.Popen(command, env=processes.environment(PYTHONPATH=path), text=True, **streams)
 
 
 @pytest.fixture
@@ -53,12 +59,12 @@ def unread() -> Iterator[int]:
 
 def assert_finished(run: Path) -> None:
     assert RunFolder(run).info.state == "finished"
-    assert little.steps(run)[-1] == 12
+    assert run_files.steps(run)[-1] == 12
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    return little.write_recipe(tmp_path, budget="12steps", net="tiny", record_every=1)
+    return recipes.write_recipe(tmp_path, budget="12steps", net="tiny", record_every=1)
 
 
 def test_training_ends_well_if_stderr_is_on_a_full_disk(tmp_path: Path, recipe: Path) -> None:
@@ -100,7 +106,7 @@ def test_a_result_on_a_full_disk_is_one_sentence_and_the_run_is_saved(tmp_path: 
 
 
 def test_training_continues_when_the_terminal_of_its_display_is_closed(tmp_path: Path) -> None:
-    recipe, run = little.write_recipe(tmp_path, budget="400steps", net="tiny", checkpoint_every=20), tmp_path / "run"
+    recipe, run = recipes.write_recipe(tmp_path, budget="400steps", net="tiny", checkpoint_every=20), tmp_path / "run"
     master, slave = pty.openpty()
     process = start("train", recipe, "--run", run, stdout=subprocess.PIPE, stderr=slave)
     os.close(slave)
@@ -115,7 +121,7 @@ def test_training_continues_when_the_terminal_of_its_display_is_closed(tmp_path:
 
 def test_closing_the_terminal_of_a_training_saves_it_and_exits_75(tmp_path: Path) -> None:
     """The shell's own terminal: the system sends SIGHUP, and nothing can be written any more."""
-    recipe, run = little.write_recipe(tmp_path, budget="1000000steps", net="tiny"), tmp_path / "run"
+    recipe, run = recipes.write_recipe(tmp_path, budget="1000000steps", net="tiny"), tmp_path / "run"
     master, slave = pty.openpty()
     process = start("train", recipe, "--run", run, preexec_fn=lambda: os.login_tty(slave))
     os.close(slave)
@@ -147,18 +153,18 @@ def test_closed_streams_do_not_lend_their_numbers_to_files(tmp_path: Path, recip
         "--run",
         tmp_path / "run",
     ]
-    path = os.pathsep.join([str(Path(little.__file__).parent), *sys.path])
-    done = subprocess.run(command, env=little.environment(PYTHONPATH=path), timeout=120)
+    path = os.pathsep.join([str(Path(tiny_runs.__file__).parent), *sys.path])
+    done = subprocess.run(command, env=processes.environment(PYTHONPATH=path), timeout=120)
     assert done.returncode == 0
     assert_finished(tmp_path / "run")
     assert not [file for file in (tmp_path / "run").rglob("*") if file.is_file() and b"spoilt" in file.read_bytes()]
 
 
 def test_a_program_that_trains_keeps_its_own_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     with FULL.open("w", buffering=1) as full:
         monkeypatch.setattr(sys, "stderr", full)
-        ganherd.train(little.recipe(tmp_path, "12steps", "tiny"), run=tmp_path / "run")
+        ganherd.train(recipes.noise_recipe(tmp_path, "12steps", "tiny"), run=tmp_path / "run")
         assert sys.stderr is full
         monkeypatch.undo()
         monkeypatch.setattr(full, "close", lambda: None, raising=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
 
-import little
 import pytest
+import recipes
+import tiny_runs
+import warm_python
 
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
@@ -17,25 +18,23 @@ from ganherd.util.errors import UserError
 def test_the_second_process_is_refused_and_the_lock_dies_with_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, run = little.write_recipe(tmp_path, budget="100000steps"), tmp_path / "run"
-    stable = little.Stable(tmp_path)
+    file, run = recipes.write_recipe(tmp_path, budget="100000steps"), tmp_path / "run"
+    process = warm_python.start("train", file, "--run", run, "-q")
     try:
-        child = stable.start("train", file, "--run", run, "-q")
         end = time.monotonic() + 60
         while not (run / "metrics.jsonl").exists() and time.monotonic() < end:
             time.sleep(0.01)
-        assert little.command("status", run) == 0
+        assert tiny_runs.command("status", run) == 0
         assert ": running, " in capsys.readouterr().out
         for words in (("--resume", run), ("--resume", run, "--budget", "5steps"), (file, "--run", run)):
-            assert little.command("train", *words) == 2
+            assert tiny_runs.command("train", *words) == 2
             said = capsys.readouterr().err
             assert len(said.splitlines()) == 1
             assert "another process is training" in said or "exists already" in said
-        os.kill(child, signal.SIGKILL)
-        assert stable.wait()[0] == -signal.SIGKILL
     finally:
-        stable.close()
-    assert little.command("status", run) == 0
+        assert warm_python.kill(process) == -signal.SIGKILL
+        process.communicate()
+    assert tiny_runs.command("status", run) == 0
     said = capsys.readouterr().out
     assert ": killed, " in said and f"resume it with: ganherd train --resume {run}" in said
     with RunFolder(run).lock():

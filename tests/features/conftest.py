@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from score_fixtures import cache, cli, data, digits, own_cache, own_score_cache, replay_fixture, rgb, ring, run
+from score_fixtures import cache, digits, own_score_cache, replay_fixture, rgb, ring
 
-__all__ = ["cache", "cli", "data", "digits", "own_cache", "own_score_cache", "replay_fixture", "rgb", "ring", "run"]
+__all__ = ["cache", "digits", "own_score_cache", "replay_fixture", "rgb", "ring"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import Answer
+from run_fixtures import Answer
 from torch import Tensor, nn
 
 from ganherd.features.inception import SOURCE, tensorflow_resize

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from trees import prepared
+from image_trees import prepared
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.partition import partition

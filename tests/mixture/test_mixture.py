@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import LABELS, small_recipe
+from recipes import LABELS, tiny_recipe
 from torch import nn
 
 import ganherd
@@ -29,7 +29,7 @@ from ganherd.util.errors import UserError
 
 
 def assembled(source: Path, steps: int = 0, **sections: Any) -> PreparedHerd:
-    made = assemble(recipe_file.load(small_recipe(source, **sections)))
+    made = assemble(recipe_file.load(tiny_recipe(source, **sections)))
     Engine(made.herd, Plan("loop", 1, 1, "cpu")).advance(0, steps, made.herd.zero_sums())
     return made
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recipes import tiny_recipe
 from safetensors.torch import load_file, save_file
-from small import small_recipe
 
 import ganherd
 from ganherd.herd import rng
@@ -35,7 +35,7 @@ BREEDS = {
 
 def assembled(source: Path, **sections: Any) -> PreparedHerd:
     """Three members of two breeds after two steps, two seeds of them."""
-    recipe = small_recipe(source, data={"partition": "all"}, herd={"seeds": 2}, **sections)
+    recipe = tiny_recipe(source, data={"partition": "all"}, herd={"seeds": 2}, **sections)
     recipe["nets"] = {**BREEDS, **sections.get("nets", {})}
     made = assemble(recipe_file.load(recipe))
     Engine(made.herd, Plan("fused", 6, 1, "cpu")).advance(0, 2, made.herd.zero_sums())

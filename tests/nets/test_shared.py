@@ -83,7 +83,7 @@ def test_engines_agree_and_a_resumed_run_is_the_same(nets: dict[str, Any], preci
             "run": {"scores": False},
             "engine": {"name": engine, "device": "cpu"},
         }
-        ganherd.train(recipe, run=run, quiet=True)
+        ganherd.train(recipe, run=run, quiet=True, finishers=())
         return run
 
     fused, loop = (_sampled(train(engine, 9)) for engine in ("fused", "loop"))
@@ -94,7 +94,7 @@ def test_engines_agree_and_a_resumed_run_is_the_same(nets: dict[str, Any], preci
                 _sampled(train(engine, 9, kind)), loop, rtol=0, atol=1e-9 if precision == "float64" else 1e-5
             )
     part = train("fused", 5)
-    ganherd.resume(part, ["train.budget=9steps"], quiet=True, trust_code=True)
+    ganherd.resume(part, ["train.budget=9steps"], quiet=True, trust_code=True, finishers=())
     assert np.array_equal(_sampled(part), fused)
 
 

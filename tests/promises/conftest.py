@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import little
 import numpy as np
 import pytest
+import tiny_runs
 import torch
 
 
@@ -21,6 +21,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def brief() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
+        tiny_runs.skip_products(patch)
         torch.set_num_threads(1)
         yield

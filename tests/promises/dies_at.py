@@ -8,8 +8,8 @@ import signal
 import sys
 from typing import Any
 
-import little
 import pytest
+import tiny_runs
 import torch
 
 from ganherd.training import loop
@@ -25,11 +25,11 @@ def train(recipe: dict[str, Any], run: str, last: int) -> None:
 
     loop.Trainer.tick = dying  # type: ignore[method-assign]
     torch.set_num_threads(1)
-    little.train(run, recipe)  # type: ignore[arg-type]
+    tiny_runs.train(run, recipe)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
-    little.be_brief(pytest.MonkeyPatch())
+    tiny_runs.skip_products(pytest.MonkeyPatch())
     for job in sys.argv[1:]:
         child = os.fork()  # with everything imported already
         if child == 0:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import little
+import processes
 import pytest
+import tiny_runs
 
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
@@ -44,7 +45,7 @@ def uneven(patch: pytest.MonkeyPatch, comm: Communicator, folder: Path, slow: in
 
 
 def main(engine: str, *jobs: str) -> None:
-    little.be_brief(pytest.MonkeyPatch())
+    tiny_runs.skip_products(pytest.MonkeyPatch())
     with open_job(lambda: connect(engine)) as comm:
         for each in map(json.loads, jobs):
             with pytest.MonkeyPatch.context() as patch:
@@ -56,4 +57,4 @@ def main(engine: str, *jobs: str) -> None:
 
 
 if __name__ == "__main__":
-    little.ends_as_the_command(main)
+    processes.run_main(main)

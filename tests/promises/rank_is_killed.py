@@ -18,8 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import tiny_runs
 
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.buddies import Buddies
@@ -164,11 +165,11 @@ def train(comm: Communicator, folder: Path, run: dict[str, Any]) -> None:
 
 
 def main(engine: str, folder: str, runs: str) -> None:
-    little.be_brief(pytest.MonkeyPatch())
+    tiny_runs.skip_products(pytest.MonkeyPatch())
     with open_job(lambda: connect(engine)) as comm:
         for run in json.loads(runs):
             train(comm.latest, Path(folder), run)
 
 
 if __name__ == "__main__":
-    little.ends_as_the_command(main)
+    processes.run_main(main)

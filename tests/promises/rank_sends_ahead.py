@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
+import tiny_runs
 
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
@@ -57,7 +57,7 @@ def stopped(patch: pytest.MonkeyPatch) -> None:
 
 
 def main(folder: Path, *jobs: str) -> None:
-    little.be_brief(pytest.MonkeyPatch())
+    tiny_runs.skip_products(pytest.MonkeyPatch())
     with open_job(lambda: connect("torch")) as comm:
         for name, text in zip(jobs[::2], jobs[1::2], strict=True):
             recipe = recipe_file.load(json.loads(text))

@@ -10,8 +10,9 @@ import json
 import os
 import signal
 
-import little
+import processes
 import pytest
+import tiny_runs
 
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
@@ -39,7 +40,7 @@ def unlike(comm: Communicator, patch: pytest.MonkeyPatch) -> None:
 
 
 def main(engine: str, *jobs: str) -> None:
-    little.be_brief(pytest.MonkeyPatch())
+    tiny_runs.skip_products(pytest.MonkeyPatch())
     with open_job(lambda: connect(engine)) as comm:
         for each in jobs:
             how, given, run = json.loads(each)
@@ -62,4 +63,4 @@ def main(engine: str, *jobs: str) -> None:
 
 
 if __name__ == "__main__":
-    little.ends_as_the_command(main)
+    processes.run_main(main)

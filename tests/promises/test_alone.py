@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
+import tiny_runs
 
 from comm.test_ulfm import need_ulfm
 from ganherd.runs.folder import RunFolder
@@ -47,7 +47,7 @@ def test_only_members_of_the_lost_rank_are_recomputed(data: Path, tmp_path: Path
     ]
     code, said = launch("ulfm", 4, tmp_path, runs)
     assert code == 0, said
-    little.train(tmp_path / "alone", made_of(data))
+    tiny_runs.train(tmp_path / "alone", made_of(data))
     (loss,) = check(tmp_path, "one", tmp_path / "alone")
     facts = ("ranks", "members", "homes", "step", "repeated", "source", "alone")
     assert [loss[key] for key in facts] == [[0], [0, 1], [1, 1], 10, 2, "memory", True]
@@ -95,7 +95,7 @@ def test_recovery_is_exact_wherever_ranks_die(case: int, strategy: str, data: Pa
         pytest.skip("all members rest before that step")
     code, said = launch("ulfm", ranks, tmp_path, [{"name": "run", "recipe": made_of(data, strategy), "dies": dies}])
     assert code == 0, said
-    little.train(tmp_path / "alone", made_of(data, strategy))
+    tiny_runs.train(tmp_path / "alone", made_of(data, strategy))
     losses = check(tmp_path, "run", tmp_path / "alone", 6)  # a checkpoint's interval, where copies are gone
     assert sorted(rank for loss in losses for rank in loss["ranks"]) == sorted(rank for rank, *_ in dies), losses
 
@@ -105,7 +105,7 @@ def test_a_stop_with_repaired_members_is_repeated_after_a_loss(data: Path, tmp_p
     """A repair happens once, even if another rank is lost after it and before all ranks know of it."""
     need_ulfm()
     made = made_of(data, "rolled back")
-    little.train(tmp_path / "alone", made)
+    tiny_runs.train(tmp_path / "alone", made)
     repairs = {
         event["step"]: event["member"] for event in RunFolder(tmp_path / "alone").events() if event["event"] == "repair"
     }

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import run_files
+import tiny_runs
 
 from comm.test_ulfm import need_ulfm
 from ganherd.comm.liveness import heartbeat
@@ -64,7 +66,7 @@ def runs(request: pytest.FixtureRequest, brief: None, data: Path, tmp_path_facto
     jobs = [{"recipe": each, "run": str(folder / name)} for name, each in made.items()]
     jobs[0]["slow"] = SLOW
     program = [str(HERE / "rank_goes_apart.py"), "mpi" if engine == "mpi" else "torch", *map(json.dumps, jobs)]
-    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    environment = processes.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
     words = [*test_ranks.words(engine, ranks), *program]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -86,7 +88,7 @@ def test_ranks_run_ahead_of_a_slow_one_up_to_the_bound(runs: Path) -> None:
 
 def test_records_and_checkpoints_wait_for_all_ranks_and_no_event_is_lost(runs: Path) -> None:
     run = RunFolder(runs / "slow")
-    assert [line["step"] for line in run.metrics()] == little.steps(run.path)[1:] == [12, 24]
+    assert [line["step"] for line in run.metrics()] == run_files.steps(run.path)[1:] == [12, 24]
     assert [line["step"] for line in happened(run.path, "mixture")] == [12, 24]
     for name, at in (("tournament", 0), ("replacement", SPAN)):
         lines = happened(run.path, name)
@@ -97,7 +99,7 @@ def test_records_and_checkpoints_wait_for_all_ranks_and_no_event_is_lost(runs: P
 def test_a_rank_gets_its_border_once_an_iteration(runs: Path) -> None:
     run = runs / "slow"
     nets = assemble(RunFolder(run).recipe, begins=False).herd.nets
-    state = checkpoint.load(little.last_checkpoint(run), nets).state
+    state = checkpoint.load(run_files.last_checkpoint(run), nets).state
     parts = [
         value for name, value in state.items() if name.startswith(("g.", "d.")) or name in ("set.lr_g", "set.lr_d")
     ]
@@ -110,8 +112,8 @@ def test_a_rank_gets_its_border_once_an_iteration(runs: Path) -> None:
 
 def test_zero_staleness_equals_the_synchronous_run(runs: Path) -> None:
     """Bit for bit: herd, mixture, records and events, wherever these fall."""
-    little.assert_same(runs / "never stale", runs / "sync")
-    little.assert_same(runs / "never stale, in between", runs / "sync, in between")
+    run_files.assert_same_run(runs / "never stale", runs / "sync")
+    run_files.assert_same_run(runs / "never stale, in between", runs / "sync, in between")
 
 
 def test_ranks_that_never_run_ahead_equal_the_synchronous_run(runs: Path) -> None:
@@ -120,13 +122,13 @@ def test_ranks_that_never_run_ahead_equal_the_synchronous_run(runs: Path) -> Non
     assert {number for line in happened(run, "exchange") for number in line["most"]} == {0}
     lines = (run / "events.jsonl").read_text().splitlines(True)
     (run / "events.jsonl").write_text("".join(line for line in lines if '"event": "exchange"' not in line))
-    little.assert_same(run, runs / "sync")
+    run_files.assert_same_run(run, runs / "sync")
 
 
 def test_one_process_has_no_stale_neighbours(data: Path, tmp_path: Path) -> None:
-    little.train(tmp_path / "sync", recipe(data, "9steps"))
-    little.train(tmp_path / "async", apart(data, "9steps"))
-    little.assert_same(tmp_path / "async", tmp_path / "sync")
+    tiny_runs.train(tmp_path / "sync", recipe(data, "9steps"))
+    tiny_runs.train(tmp_path / "async", apart(data, "9steps"))
+    run_files.assert_same_run(tmp_path / "async", tmp_path / "sync")
 
 
 def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(data: Path, tmp_path: Path) -> None:
@@ -135,14 +137,14 @@ def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(data: Pat
     code, said = test_ranks.launch("forked", 2, [["stop", made, str(tmp_path / name)] for name in ("three", "one")])
     assert code == 0, said
     for name in ("three", "one"):
-        assert RunFolder(tmp_path / name).info.state == "interrupted" and little.steps(tmp_path / name)[-1] == 8
+        assert RunFolder(tmp_path / name).info.state == "interrupted" and run_files.steps(tmp_path / name)[-1] == 8
     further = [["resume", [], str(tmp_path / "three")], ["resume", ["train.budget=19steps"], str(tmp_path / "three")]]
     code, said = test_ranks.launch("forked", 3, further)
     assert code == 0, said
-    little.resume(tmp_path / "one")
+    tiny_runs.resume(tmp_path / "one")
     for name, iterations, end in (("three", 10, 19), ("one", 8, 15)):
         run = RunFolder(tmp_path / name)
-        assert run.info.state == "finished" and little.steps(run.path)[-1] == end
+        assert run.info.state == "finished" and run_files.steps(run.path)[-1] == end
         assert [line["iteration"] for line in happened(run.path, "tournament")] == list(range(iterations))
         assert happened(run.path, "replacement")[-1]["step"] == end // SPAN * SPAN
 

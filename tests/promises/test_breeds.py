@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 from safetensors.torch import load_file
 
@@ -177,14 +179,14 @@ def test_padding_of_rows_is_never_written(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     yield
     torch.set_num_threads(1)
 
 
 def run_of(folder: Path, **settings: Any) -> dict[str, Any]:
     """The little herd of the other suites, as two breeds that swap."""
-    made = little.recipe(folder, **settings)
+    made = recipes.noise_recipe(folder, **settings)
     breeds = [
         {"generator": {"name": "small", "width": 8, "batch_norm": True}, "members": 2},
         {"generator": {"name": "mlp", "hidden": [5]}, "members": 1},
@@ -199,24 +201,24 @@ def run_of(folder: Path, **settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("engine", ["fused", "loop"])
 def test_a_resume_within_a_swap_interval_is_exact(tmp_path: Path, engine: str) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    little.train(whole, run_of(tmp_path, budget="18steps", engine=engine))
-    little.train(cut, run_of(tmp_path, budget="10steps", engine=engine))
-    little.resume(cut, "18steps")
-    little.assert_same(cut, whole)
+    tiny_runs.train(whole, run_of(tmp_path, budget="18steps", engine=engine))
+    tiny_runs.train(cut, run_of(tmp_path, budget="10steps", engine=engine))
+    tiny_runs.resume(cut, "18steps")
+    run_files.assert_same_run(cut, whole)
 
 
 def test_a_checkpoint_holds_each_generator_under_its_own_names(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    little.train(run, run_of(tmp_path, budget="2steps"))
-    tensors = load_file(next(little.last_checkpoint(run).glob("*.safetensors")))
+    tiny_runs.train(run, run_of(tmp_path, budget="2steps"))
+    tensors = load_file(next(run_files.last_checkpoint(run).glob("*.safetensors")))
     weights = [value for name, value in tensors.items() if name.startswith("g.params/1/") and value.dim() == 3]
     assert weights[0].shape == (1, 5, 4)  # the first layer of the one mlp, without what fills its row up
     assert all(len(value) == 2 for name, value in tensors.items() if name.startswith("g.params/0/"))
     assert "g.params" not in tensors
     assembly = assemble(recipe_file.load(run / "recipe.yaml"))
-    found = checkpoint.load(little.last_checkpoint(run), assembly.herd.nets)
+    found = checkpoint.load(run_files.last_checkpoint(run), assembly.herd.nets)
     assert found.state["g.params"].shape == assembly.herd.state["g.params"].shape
-    only = checkpoint.load(little.last_checkpoint(run), {"d": assembly.herd.d}, [2])
+    only = checkpoint.load(run_files.last_checkpoint(run), {"d": assembly.herd.d}, [2])
     assert torch.equal(only.state["d.params"][0], found.state["d.params"][2]) and "g.params" not in only.state
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import run_files
+import tiny_runs
 import torch
 
 import ganherd
@@ -188,27 +189,27 @@ KEPT = {"mixing": {"samples": 20, "generations": 3, "keep": "best"}}
 def test_a_stop_within_an_iteration_or_between_two_is_exact(
     tmp_path: Path, case: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     recipe = running(tmp_path, **CASES[case], **more)
-    little.train(tmp_path / "whole", recipe)
+    tiny_runs.train(tmp_path / "whole", recipe)
     for step in (3, 5, 6):  # within, between, right after
         with monkeypatch.context() as patch:
             ask_to_stop(patch, step)
             with pytest.raises(ganherd.Interrupted):
-                little.train(tmp_path / f"stopped-{step}", recipe)
-        little.resume(tmp_path / f"stopped-{step}")
-        little.assert_same(tmp_path / f"stopped-{step}", tmp_path / "whole")
+                tiny_runs.train(tmp_path / f"stopped-{step}", recipe)
+        tiny_runs.resume(tmp_path / f"stopped-{step}")
+        run_files.assert_same_run(tmp_path / f"stopped-{step}", tmp_path / "whole")
 
 
 def test_a_longer_budget_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the shorter run ended in the middle of an iteration."""
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     change = [{"at": 2, "topology": "ring"}]
     recipe = running(tmp_path, grid=[2, 2], rewire=change)
-    little.train(tmp_path / "whole", recipe)
+    tiny_runs.train(tmp_path / "whole", recipe)
     recipe["train"]["budget"] = "7steps"
-    little.train(tmp_path / "longer", recipe)
-    little.resume(tmp_path / "longer", f"{SPAN * ITERATIONS}steps")
-    little.assert_same(tmp_path / "longer", tmp_path / "whole")
-    told = [line for line in little.lines(tmp_path / "whole" / "events.jsonl") if line["event"] == "rewire"]
+    tiny_runs.train(tmp_path / "longer", recipe)
+    tiny_runs.resume(tmp_path / "longer", f"{SPAN * ITERATIONS}steps")
+    run_files.assert_same_run(tmp_path / "longer", tmp_path / "whole")
+    told = [line for line in run_files.json_lines(tmp_path / "whole" / "events.jsonl") if line["event"] == "rewire"]
     assert [(line["step"], line["iteration"]) for line in told] == [(2 * SPAN, 2)]

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from commands import Answer, cli, data, own_cache, run
-from small import small_recipe
+from recipes import tiny_recipe
+from run_fixtures import Answer
 from torch import Tensor, nn
 
 import ganherd
 from ganherd import UserError
-
-__all__ = ["cli", "data", "own_cache", "run"]  # fixtures
 
 Cli = Callable[..., Answer]
 
@@ -58,7 +56,7 @@ def script(victim: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory, data: Path, own_cache: None) -> Path:
+def grid(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """A finished cellular run."""
     path = tmp_path_factory.mktemp("grids") / "grid"
     ganherd.train(grid_recipe(data), run=path, quiet=True)
@@ -67,7 +65,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory, data: Path, own_cache: None) 
 
 def grid_recipe(data: Path, **mixing: Any) -> dict[str, Any]:
     cellular = {"grid": [2, 2], "iteration": "3steps", "fitness": {"samples": 8}, "mixing": {"samples": 16} | mixing}
-    recipe = small_recipe(data, strategy={"name": "cellular", "cellular": cellular}, run={"scores": False})
+    recipe = tiny_recipe(data, strategy={"name": "cellular", "cellular": cellular}, run={"scores": False})
     return {**recipe, "data": {**recipe["data"], "partition": "all"}}
 
 
@@ -178,9 +176,9 @@ def test_a_first_phase_that_a_run_folder_names_is_not_the_users_own(
     deep = hostile / "samples" / "deep"
     deep.mkdir(parents=True)
     shutil.copy(victim.parent / "here" / "evil.py", deep)
-    first = small_recipe(data, data={"partition": "all"}, herd={"members": 1}, nets={"generator": "evil:G"})
+    first = tiny_recipe(data, data={"partition": "all"}, herd={"members": 1}, nets={"generator": "evil:G"})
     (deep / "first.yaml").write_text(yaml.safe_dump(first))
-    outer = small_recipe(data, herd={"first": {"recipe": str(deep / "first.yaml"), "share": 0.5}})
+    outer = tiny_recipe(data, herd={"first": {"recipe": str(deep / "first.yaml"), "share": 0.5}})
     (hostile / "recipe.yaml").write_text(yaml.safe_dump(outer | {"code": [str(deep)]}))
     assert "names evil:G, which is code" in cli("train", hostile / depth, "--run", "new", "--quiet", *more).sentence
 
@@ -188,7 +186,7 @@ def test_a_first_phase_that_a_run_folder_names_is_not_the_users_own(
 def test_a_broken_link_for_a_run_makes_a_run_folder(cli: Cli, data: Path, victim: Path) -> None:
     Path("stranger").mkdir()
     Path("stranger/run.json").symlink_to("nowhere")
-    Path("stranger/recipe.yaml").write_text(yaml.safe_dump(small_recipe(data, nets={"generator": "evil:G"})))
+    Path("stranger/recipe.yaml").write_text(yaml.safe_dump(tiny_recipe(data, nets={"generator": "evil:G"})))
     assert "names evil:G, which is code" in cli("train", "stranger/recipe.yaml", "--run", "new", "--quiet").sentence
 
 
@@ -199,12 +197,12 @@ def test_growing_a_run_does_not_vouch_for_it(cli: Cli, hostile: Path, victim: Pa
 
 def test_a_mixture_that_is_grown_names_no_code(cli: Cli, tmp_path: Path, data: Path, victim: Path) -> None:
     """Its recipe is honest, and its mixture names another net."""
-    from small import small_data
+    from recipes import tiny_data
 
-    two = small_data(tmp_path / "two.npz", labels=("zero", "one"))
-    ganherd.train(small_recipe(two, run={"scores": False}), run=tmp_path / "grown", quiet=True)
+    two = tiny_data(tmp_path / "two.npz", labels=("zero", "one"))
+    ganherd.train(tiny_recipe(two, run={"scores": False}), run=tmp_path / "grown", quiet=True)
     change_json(tmp_path / "grown" / "mixture" / "mixture.json", generator={"name": "evil:Net", "settings": {}})
-    recipe = small_recipe(data, herd={"grow_from": str(tmp_path / "grown")})
+    recipe = tiny_recipe(data, herd={"grow_from": str(tmp_path / "grown")})
     del recipe["nets"]
     Path("own.yaml").write_text(yaml.safe_dump(recipe))
     assert "evil:Net is code that is not ganherd's" in cli("train", "own.yaml", "--run", "new", "--quiet").sentence
@@ -212,7 +210,7 @@ def test_a_mixture_that_is_grown_names_no_code(cli: Cli, tmp_path: Path, data: P
 
 def test_a_run_that_members_start_from_names_no_code(cli: Cli, hostile: Path, data: Path, victim: Path) -> None:
     change(hostile, "nets.generator", {"name": "evil:Net", "settings": {}})
-    recipe = small_recipe(data, herd={"start_from": str(hostile)})
+    recipe = tiny_recipe(data, herd={"start_from": str(hostile)})
     del recipe["nets"]
     Path("own.yaml").write_text(yaml.safe_dump(recipe))
     told = cli("train", "own.yaml", "--run", "new", "--quiet").sentence
@@ -220,7 +218,7 @@ def test_a_run_that_members_start_from_names_no_code(cli: Cli, hostile: Path, da
 
 
 def test_a_part_that_a_stranger_began_names_no_code(cli: Cli, data: Path, victim: Path) -> None:
-    Path("own.yaml").write_text(yaml.safe_dump(small_recipe(data)))
+    Path("own.yaml").write_text(yaml.safe_dump(tiny_recipe(data)))
     assert cli("train", "own.yaml", "--run", "whole", "--members", "0-1", "--quiet").code == 0
     part = Path("whole/parts/000-001")
     change(part, "nets.generator", {"name": "evil:Net", "settings": {}})
@@ -237,7 +235,7 @@ def test_folders_of_code_in_a_run_do_not_replace_the_users_modules(
     Path("vouched_nets.py").write_text(own)
     (tmp_path / "stranger").mkdir()
     (tmp_path / "stranger" / "vouched_nets.py").write_text((tmp_path / "here" / "evil.py").read_text() + own)
-    Path("own.yaml").write_text(yaml.safe_dump(small_recipe(data, nets={"generator": "vouched_nets:G"})))
+    Path("own.yaml").write_text(yaml.safe_dump(tiny_recipe(data, nets={"generator": "vouched_nets:G"})))
     train = ("train", "own.yaml", "--run", "whole", "--members", "0-1", "--quiet")
     assert cli(*train).code == 0
     part = Path("whole/parts/000-001")
@@ -252,7 +250,7 @@ def test_folders_of_code_in_a_run_do_not_replace_the_users_modules(
 @pytest.mark.parametrize("where", ["recipe", "mixture"])
 def test_runs_of_a_comparison_are_those_of_its_recipes(cli: Cli, data: Path, victim: Path, where: str) -> None:
     for name in ("a", "b"):
-        Path(f"{name}.yaml").write_text(yaml.safe_dump(small_recipe(data)))
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(tiny_recipe(data)))
     words = (
         "compare",
         "a.yaml",
@@ -295,7 +293,7 @@ def test_torchscript_in_the_users_own_recipe_needs_the_flag(cli: Cli, data: Path
 def test_torchscript_on_the_command_line_needs_the_flag(
     cli: Cli, run: Path, grid: Path, data: Path, script: str
 ) -> None:
-    Path("own.yaml").write_text(yaml.safe_dump(small_recipe(data)))
+    Path("own.yaml").write_text(yaml.safe_dump(tiny_recipe(data)))
     for words in (
         ("score", run, "--metrics", "fid", "-n", 20),
         ("score", "--real", data, "--fake", run, "--metrics", "fid", "-n", 20),

@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from commands import Answer, cli, data, own_cache, run
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
+from run_fixtures import Answer
 
 from ganherd.runs import checkpoint
-
-__all__ = ["cli", "data", "own_cache", "run"]  # fixtures
 
 COMMANDS = {
     "sample": ("sample", "RUN", "-o", "x.npz"),
@@ -258,8 +256,8 @@ def test_html_in_names_stays_text(cli, tmp_path) -> None:
 
     evil = "<script>alert(1)</script>"
     labels = (evil, "$\\frac{", "[/bold] ../../up")
-    source = small_data(tmp_path / "labels.npz", labels)
-    path = ganherd.train(small_recipe(source) | {"about": evil}, run=tmp_path / "run", quiet=True).path
+    source = tiny_data(tmp_path / "labels.npz", labels)
+    path = ganherd.train(tiny_recipe(source) | {"about": evil}, run=tmp_path / "run", quiet=True).path
     edit(path / "run.json", lambda f: f | {"host": evil, "command": evil, "versions": {evil: evil}})
     edit(
         path / "scores.json",
@@ -344,7 +342,7 @@ def test_names_of_classes_and_files_do_not_steer_the_terminal(cli, tmp_path) -> 
         for number in range(6):
             Image.new("L", (8, 8), 40 * number).save(tmp_path / "images" / label / f"{number}\x1b[1m.png")
         (tmp_path / "images" / label / "\x1b[7mno image.txt").write_text("x")
-    recipe = small_recipe(tmp_path / "images", run={"scores": False})
+    recipe = tiny_recipe(tmp_path / "images", run={"scores": False})
     recipe["data"]["bad_images"] = "skip"
     path = ganherd.train(recipe, run=tmp_path / "run", quiet=True).path
     for words in (
@@ -407,7 +405,7 @@ def test_honest_foreign_nets_work_when_they_are_trusted(cli, data, monkeypatch) 
         "--set=nets.discriminator.name=honest_nets:D",
     ]
     Path("mine.yaml").write_text(
-        yaml.safe_dump(small_recipe(data, nets={"generator": "small", "discriminator": "small"}))
+        yaml.safe_dump(tiny_recipe(data, nets={"generator": "small", "discriminator": "small"}))
     )
     answer = cli("train", "mine.yaml", *words, "--run", "own", "--json", "--quiet")  # one's own recipe is trusted
     assert json.loads(answer.out)["state"] == "finished"

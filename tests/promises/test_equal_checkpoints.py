@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import run_files
+import tiny_runs
+import warm_python
 
 from ganherd.runs.folder import RunFolder
 from promises import narrow
@@ -53,17 +56,17 @@ def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     jobs = [json.dumps([recipe(data, herd), str(folder / herd), KILL]) for herd in HERDS]
     jobs.append(json.dumps([recipe(data, "independent", **AUTO), str(folder / "auto"), 75]))
-    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
-    subprocess.run([sys.executable, str(HERE / "dies_at.py"), *jobs], env=environment, check=True, timeout=240)
+    environment = processes.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    subprocess.run([warm_python.python(), str(HERE / "dies_at.py"), *jobs], env=environment, check=True, timeout=240)
     return folder
 
 
 @pytest.mark.parametrize("herd", HERDS)
 def test_every_tensor_and_event_is_the_same_after_sigkill(herd: str, data: Path, killed: Path, tmp_path: Path) -> None:
-    assert little.steps(killed / herd)[-1] == 6 and RunFolder(killed / herd).metrics()[-1]["step"] == 10
-    little.resume(killed / herd)
-    little.train(tmp_path / "straight", recipe(data, herd))
-    little.assert_same(killed / herd, tmp_path / "straight")
+    assert run_files.steps(killed / herd)[-1] == 6 and RunFolder(killed / herd).metrics()[-1]["step"] == 10
+    tiny_runs.resume(killed / herd)
+    tiny_runs.train(tmp_path / "straight", recipe(data, herd))
+    run_files.assert_same_run(killed / herd, tmp_path / "straight")
     assert {"alarm", "repair"} <= {line["event"] for line in RunFolder(killed / herd).events()}
 
 
@@ -74,14 +77,14 @@ def test_every_event_is_the_same_on_one_process_and_on_three_ranks(data: Path, t
     )
     assert code == 0, said
     for herd, made in recipes.items():
-        little.train(tmp_path / "one" / herd, made)
+        tiny_runs.train(tmp_path / "one" / herd, made)
         assert_same_herd(tmp_path / "three" / herd, tmp_path / "one" / herd)
 
 
 def test_automatic_health_checks_are_the_same_after_sigkill(data: Path, killed: Path, tmp_path: Path) -> None:
     every = RunFolder(killed / "auto").info.watch.every
-    assert little.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again
-    little.resume(killed / "auto")
-    little.train(tmp_path / "straight", recipe(data, "independent", **AUTO))
-    little.assert_same(killed / "auto", tmp_path / "straight")
+    assert run_files.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again
+    tiny_runs.resume(killed / "auto")
+    tiny_runs.train(tmp_path / "straight", recipe(data, "independent", **AUTO))
+    run_files.assert_same_run(killed / "auto", tmp_path / "straight")
     assert [line["looked"] for line in RunFolder(killed / "auto").metrics() if "looked" in line] == [every]

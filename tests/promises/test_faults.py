@@ -11,9 +11,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import run_files
+import tiny_runs
 import torch
+import warm_python
 
 from comm.launch import mpiexec, torchrun
 from comm.test_ulfm import need_ulfm
@@ -34,11 +37,11 @@ def launch(launcher: str, ranks: int, folder: Path, runs: list[dict[str, Any]]) 
     """Launch ranks that train these runs, one of which is killed in each run; return (exit code, output)."""
     words = {
         "forked": lambda: ranks_of("forked", ranks),
-        "ulfm": lambda: (*mpiexec(), "--with-ft", "ulfm", "-n", str(ranks), sys.executable),
+        "ulfm": lambda: (*mpiexec(), "--with-ft", "ulfm", "-n", str(ranks), warm_python.python()),
         "torchrun": lambda: (*torchrun(), "--max-restarts", str(len(runs)), "--nproc-per-node", str(ranks)),
     }[launcher]()
     program = [str(HERE / "rank_is_killed.py"), "mpi" if launcher == "ulfm" else "torch", str(folder), json.dumps(runs)]
-    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    environment = processes.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
     done = subprocess.run(
         [*words, *program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=540
     )
@@ -79,7 +82,7 @@ def repeated_by_those_left(folder: Path, name: str) -> int:
 def difference(run: Path, other: Path) -> float:
     """The largest one of any number of the two herds."""
     nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
-    found, expected = (checkpoint.load(little.last_checkpoint(path), nets).state for path in (run, other))
+    found, expected = (checkpoint.load(run_files.last_checkpoint(path), nets).state for path in (run, other))
     names = [name for name in expected if name.startswith(("g.", "d.", "set."))]
     return max(float((found[name].double() - expected[name].double()).abs().max()) for name in names)
 
@@ -108,7 +111,7 @@ def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, data: Path,
     assert code == 0, said
     for run in runs:
         name = run["name"]
-        little.train(tmp_path / f"{name}-alone", run["recipe"])
+        tiny_runs.train(tmp_path / f"{name}-alone", run["recipe"])
         assert_same_herd(tmp_path / name, tmp_path / f"{name}-alone")
         assert repeated(tmp_path, name, launcher)[1] <= EVERY[launcher]
     if launcher == "ulfm":
@@ -142,7 +145,7 @@ def test_twenty_random_kills_do_not_change_the_herd(launcher: str, strategy: str
     for first in range(0, 20, each):
         code, said = launch(launcher, ranks, tmp_path, runs[first : first + each])
         assert code == 0, said
-    little.train(tmp_path / "alone", made)
+    tiny_runs.train(tmp_path / "alone", made)
     rows = []
     for run in runs:
         assert_same_herd(tmp_path / run["name"], tmp_path / "alone")
@@ -184,7 +187,7 @@ def test_losing_a_rank_and_its_buddy_resumes_from_the_checkpoint(data: Path, tmp
     kill = {"name": "run", "recipe": made, "victim": 1, "also": [2], "step": 9, "seconds": 0.0}
     code, said = launch("ulfm", 4, tmp_path, [kill])
     assert code == 0, said
-    little.train(tmp_path / "alone", made)
+    tiny_runs.train(tmp_path / "alone", made)
     assert_same_herd(tmp_path / "run", tmp_path / "alone")
     lost = [event for event in RunFolder(tmp_path / "run").events() if event["event"] == "lost"]
     assert sorted(rank for event in lost for rank in event["ranks"]) == [1, 2], lost
@@ -208,8 +211,8 @@ def test_torchrun_resumes_its_run_without_a_given_path(data: Path, tmp_path: Pat
         "train",
         str(written),
     ]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    little.kill_rank(process, run, 0)
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    processes.kill_rank(process, run, 0)
     said = process.communicate(timeout=240)[1]
     assert process.returncode == 0, said
     assert [path.name for path in run.parent.iterdir()] == [run.name]
@@ -228,12 +231,12 @@ def test_a_checkpoint_that_one_rank_lacks_is_used_by_none(data: Path, tmp_path: 
     assert code and said.count("ganherd: the checkpoint of step 12 could not be written (Read-only file system") == 1, (
         said
     )
-    assert little.steps(run)[-1] == 6 and not list((run / "checkpoints").glob(".*"))
+    assert run_files.steps(run)[-1] == 6 and not list((run / "checkpoints").glob(".*"))
     code, said = launch("forked", 2, tmp_path, [{"name": "run", "recipe": made}])
     assert code == 0, said
-    little.train(tmp_path / "alone", made)
+    tiny_runs.train(tmp_path / "alone", made)
     assert_same_herd(run, tmp_path / "alone")
-    sorted(little.last_checkpoint(run).glob("*.safetensors"))[-1].unlink()
+    sorted(run_files.last_checkpoint(run).glob("*.safetensors"))[-1].unlink()
     half = run / "checkpoints" / ".step-00000020.new"
     half.mkdir()
     (half / "herd-000-002.safetensors").write_bytes(b"half")

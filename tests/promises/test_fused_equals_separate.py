@@ -148,7 +148,9 @@ FUSED = Plan("fused", 3, 1, "cpu")
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("net", NETS)
 def test_fused_equals_separate_for_every_net_and_loss(tmp_path, net, loss):
-    found = differences(herd_of(tmp_path, net, loss={"name": loss}), 10, FUSED)
+    """Ten steps of each net by a plain loss and by one with second derivatives; what is special to a loss shows in three."""
+    steps = 10 if loss in ("non-saturating", "wasserstein-gp") else 3
+    found = differences(herd_of(tmp_path, net, loss={"name": loss}), steps, FUSED)
     assert {"g.params", "d.params", "g.adam.m", "d.adam.v"} <= set(found)
     assert max(found.values()) < 1e-9, found
 

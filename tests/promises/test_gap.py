@@ -9,8 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 
 import ganherd
@@ -227,7 +230,7 @@ def test_a_non_finite_member_does_not_block_others(tmp_path: Path) -> None:
 
 def settings(folder: Path, budget: str, **gap: Any) -> dict[str, Any]:
     """Five members, which swap between records (3) and checkpoints (7): at 4, 8, 12, …"""
-    made = little.recipe(folder, budget)
+    made = recipes.noise_recipe(folder, budget)
     made["data"]["partition"] = "all"
     made["herd"] = {"members": 5}
     made["strategy"] = {"name": "gap", "gap": {"every": "4steps", "smoothing": "2steps", **gap}}
@@ -236,7 +239,7 @@ def settings(folder: Path, budget: str, **gap: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     yield
     torch.set_num_threads(1)
 
@@ -250,7 +253,7 @@ def test_a_run_that_is_stopped_anywhere_resumes_exactly(
     tmp_path: Path, gap: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of an interval, at a swap and before one; and killed, so that it resumes from an older checkpoint."""
-    little.train(tmp_path / "whole", settings(tmp_path, "24steps", **gap))
+    tiny_runs.train(tmp_path / "whole", settings(tmp_path, "24steps", **gap))
     tick = loop.Trainer.tick
 
     def stopping(at: int, act: Callable[[], object]) -> None:
@@ -262,29 +265,29 @@ def test_a_run_that_is_stopped_anywhere_resumes_exactly(
         monkeypatch.setattr(loop.Trainer, "tick", acting)
 
     def die() -> None:
-        raise little.Killed
+        raise processes.Killed
 
     run = tmp_path / "run"
     for at, act in [(4, None), (6, None), (11, die), (12, None), (18, die), (19, None), (23, die)]:
         stopping(at, act or (lambda: os.kill(os.getpid(), signal.SIGTERM)))
-        with pytest.raises((ganherd.Interrupted, little.Killed)):
+        with pytest.raises((ganherd.Interrupted, processes.Killed)):
             if run.exists():
-                little.resume(run)
+                tiny_runs.resume(run)
             else:
-                little.train(run, settings(tmp_path, "24steps", **gap))
+                tiny_runs.train(run, settings(tmp_path, "24steps", **gap))
     monkeypatch.setattr(loop.Trainer, "tick", tick)
-    little.resume(run)
-    little.assert_same(run, tmp_path / "whole")
-    swaps = [line for line in little.lines(run / "events.jsonl") if line["event"] == "swap"]
+    tiny_runs.resume(run)
+    run_files.assert_same_run(run, tmp_path / "whole")
+    swaps = [line for line in run_files.json_lines(run / "events.jsonl") if line["event"] == "swap"]
     assert len(swaps) >= 4 and [line["number"] for line in swaps] == list(range(1, len(swaps) + 1))
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_longer_budget_continues_with_the_swap_that_was_due(tmp_path: Path) -> None:
-    little.train(tmp_path / "whole", settings(tmp_path, "17steps"))
-    little.train(tmp_path / "halves", settings(tmp_path, "8steps"))  # ends where a swap is due
-    little.resume(tmp_path / "halves", "17steps")
-    little.assert_same(tmp_path / "halves", tmp_path / "whole")
+    tiny_runs.train(tmp_path / "whole", settings(tmp_path, "17steps"))
+    tiny_runs.train(tmp_path / "halves", settings(tmp_path, "8steps"))  # ends where a swap is due
+    tiny_runs.resume(tmp_path / "halves", "17steps")
+    run_files.assert_same_run(tmp_path / "halves", tmp_path / "whole")
 
 
 @pytest.mark.usefixtures("brief")
@@ -293,9 +296,9 @@ def test_records_of_members_at_their_own_pace_are_means_over_their_own_steps(
 ) -> None:
     """Without swaps a slow member is a fast one that has come less far: after 12 steps at half the pace, 6."""
     monkeypatch.setattr("ganherd.util.progress.Progress.rate", 10.0)  # steps of the run in a second
-    little.train(tmp_path / "paced", settings(tmp_path, "12steps", every="0", pace=[1.0, 0.5, 1.0, 1.0, 0.1]))
-    little.train(tmp_path / "all", settings(tmp_path, "12steps", every="0"))
-    lines = [little.lines(tmp_path / name / "metrics.jsonl") for name in ("paced", "all")]
+    tiny_runs.train(tmp_path / "paced", settings(tmp_path, "12steps", every="0", pace=[1.0, 0.5, 1.0, 1.0, 0.1]))
+    tiny_runs.train(tmp_path / "all", settings(tmp_path, "12steps", every="0"))
+    lines = [run_files.json_lines(tmp_path / name / "metrics.jsonl") for name in ("paced", "all")]
     assert [{line["rate"] for line in each} for each in lines] == [{36.0}, {50.0}]  # of members' own steps
     paced, everyone = ([line["loss_g"] for line in each] for each in lines)
     # its records, of 3 steps of the run each, hold 1, 2, 1 and 2 steps of its own

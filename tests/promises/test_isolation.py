@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.herd.state import State
@@ -258,7 +258,7 @@ def test_a_run_finishes_with_a_member_that_was_not_repaired(tmp_path: Path, monk
 
     monkeypatch.setattr(Engine, "advance", advance)
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
-    recipe = small_recipe(small_data(tmp_path / "small.npz"), run={"repair": {"policy": "tell"}})
+    recipe = tiny_recipe(tiny_data(tmp_path / "small.npz"), run={"repair": {"policy": "tell"}})
     run = ganherd.train(recipe, run=tmp_path / "run", quiet=True)
     assert run.folder.info.state == "finished" and run.folder.events()[-1]["event"] == "finish"
     assert "member 1 of the mixture" in run.scores["skipped"]["diversity"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.herd.state import buffers_of, takes_label
@@ -29,7 +29,7 @@ TOLD = {
 
 
 def told(folder: Path, **sections: Any) -> dict[str, Any]:
-    return small_recipe(small_data(folder / "data.npz"), nets={**TOLD, "latent": 4}, **sections)
+    return tiny_recipe(tiny_data(folder / "data.npz"), nets={**TOLD, "latent": 4}, **sections)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("wcgan", (3, 32, 32)), ("dcgan", (1, 28, 28))])
@@ -100,8 +100,8 @@ def test_an_auxiliary_classifier_teaches_the_generator_its_classes(tmp_path: Pat
         "generator": {"name": "conditional", "width": 4},
         "discriminator": {"name": "acgan", "width": 8, "spectral": False},
     }
-    recipe = small_recipe(
-        small_data(tmp_path / "data.npz"),
+    recipe = tiny_recipe(
+        tiny_data(tmp_path / "data.npz"),
         nets={**nets, "latent": 4},
         data={"partition": "all"},
         herd={"members": 1},
@@ -127,6 +127,6 @@ def test_an_auxiliary_classifier_teaches_the_generator_its_classes(tmp_path: Pat
 def test_classes_need_labels(tmp_path: Path) -> None:
     path = tmp_path / "plain.npz"
     np.savez(path, x=np.zeros((20, 1, 8, 8), np.uint8))
-    recipe = small_recipe(path, data={"partition": "all", "holdout": 0.0}, nets={"discriminator": "acgan"})
+    recipe = tiny_recipe(path, data={"partition": "all", "holdout": 0.0}, nets={"discriminator": "acgan"})
     with pytest.raises(UserError, match="the discriminator acgan uses labels, and this data has none"):
         assemble(recipe_file.load(recipe))

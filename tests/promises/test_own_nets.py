@@ -8,9 +8,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import run_files
 import torch
 
 import ganherd
@@ -288,7 +288,7 @@ def test_resume_and_mixture_keep_frozen_parameters_and_changed_buffers(tmp_path:
     ganherd.train(recipe | {"train": recipe["train"] | {"budget": "3steps"}}, run=part, quiet=True)
     ganherd.resume(part, ["train.budget=6steps"], quiet=True, trust_code=True)
     before, after, resumed = (
-        little.tensors(run / "checkpoints" / f"step-{step:08}")
+        run_files.tensors(run / "checkpoints" / f"step-{step:08}")
         for run, step in ((straight, 3), (straight, 6), (part, 6))
     )
     assert all(torch.equal(value, resumed[key]) for key, value in after.items() if "watch." not in key)

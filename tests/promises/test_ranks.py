@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import run_files
+import tiny_runs
 import torch
+import warm_python
 
 from comm.launch import mpiexec, torchrun
 from ganherd.comm.liveness import heartbeat
@@ -79,7 +82,7 @@ def alone(brief: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """The runs that everything is held against: of one process."""
     folder = tmp_path_factory.mktemp("alone")
     for strategy in STRATEGIES:
-        little.train(folder / strategy, recipe(data, strategy))
+        tiny_runs.train(folder / strategy, recipe(data, strategy))
     happened = {strategy: {line["event"] for line in RunFolder(folder / strategy).events()} for strategy in STRATEGIES}
     assert "converged" in happened["resting"] and "swap" in happened["gap"] and "replacement" in happened["cellular"]
     assert "rewire" in happened["rewired"]
@@ -90,9 +93,9 @@ def alone(brief: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def words(engine: str, ranks: int) -> tuple[str, ...]:
     starts: dict[str, Callable[[], tuple[str, ...]]] = {
-        "mpi": lambda: (*mpiexec(), "-n", str(ranks), sys.executable),
+        "mpi": lambda: (*mpiexec(), "-n", str(ranks), warm_python.python()),
         "torch": lambda: (*torchrun(), "--nproc-per-node", str(ranks)),
-        "forked": lambda: (sys.executable, str(HERE.parent / "comm" / "forked.py"), str(ranks)),
+        "forked": lambda: (warm_python.python(), str(HERE.parent / "comm" / "forked.py"), str(ranks)),
     }
     return starts[engine]()
 
@@ -100,7 +103,7 @@ def words(engine: str, ranks: int) -> tuple[str, ...]:
 def launch(engine: str, ranks: int, jobs: list[list[Any]]) -> tuple[int, str]:
     """Launch this many ranks that do these jobs one after another; return (exit code, output)."""
     program = [str(HERE / "rank_trains.py"), "mpi" if engine == "mpi" else "torch", *map(json.dumps, jobs)]
-    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    environment = processes.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
     done = subprocess.run(
         [*words(engine, ranks), *program],
         env=environment,
@@ -126,8 +129,8 @@ def close(one: Any, other: Any, tolerance: float) -> bool:
 def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.jsonl", "events.jsonl")) -> None:
     """Every tensor of the last checkpoint and every record to 1e-9, every event exactly."""
     nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
-    assert little.steps(run)[-1] == little.steps(other)[-1]
-    found, expected = (checkpoint.load(little.last_checkpoint(path), nets) for path in (run, other))
+    assert run_files.steps(run)[-1] == run_files.steps(other)[-1]
+    found, expected = (checkpoint.load(run_files.last_checkpoint(path), nets) for path in (run, other))
     assert found.state.keys() == expected.state.keys()
     for name, value in expected.state.items():
         assert torch.allclose(found.state[name].double(), value.double(), 1e-9, 1e-9), name
@@ -136,13 +139,13 @@ def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.
         lines = [
             [
                 {k: v for k, v in line.items() if k not in free}
-                for line in little.lines(path / name)
+                for line in run_files.json_lines(path / name)
                 if line.get("event") not in PROCESS_EVENTS
             ]
             for path in (run, other)
         ]
         assert close(*lines, 0.0 if name == "events.jsonl" else 1e-9), (name, lines)
-    mixtures = [little.tensors(path / "mixture") for path in (run, other)]
+    mixtures = [run_files.tensors(path / "mixture") for path in (run, other)]
     for name, value in mixtures[1].items():
         assert torch.allclose(mixtures[0][name].double(), value.double(), 1e-9, 1e-9), name
     assert RunFolder(run).info.state == "finished"
@@ -180,7 +183,7 @@ def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(data: Path, tmp_path: Path)
     """As many ranks as a 4×4 grid can have, and one more: the herd of one process; four neighbours' cells come to each."""
     made = recipe(data, "cellular", "20steps")
     made["strategy"] = {"name": "cellular", "cellular": {**made["strategy"]["cellular"], "grid": [4, 4]}}
-    little.train(tmp_path / "alone", made)
+    tiny_runs.train(tmp_path / "alone", made)
     code, said = launch("forked", 17, [["begin", made, str(tmp_path / "run")]])
     assert code == 0, said
     assert_same_herd(tmp_path / "run", tmp_path / "alone")
@@ -200,11 +203,11 @@ def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
     assert code == 0, said
     for strategy in STRATEGIES:
         assert RunFolder(tmp_path / strategy).info.state == "interrupted"
-        assert 7 <= little.steps(tmp_path / strategy)[-1] < 14
+        assert 7 <= run_files.steps(tmp_path / strategy)[-1] < 14
     others = [strategy for strategy in STRATEGIES if strategy != "independent"]
     code, said = launch("forked", 3, [["resume", [], str(tmp_path / strategy)] for strategy in others])
     assert code == 0, said
-    little.resume(tmp_path / "independent")
+    tiny_runs.resume(tmp_path / "independent")
     for strategy, other in alone.items():
         assert_same_herd(tmp_path / strategy, other)
         ranks = RunFolder(tmp_path / strategy).info.ranks
@@ -236,11 +239,11 @@ def test_started_ranks_stop_with_a_checkpoint_and_resume(data: Path, tmp_path: P
     """As under a batch system: SIGTERM, exit 75, the same command again with --resume."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
-    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "2"]
+    command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "2"]
     process = subprocess.Popen(
-        [*command, str(written), "--run", str(run)], env=little.environment(), stderr=subprocess.PIPE, text=True
+        [*command, str(written), "--run", str(run)], env=processes.environment(), stderr=subprocess.PIPE, text=True
     )
-    little.underway(process, run)
+    processes.wait_until_underway(process, run)
     seen = run_status.describe(run)
     assert [rank.members for rank in seen.ranks] == [[0, 1, 2], [3, 4, 5]] and seen.state == "running"
     assert "rank 1 on " in status_text.text(seen)
@@ -248,11 +251,11 @@ def test_started_ranks_stop_with_a_checkpoint_and_resume(data: Path, tmp_path: P
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75, said
     assert said.count(f"resume it with: ganherd train --resume {run} --ranks 2\n") == 1, said
-    step = little.steps(run)[-1]
+    step = run_files.steps(run)[-1]
     assert RunFolder(run).info.state == "interrupted" and f"stopped by SIGTERM at step {step}." in said
     done = subprocess.run(
         [*command, "--resume", str(run), "--budget", f"{step + 3}steps", "--json"],
-        env=little.environment(),
+        env=processes.environment(),
         capture_output=True,
         text=True,
         timeout=240,
@@ -270,10 +273,10 @@ def test_a_stop_signal_to_a_spare_rank_stops_all(data: Path, tmp_path: Path) -> 
     """It has no members, and waits in one message for the end of the others."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps({**recipe(data, "gap", "100000steps"), "herd": {"members": 2}}))
-    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "3", str(written), "--run", str(run)]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
+    command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "3", str(written), "--run", str(run)]
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     beat = run / "ranks" / "rank-002.json"
-    little.underway(process, run, beat)
+    processes.wait_until_underway(process, run, beat)
     assert json.loads(beat.read_text())["members"] == []
     os.kill(json.loads(beat.read_text())["pid"], signal.SIGTERM)
     said = process.communicate(timeout=120)[1]
@@ -285,9 +288,9 @@ def test_a_stop_signal_to_a_spare_rank_stops_all(data: Path, tmp_path: Path) -> 
 def test_a_killed_rank_is_reported_with_the_command_that_resumes(victim: int, data: Path, tmp_path: Path) -> None:
     """Whoever is left says it, with the name of the run that the user gave."""
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe(data, "independent", "100000steps")))
-    command = [sys.executable, "-m", "ganherd", "train", "--ranks", "3", "recipe.yaml", "--run", "run"]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    little.kill_rank(process, tmp_path / "run", victim)
+    command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "3", "recipe.yaml", "--run", "run"]
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    processes.kill_rank(process, tmp_path / "run", victim)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75, said
     assert f"ganherd: rank {victim} was ended by SIGKILL" in said, said
@@ -301,11 +304,11 @@ def test_the_resume_command_is_printed_at_the_start_under_a_launcher(data: Path,
     """MPICH, and Open MPI without ULFM, end all ranks at once, so none can print a message afterwards."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
-    command = [*mpiexec(), "-n", "2", sys.executable, "-m", "ganherd", "train", str(written), "--run", str(run)]
+    command = [*mpiexec(), "-n", "2", warm_python.python(), "-m", "ganherd", "train", str(written), "--run", str(run)]
     process = subprocess.Popen(
-        command, env=little.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env=processes.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    little.kill_rank(process, run, 1)
+    processes.kill_rank(process, run, 1)
     said = process.communicate(timeout=120)[0]
     assert process.returncode != 0, said
     assert said.count(f"the job ends; go on with: mpiexec -n 2 ganherd train --resume {run}\n") == 1, said
@@ -316,12 +319,12 @@ def test_the_resume_command_is_printed_at_the_start_under_a_launcher(data: Path,
 def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(data: Path, tmp_path: Path) -> None:
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
-    command = [*mpiexec(), "-n", "2", sys.executable, "-m", "ganherd", "train", str(written), "--run", str(run)]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
-    little.underway(process, run)
+    command = [*mpiexec(), "-n", "2", warm_python.python(), "-m", "ganherd", "train", str(written), "--run", str(run)]
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
+    processes.wait_until_underway(process, run)
     process.send_signal(signal.SIGUSR1)
     said = process.communicate(timeout=120)[1]
-    assert process.returncode == 75 and f"stopped by SIGUSR1 at step {little.steps(run)[-1]}." in said, said
+    assert process.returncode == 75 and f"stopped by SIGUSR1 at step {run_files.steps(run)[-1]}." in said, said
     assert RunFolder(run).info.state == "interrupted"
 
 
@@ -334,13 +337,13 @@ def test_torchrun_forwards_a_stop_and_the_run_can_be_resumed(
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe(data, "cellular", "100000steps")))
     command = [*torchrun(), "--nproc-per-node", "2", "-m", "--", "ganherd", "train", str(written), "--run", str(run)]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
-    little.underway(process, run)
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
+    processes.wait_until_underway(process, run)
     process.send_signal(number)
     said = process.communicate(timeout=120)[1]
-    step = little.steps(run)[-1]
+    step = run_files.steps(run)[-1]
     assert process.returncode == 1 and said.count(f"ganherd: stopped by {number.name} at step {step}.") == 1, said
-    little.resume(run, f"{step + 3}steps")
+    tiny_runs.resume(run, f"{step + 3}steps")
     assert RunFolder(run).info.state == "finished"
 
 
@@ -351,9 +354,9 @@ def test_torchrun_restarts_killed_ranks_and_they_resume(data: Path, tmp_path: Pa
     written.write_text(json.dumps(recipe(data, "gap", "400steps")))
     command = [*torchrun(), "--nproc-per-node", "2", "--max-restarts", "1", "-m", "--", "ganherd", "train"]
     process = subprocess.Popen(
-        [*command, str(written), "--run", str(run)], env=little.environment(), stderr=subprocess.PIPE, text=True
+        [*command, str(written), "--run", str(run)], env=processes.environment(), stderr=subprocess.PIPE, text=True
     )
-    little.kill_rank(process, run, 1)
+    processes.kill_rank(process, run, 1)
     said = process.communicate(timeout=240)[1]
     assert process.returncode == 0, said
     lines = RunFolder(run).metrics()
@@ -375,9 +378,11 @@ def test_ranks_with_different_recipes_are_refused_in_a_sentence(data: Path, tmp_
     for batch in (4, 8):
         path = tmp_path / f"{batch}.yaml"
         path.write_text(json.dumps(recipe(data, "gap")))
-        one = ["-n", "1", sys.executable, "-m", "ganherd", "train", str(path), "--set", f"train.batch={batch}"]
+        one = ["-n", "1", warm_python.python(), "-m", "ganherd", "train", str(path), "--set", f"train.batch={batch}"]
         words += [*([":"] if words else []), *one, "--run", str(tmp_path / "run")]
-    done = subprocess.run([*mpiexec(), *words], env=little.environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [*mpiexec(), *words], env=processes.environment(), capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 2, done
     said = [line for line in done.stderr.splitlines() if line.startswith("ganherd: ")]
     assert len(said) == 1 and "was given another recipe than rank 0 ('batch: 8' in place of 'batch: 4')" in said[0], (
@@ -398,7 +403,7 @@ def test_a_missing_communicator_is_named(
 ) -> None:
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    assert little.command("train", "digits-wcgan", "--run", tmp_path / "run") == 2
+    assert tiny_runs.command("train", "digits-wcgan", "--run", tmp_path / "run") == 2
     assert "this is an MPI job, but mpi4py is not installed here" in capsys.readouterr().err
-    assert little.command("train", "digits-wcgan", "--ranks", 2) == 2
+    assert tiny_runs.command("train", "digits-wcgan", "--ranks", 2) == 2
     assert "this process is one of several already" in capsys.readouterr().err

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 
 import ganherd
@@ -24,7 +27,7 @@ EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loo
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     yield
     torch.set_num_threads(1)
 
@@ -34,15 +37,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """30 steps of the little herd that nothing interrupted."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
-        little.train(folder / "run", little.recipe(folder))
+        tiny_runs.skip_products(patch)
+        tiny_runs.train(folder / "run", recipes.noise_recipe(folder))
     return folder / "run"
 
 
 @pytest.fixture
 def settings(undisturbed: Path) -> dict[str, Any]:
     """The recipe of the undisturbed run, its data included."""
-    return little.recipe(undisturbed.parent)
+    return recipes.noise_recipe(undisturbed.parent)
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Any) -> None:
@@ -69,28 +72,28 @@ def ask_to_stop(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal
     ("net", "engine", "half"), [*((*each, "10steps") for each in EACH), ("small", "fused", "14steps")]
 )
 def test_k_steps_and_k_resumed_steps_equal_2k_steps(tmp_path: Path, net: str, engine: str, half: str) -> None:
-    little.train(tmp_path / "whole", little.recipe(tmp_path, "28steps", net, engine))
-    little.train(tmp_path / "halves", little.recipe(tmp_path, half, net, engine))
-    little.resume(tmp_path / "halves", "28steps")
+    tiny_runs.train(tmp_path / "whole", recipes.noise_recipe(tmp_path, "28steps", net, engine))
+    tiny_runs.train(tmp_path / "halves", recipes.noise_recipe(tmp_path, half, net, engine))
+    tiny_runs.resume(tmp_path / "halves", "28steps")
     # the first half ended with lines of its own, which a longer run does not have
-    little.assert_same(tmp_path / "halves", tmp_path / "whole")
+    run_files.assert_same_run(tmp_path / "halves", tmp_path / "whole")
     assert RunFolder(tmp_path / "halves").recipe.train.budget == "28steps"
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path, settings: Any, undisturbed: Path) -> None:
     shutil.copytree(undisturbed, tmp_path / "run")
-    little.resume(tmp_path / "run")
-    little.assert_same(tmp_path / "run", undisturbed)
+    tiny_runs.resume(tmp_path / "run")
+    run_files.assert_same_run(tmp_path / "run", undisturbed)
 
 
 def test_a_budget_below_what_is_done_is_refused_and_changes_nothing(
     tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(undisturbed, tmp_path / "run")
-    before = little.everything(tmp_path / "run")
-    assert little.command("train", "--resume", tmp_path / "run", "--budget", "12steps", "-q") == 2
+    before = run_files.snapshot(tmp_path / "run")
+    assert tiny_runs.command("train", "--resume", tmp_path / "run", "--budget", "12steps", "-q") == 2
     assert "30 steps" in capsys.readouterr().err
-    assert little.everything(tmp_path / "run") == before
+    assert run_files.snapshot(tmp_path / "run") == before
 
 
 # -- a polite stop ----------------------------------------------------------------------------------------------------
@@ -106,26 +109,28 @@ def test_a_stop_after_any_step_is_exact(
         ask_to_stop(patch, step, number)
         asked = f"{number.name} at step {step}.*resume it with: ganherd train --resume"
         with pytest.raises(ganherd.Interrupted, match=asked):
-            little.train(tmp_path / "run", settings)
+            tiny_runs.train(tmp_path / "run", settings)
     assert RunFolder(tmp_path / "run").info.state == "interrupted"
-    assert little.steps(tmp_path / "run")[-1] == step
-    little.resume(tmp_path / "run")
-    little.assert_same(tmp_path / "run", undisturbed)
+    assert run_files.steps(tmp_path / "run")[-1] == step
+    tiny_runs.resume(tmp_path / "run")
+    run_files.assert_same_run(tmp_path / "run", undisturbed)
 
 
 @pytest.mark.parametrize("net", ["small", "wcgan"])
 def test_a_stop_after_every_single_step_is_exact(tmp_path: Path, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partial sums, and the state of every part of the step, are carried thirteen times."""
-    little.train(tmp_path / "whole", little.recipe(tmp_path, "13steps", net))
+    tiny_runs.train(tmp_path / "whole", recipes.noise_recipe(tmp_path, "13steps", net))
     for step in range(1, 14):
         with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
             ask_to_stop(patch, step)
             if step == 1:
-                little.train(tmp_path / "run", little.recipe(tmp_path, "13steps", net))
-            little.resume(tmp_path / "run")
-    little.resume(tmp_path / "run")
-    little.assert_same(tmp_path / "run", tmp_path / "whole")
-    resumes = [line["step"] for line in little.lines(tmp_path / "run" / "events.jsonl") if line["event"] == "resume"]
+                tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "13steps", net))
+            tiny_runs.resume(tmp_path / "run")
+    tiny_runs.resume(tmp_path / "run")
+    run_files.assert_same_run(tmp_path / "run", tmp_path / "whole")
+    resumes = [
+        line["step"] for line in run_files.json_lines(tmp_path / "run" / "events.jsonl") if line["event"] == "resume"
+    ]
     assert resumes == list(range(1, 14))
 
 
@@ -139,10 +144,10 @@ def test_a_second_ctrl_c_stops_at_once_and_costs_only_the_steps_since_the_checkp
     with monkeypatch.context() as patch:
         at_step(patch, 12, twice)
         with pytest.raises(ganherd.Interrupted, match="at once.*resume it with"):
-            little.train(tmp_path / "run", settings)
-    assert little.steps(tmp_path / "run")[-1] == 7
-    little.resume(tmp_path / "run")
-    little.assert_same(tmp_path / "run", undisturbed)
+            tiny_runs.train(tmp_path / "run", settings)
+    assert run_files.steps(tmp_path / "run")[-1] == 7
+    tiny_runs.resume(tmp_path / "run")
+    run_files.assert_same_run(tmp_path / "run", undisturbed)
 
 
 def test_a_closed_terminal_is_ignored_under_nohup(
@@ -151,11 +156,11 @@ def test_a_closed_terminal_is_ignored_under_nohup(
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         ask_to_stop(monkeypatch, 10, signal.SIGHUP)
-        little.train(tmp_path / "run", settings)
+        tiny_runs.train(tmp_path / "run", settings)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-    little.assert_same(tmp_path / "run", undisturbed)
+    run_files.assert_same_run(tmp_path / "run", undisturbed)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -165,10 +170,10 @@ def test_a_stop_while_the_mixture_is_made_can_be_resumed(
     with monkeypatch.context() as patch:
         patch.setattr("ganherd.training.finish.make_mixture", lambda *_: os.kill(os.getpid(), number))
         with pytest.raises(ganherd.Interrupted, match="the last step, which is saved; resume it with"):
-            little.train(tmp_path / "run", settings)
+            tiny_runs.train(tmp_path / "run", settings)
     assert RunFolder(tmp_path / "run").info.state == "interrupted"
-    little.resume(tmp_path / "run")
-    little.assert_same(tmp_path / "run", undisturbed)
+    tiny_runs.resume(tmp_path / "run")
+    run_files.assert_same_run(tmp_path / "run", undisturbed)
 
 
 # -- a kill -----------------------------------------------------------------------------------------------------------
@@ -182,14 +187,14 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def die(*_: object) -> None:
-        raise little.Killed
+        raise processes.Killed
 
-    with monkeypatch.context() as patch, pytest.raises(little.Killed):
+    with monkeypatch.context() as patch, pytest.raises(processes.Killed):
         patch.setattr("ganherd.runs.checkpoint.save", die)
-        little.train(tmp_path / "run", settings)
-    assert little.command("train", "--resume", tmp_path / "run") == 0
+        tiny_runs.train(tmp_path / "run", settings)
+    assert tiny_runs.command("train", "--resume", tmp_path / "run") == 0
     assert "it starts again from its first step" in capsys.readouterr().err
-    little.assert_same(tmp_path / "run", undisturbed)
+    run_files.assert_same_run(tmp_path / "run", undisturbed)
 
 
 # -- what the run is, and what it is not ------------------------------------------------------------------------------
@@ -203,7 +208,7 @@ def test_engine_and_threads_are_the_recorded_ones(
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
     with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
         ask_to_stop(patch, 10)
-        little.train(tmp_path / "run", free)
+        tiny_runs.train(tmp_path / "run", free)
     recorded = RunFolder(tmp_path / "run").info.engine
     assert recorded.threads == 1
 
@@ -217,7 +222,7 @@ def test_engine_and_threads_are_the_recorded_ones(
     monkeypatch.setattr(loop, "make_engine", watched)
     monkeypatch.setattr("ganherd.herd.engine.autotune.choose", lambda *_: pytest.fail("the engine is not chosen again"))
     torch.set_num_threads(2)
-    little.resume(tmp_path / "run")
+    tiny_runs.resume(tmp_path / "run")
     assert seen == [(recorded.name, 1)]
 
 
@@ -225,37 +230,38 @@ def test_another_recipe_is_shown_refused_and_changes_nothing(
     tmp_path: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(undisturbed, tmp_path / "run")
-    before = little.everything(tmp_path / "run")
+    before = run_files.snapshot(tmp_path / "run")
     assert (
-        little.command("train", "--resume", tmp_path / "run", "--set", "optim.lr_g=0.5", "--set", "train.batch=4") == 2
+        tiny_runs.command("train", "--resume", tmp_path / "run", "--set", "optim.lr_g=0.5", "--set", "train.batch=4")
+        == 2
     )
     said = capsys.readouterr().err
     assert "optim.lr_g: 0.0002 -> 0.5" in said and "train.batch: 8 -> 4" in said
     assert len(said.splitlines()) == 1
-    assert little.everything(tmp_path / "run") == before
+    assert run_files.snapshot(tmp_path / "run") == before
 
 
 def test_other_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import numpy as np
 
-    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
     with np.load(tmp_path / "data.npz") as data:
         x, y = data["x"].copy(), data["y"]
     x[0, 0, 0, 0] ^= 1
     np.savez(tmp_path / "data.npz", x=x, y=y)
-    before = little.everything(tmp_path / "run")
-    assert little.command("train", "--resume", tmp_path / "run") == 2
+    before = run_files.snapshot(tmp_path / "run")
+    assert tiny_runs.command("train", "--resume", tmp_path / "run") == 2
     assert "the data" in capsys.readouterr().err
-    assert little.everything(tmp_path / "run") == before
+    assert run_files.snapshot(tmp_path / "run") == before
 
 
 # -- a budget of time -------------------------------------------------------------------------------------------------
 
 
 def test_a_time_budget_stops_in_time_with_a_checkpoint_and_a_mixture(tmp_path: Path) -> None:
-    little.train(tmp_path / "run", little.recipe(tmp_path, "3s"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3s"))
     folder = RunFolder(tmp_path / "run")
-    step = little.steps(folder.path)[-1]
+    step = run_files.steps(folder.path)[-1]
     assert 0 < folder.info.seconds <= 3
     assert folder.info.step == folder.info.budget.steps == step == folder.metrics()[-1]["step"] > 3
     assert ganherd.load(folder.path).step == step
@@ -282,33 +288,33 @@ def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_time_budget_ends_at_the_same_step_after_a_kill(
     tmp_path: Path, checkpoint_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = little.recipe(tmp_path, "3s", checkpoint_every=checkpoint_every)
-    little.train(tmp_path / "whole", settings)
-    assert little.steps(tmp_path / "whole")[-1] == 20
+    settings = recipes.noise_recipe(tmp_path, "3s", checkpoint_every=checkpoint_every)
+    tiny_runs.train(tmp_path / "whole", settings)
+    assert run_files.steps(tmp_path / "whole")[-1] == 20
 
     def die(*_: object) -> None:
-        raise little.Killed
+        raise processes.Killed
 
-    with monkeypatch.context() as patch, pytest.raises(little.Killed):
+    with monkeypatch.context() as patch, pytest.raises(processes.Killed):
         patch.setattr("ganherd.training.finish.make_mixture", die)
-        little.train(tmp_path / "run", settings)
+        tiny_runs.train(tmp_path / "run", settings)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["budget"]["steps"] == 196
-    little.resume(tmp_path / "run")
-    little.assert_same(tmp_path / "run", tmp_path / "whole")
-    ends = [line for line in little.lines(tmp_path / "run" / "events.jsonl") if line["event"] == "budget"]
+    tiny_runs.resume(tmp_path / "run")
+    run_files.assert_same_run(tmp_path / "run", tmp_path / "whole")
+    ends = [line for line in run_files.json_lines(tmp_path / "run" / "events.jsonl") if line["event"] == "budget"]
     assert [(line["step"], line["planned"]) for line in ends] == [(20, 196)]
-    little.resume(tmp_path / "run")  # and the finished run goes no step further
-    little.assert_same(tmp_path / "run", tmp_path / "whole")
+    tiny_runs.resume(tmp_path / "run")  # and the finished run goes no step further
+    run_files.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.usefixtures("slow_clock")
 def test_a_time_budget_counts_the_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget does not restart at a resume: 8 steps before it and 12 after."""
-    settings = little.recipe(tmp_path, "3s")
+    settings = recipes.noise_recipe(tmp_path, "3s")
     with monkeypatch.context() as patch, pytest.raises(ganherd.Interrupted):
         ask_to_stop(patch, 8)
-        little.train(tmp_path / "run", settings)
-    little.resume(tmp_path / "run")
-    assert little.steps(tmp_path / "run")[-1] == 20
-    little.resume(tmp_path / "run", "4s")
-    assert little.steps(tmp_path / "run")[-1] == 30
+        tiny_runs.train(tmp_path / "run", settings)
+    tiny_runs.resume(tmp_path / "run")
+    assert run_files.steps(tmp_path / "run")[-1] == 20
+    tiny_runs.resume(tmp_path / "run", "4s")
+    assert run_files.steps(tmp_path / "run")[-1] == 30

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
+import processes
 import pytest
+import run_files
+import warm_python
 
 from ganherd.comm.liveness import heartbeat
 from ganherd.comm.placement import border
@@ -63,8 +65,8 @@ def recipe(folder: Path, strategy: str, steps: int) -> dict[str, Any]:
 
 
 def launch(ranks: int, program: str, *words: str) -> None:
-    command = [sys.executable, str(HERE.parent / "comm" / "forked.py"), str(ranks), str(HERE / program), *words]
-    environment = little.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    command = [warm_python.python(), str(HERE.parent / "comm" / "forked.py"), str(ranks), str(HERE / program), *words]
+    environment = processes.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -100,7 +102,7 @@ def test_a_stop_during_an_exchange_changes_nothing(strategy: str, two_ranks: Pat
     stopped, undisturbed = two_ranks / f"{strategy}-stopped", two_ranks / strategy
     saved = [line["step"] for line in RunFolder(stopped).events() if line["event"] == "resume"]
     assert saved == [8]
-    little.assert_same(stopped, undisturbed)
+    run_files.assert_same_run(stopped, undisturbed)
 
 
 @pytest.mark.parametrize("mixing", ["off", "iteration"])
@@ -112,7 +114,7 @@ def test_a_rank_of_a_torus_gets_its_border_and_nothing_else(mixing: str, tmp_pat
     made["strategy"]["cellular"]["mixing"] = {"when": mixing, "samples": 16}
     launch(ranks, "rank_trains.py", "torch", json.dumps(["begin", made, str(run)]))
     nets = assemble(RunFolder(run).recipe, begins=False).herd.nets
-    state = checkpoint.load(little.last_checkpoint(run), nets).state
+    state = checkpoint.load(run_files.last_checkpoint(run), nets).state
     an_individual = [value for name, value in state.items() if name.startswith(("g.", "d.", "set.lr_"))]
     a_slice = sum(value[0].numel() * value.element_size() for value in an_individual)
     a_summary = 0

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 from torch import Tensor
 
@@ -192,12 +195,12 @@ def test_a_non_finite_member_is_left_out_of_sharing(tmp_path: Path) -> None:
 def settings(folder: Path, budget: str) -> dict[str, Any]:
     """Three members by class, which meet between records (3) and checkpoints (7): at 4, 8, 12, …"""
     share = {"generator": ["layers.0"], "discriminator": ["layers.0"], "every": "4steps"}
-    return {**little.recipe(folder, budget), "strategy": {"share": share}}
+    return {**recipes.noise_recipe(folder, budget), "strategy": {"share": share}}
 
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     yield
     torch.set_num_threads(1)
 
@@ -205,7 +208,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_is_stopped_anywhere_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a meeting, before and after one; and killed, so that it resumes from an older checkpoint."""
-    little.train(tmp_path / "whole", settings(tmp_path, "18steps"))
+    tiny_runs.train(tmp_path / "whole", settings(tmp_path, "18steps"))
     tick = loop.Trainer.tick
 
     def stopping(at: int, act: Callable[[], object]) -> None:
@@ -217,29 +220,29 @@ def test_a_run_that_is_stopped_anywhere_resumes_exactly(tmp_path: Path, monkeypa
         monkeypatch.setattr(loop.Trainer, "tick", acting)
 
     def die() -> None:
-        raise little.Killed
+        raise processes.Killed
 
     run = tmp_path / "run"
     for at, act in [(4, None), (7, die), (8, None), (13, die), (16, None), (17, die)]:
         stopping(at, act or (lambda: os.kill(os.getpid(), signal.SIGTERM)))
-        with pytest.raises((ganherd.Interrupted, little.Killed)):
+        with pytest.raises((ganherd.Interrupted, processes.Killed)):
             if run.exists():
-                little.resume(run)
+                tiny_runs.resume(run)
             else:
-                little.train(run, settings(tmp_path, "18steps"))
+                tiny_runs.train(run, settings(tmp_path, "18steps"))
     monkeypatch.setattr(loop.Trainer, "tick", tick)
-    little.resume(run)
-    little.assert_same(run, tmp_path / "whole")
-    met = [line["step"] for line in little.lines(run / "events.jsonl") if line["event"] == "share"]
+    tiny_runs.resume(run)
+    run_files.assert_same_run(run, tmp_path / "whole")
+    met = [line["step"] for line in run_files.json_lines(run / "events.jsonl") if line["event"] == "share"]
     assert met == [4, 8, 12, 16]
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_longer_budget_continues_with_the_meeting_that_was_due(tmp_path: Path) -> None:
-    little.train(tmp_path / "whole", settings(tmp_path, "11steps"))
-    little.train(tmp_path / "halves", settings(tmp_path, "8steps"))  # ends where one is due
-    little.resume(tmp_path / "halves", "11steps")
-    little.assert_same(tmp_path / "halves", tmp_path / "whole")
+    tiny_runs.train(tmp_path / "whole", settings(tmp_path, "11steps"))
+    tiny_runs.train(tmp_path / "halves", settings(tmp_path, "8steps"))  # ends where one is due
+    tiny_runs.resume(tmp_path / "halves", "11steps")
+    run_files.assert_same_run(tmp_path / "halves", tmp_path / "whole")
 
 
 # -- mistakes -----------------------------------------------------------------------------------------------------------
@@ -256,9 +259,9 @@ def test_a_longer_budget_continues_with_the_meeting_that_was_due(tmp_path: Path)
 def test_an_unknown_layer_is_refused_before_anything_is_written(
     tmp_path: Path, share: dict[str, Any], sentence: str
 ) -> None:
-    recipe = {**little.recipe(tmp_path), "strategy": {"share": share}}
+    recipe = {**recipes.noise_recipe(tmp_path), "strategy": {"share": share}}
     with pytest.raises(UserError, match=sentence):
-        little.train(tmp_path / "run", recipe)
+        tiny_runs.train(tmp_path / "run", recipe)
     assert not (tmp_path / "run").exists()
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
-from commands import Answer, cli, own_cache
-from small import small_data, small_recipe
+import tiny_runs
+from recipes import tiny_data, tiny_recipe
+from run_fixtures import Answer
 
 import ganherd
 from ganherd.cli.commands import train
@@ -22,8 +22,6 @@ from ganherd.comm.backends.local import Local
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
-
-__all__ = ["cli", "own_cache"]  # fixtures
 
 NETS = """
 import math
@@ -63,14 +61,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with data, a recipe that names it relative to the folder, and another folder to go to."""
     for name in ("project", "elsewhere"):
         (tmp_path / name).mkdir()
-    small_data(tmp_path / "project" / "data.npz")
+    tiny_data(tmp_path / "project" / "data.npz")
     monkeypatch.chdir(tmp_path / "project")
     return tmp_path / "project"
 
 
 def written(path: Path, **sections: Any) -> Path:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(small_recipe("data.npz", **sections)))
+    path.write_text(json.dumps(tiny_recipe("data.npz", **sections)))
     return path
 
 
@@ -80,7 +78,7 @@ def written(path: Path, **sections: Any) -> Path:
 def test_a_run_on_relative_data_is_resumed_and_scored_from_elsewhere(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ganherd.train(small_recipe("data.npz"), run="run", quiet=True)
+    run = ganherd.train(tiny_recipe("data.npz"), run="run", quiet=True)
     assert RunFolder(run.path).recipe.data.source == str(project / "data.npz")
     monkeypatch.chdir(project.parent / "elsewhere")
     ganherd.resume("../project/run", ["train.budget=8steps"], quiet=True)
@@ -95,11 +93,11 @@ def test_the_same_recipe_file_resumes_its_run(project: Path) -> None:
     recipe = written(project / "mine.yaml")
     run = ganherd.train(recipe, run="run", quiet=True)
     refuse_changes(run.folder.recipe, recipe_file.load(recipe), run.folder)
-    little.resume(run.path, "8steps")
+    tiny_runs.resume(run.path, "8steps")
 
 
 def test_moved_data_is_one_sentence_with_the_way_out_that_works(project: Path) -> None:
-    run = ganherd.train(small_recipe("data.npz"), run="run", quiet=True)
+    run = ganherd.train(tiny_recipe("data.npz"), run="run", quiet=True)
     shutil.move("data.npz", "moved.npz")
     with pytest.raises(
         UserError, match="data.npz' is neither .* if it was moved, name its new place.* in its recipe.yaml"
@@ -114,7 +112,7 @@ def test_moved_data_is_one_sentence_with_the_way_out_that_works(project: Path) -
 def test_an_older_run_says_what_its_relative_path_is_relative_to(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = ganherd.train(small_recipe("data.npz"), run="run", quiet=True)
+    run = ganherd.train(tiny_recipe("data.npz"), run="run", quiet=True)
     text = run.folder.recipe_path.read_text()
     run.folder.recipe_path.write_text(text.replace(str(project / "data.npz"), "data.npz"))
     ganherd.resume(run.path, ["train.budget=8steps"], quiet=True)  # where it was trained
@@ -174,7 +172,7 @@ def test_pathlib_paths_are_taken_wherever_text_is(tmp_path: Path) -> None:
 
 
 def test_the_path_of_a_run_is_absolute(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = ganherd.train(small_recipe("data.npz"), run="run", quiet=True)
+    run = ganherd.train(tiny_recipe("data.npz"), run="run", quiet=True)
     assert run.path == project / "run"
     monkeypatch.chdir("/")
     assert ganherd.load(run.path).sample(2).x.shape == (2, 1, 8, 8)
@@ -203,7 +201,7 @@ def test_own_nets_are_found_and_found_again_from_elsewhere(
 
 def test_own_nets_of_a_mapping_are_found_again_from_elsewhere(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "nets_of_paths.py").write_text(NETS)
-    run = ganherd.train(small_recipe("data.npz", nets=OWN), run="run", quiet=True)
+    run = ganherd.train(tiny_recipe("data.npz", nets=OWN), run="run", quiet=True)
     sys.modules.pop("nets_of_paths")
     monkeypatch.chdir(project.parent / "elsewhere")
     assert ganherd.load(run.path, trust_code=True).sample(2).x.shape == (2, 1, 8, 8)
@@ -229,7 +227,7 @@ def test_another_module_of_the_same_name_is_refused_and_not_taken_silently(proje
 
 def test_a_module_in_a_run_folder_is_not_taken_for_one_beside_a_recipe(project: Path) -> None:
     (project / "nets_of_paths.py").write_text(NETS)
-    run = ganherd.train(small_recipe("data.npz", nets=OWN), run="run", quiet=True)
+    run = ganherd.train(tiny_recipe("data.npz", nets=OWN), run="run", quiet=True)
     older = run.folder.recipe.model_copy(update={"code": []})
     run.folder.recipe_path.write_text(recipe_file.dump(older))
     (run.path / "nets_of_paths.py").write_text("raise RuntimeError('a stranger')\n")
@@ -251,7 +249,7 @@ def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | 
 def test_a_restart_by_the_launcher_trusts_the_code_that_the_recipe_names(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     recipe = written(project / "recipes" / "mine.yaml", nets=OWN)
     (project / "nets_of_paths.py").write_text(NETS)
     run = train._train(Local(), str(recipe), Path("run"), None, [], False, True)
@@ -264,7 +262,7 @@ def test_a_restart_by_the_launcher_trusts_the_code_that_the_recipe_names(
 def test_a_restart_by_the_launcher_trusts_no_other_code(
     what: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     recipe = written(project / "recipes" / "mine.yaml", nets=OWN)
     (project / "nets_of_paths.py").write_text(NETS)
     run = train._train(Local(), str(recipe), Path("run"), None, [], False, True)

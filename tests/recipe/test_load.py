@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
 import yaml
 from hypothesis import given
@@ -31,7 +31,7 @@ def test_no_torch_is_needed_to_read_recipes() -> None:
     code = (
         "import sys; from ganherd.recipe.recipe_file import *; names(); load(DEFAULT); sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], env=little.environment()).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], env=processes.environment()).returncode == 0
 
 
 # the packaged recipes

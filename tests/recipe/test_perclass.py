@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import little
 import numpy as np
+import processes
 import pytest
+import run_files
+import tiny_runs
 import torch
 
 import ganherd
@@ -180,7 +182,7 @@ def test_as_printed_it_does_not_train(tmp_path: Path) -> None:
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)  # of which batch norm's statistics are estimated
     yield
     torch.set_num_threads(1)
@@ -201,8 +203,8 @@ def test_one_command_trains_both_phases(tmp_path: Path, name: str, first: str) -
     assert one.info.data == each.info.data
     assert each.recipe.herd.start_from == str(one.path) and each.recipe.herd.first is None
     if first == "cifar100-all":  # nets that know no class are taken as they are
-        ended, begun = little.last_checkpoint(one.path), each.checkpoints / "step-00000000"
-        sources, found = ({k.partition("/")[2]: v for k, v in little.tensors(p).items()} for p in (ended, begun))
+        ended, begun = run_files.last_checkpoint(one.path), each.checkpoints / "step-00000000"
+        sources, found = ({k.partition("/")[2]: v for k, v in run_files.tensors(p).items()} for p in (ended, begun))
         taken = [key for key in found if key.startswith(("g.params", "g.ema", "d.params", "g.buffers", "d.buffers"))]
         assert len(taken) > 30
         assert all(torch.equal(row, sources[key][0]) for key in taken for row in found[key])
@@ -254,7 +256,7 @@ def test_a_hundred_of_the_papers_nets_train_on_a_cpu_within_4_gib(tmp_path: Path
     sets += ["engine.name=fused", "engine.threads=1"]  # nothing to measure
     words = ["train", "cifar100-wcgan-paper", "--run", str(tmp_path / "run"), *(w for s in sets for w in ("--set", s))]
     command = [sys.executable, "-c", _HUNDRED, *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=little.environment())
+    done = subprocess.run(command, capture_output=True, text=True, env=processes.environment())
     assert done.returncode == 75, done.stderr  # stopped after two steps, with a checkpoint
-    assert little.steps(tmp_path / "run") == [0, 2]
+    assert run_files.steps(tmp_path / "run") == [0, 2]
     assert int(done.stdout.split()[-1]) < 4 << 30

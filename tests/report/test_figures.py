@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import run_files
+import tiny_runs
 from PIL import Image
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.report import figures
@@ -26,23 +27,23 @@ GAP = {"strategy": {"name": "gap", "gap": {"every": "2steps"}}}
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """On images one GAN and three that swap, of two seeds each; on points one GAN with two sizes of data."""
     folder = tmp_path_factory.mktemp("runs")
-    data = small_data(folder / "data.npz", each=(60, 60, 60))
+    data = tiny_data(folder / "data.npz", each=(60, 60, 60))
     images: dict[str, Any] = {"data": {"partition": "all"}, "loss": {"name": "non-saturating"}}
     images["run"] = {"validation": 8, "record_every": 1}
     points = {"nets": {"latent": 2, "generator": "toy", "discriminator": "toy"}, "train": {"ema": None}}
     small = {"generator": {"name": "toy", "width": 4}, "discriminator": {"name": "toy", "width": 4}}
     wanted = {
-        "single": small_recipe(data, **images, herd={"seeds": 2}),
-        "gap": small_recipe(data, **images, **GAP, herd={"members": 3, "seeds": 2}),
-        "few": small_recipe(
+        "single": tiny_recipe(data, **images, herd={"seeds": 2}),
+        "gap": tiny_recipe(data, **images, **GAP, herd={"members": 3, "seeds": 2}),
+        "few": tiny_recipe(
             "ring8", data={"partition": "all", "points": 40}, **{**points, "nets": {"latent": 2, **small}}
         ),
-        "many": small_recipe(
+        "many": tiny_recipe(
             "ring8", data={"partition": "all", "points": 90}, **{**points, "nets": {"latent": 2, **small}}
         ),
     }
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
+        tiny_runs.skip_products(patch)
         patch.setattr("ganherd.mixture.mixture._NOISES", 512)
         for name, recipe in wanted.items():
             ganherd.train(recipe, run=folder / name, quiet=True)
@@ -87,7 +88,7 @@ def test_curves_are_the_recorded_costs(runs: dict[str, Path]) -> None:
     """The mean over members and seeds, and one member; the gap between held-out and trained data."""
     ((_, caption, picture),) = learning_curves.generalisation(of(runs["single"], runs["gap"]), 0, lambda line: None)
     assert "on 8 images that they train on" in caption
-    lines = little.lines(runs["gap"] / "metrics.jsonl")
+    lines = run_files.json_lines(runs["gap"] / "metrics.jsonl")
     trained, held = (np.array([line[name] for line in lines]) for name in COSTS)
     mean, one, gap = picture.axes  # type: ignore[union-attr]
     assert [line.get_label() for line in mean.lines] == [
@@ -102,7 +103,7 @@ def test_curves_are_the_recorded_costs(runs: dict[str, Path]) -> None:
 
 def test_spread_is_the_standard_deviation_over_the_members_of_each_seed(runs: dict[str, Path]) -> None:
     ((_, _, picture),) = learning_curves.spread(of(runs["single"], runs["gap"]), 0, lambda line: None)
-    held = np.array([line[COSTS[1]] for line in little.lines(runs["gap"] / "metrics.jsonl")]).reshape(-1, 2, 3)
+    held = np.array([line[COSTS[1]] for line in run_files.json_lines(runs["gap"] / "metrics.jsonl")]).reshape(-1, 2, 3)
     by_seed = held[len(held) // 2 :].std(2).mean(0)
     panel, side = picture.axes  # type: ignore[union-attr]
     assert len(panel.lines) == 3  # the members of the first seed; one GAN has no spread
@@ -143,7 +144,7 @@ def test_a_run_that_a_figure_cannot_show_is_named_on_the_terminal_and_on_the_pag
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     only = ("--only", "points,generalisation,spread")
-    assert little.command("figures", runs["few"], runs["single"], runs["gap"], "-o", tmp_path / "out", *only) == 0
+    assert tiny_runs.command("figures", runs["few"], runs["single"], runs["gap"], "-o", tmp_path / "out", *only) == 0
     told, page = capsys.readouterr().err, (tmp_path / "out" / "figures.html").read_text()
     costs = "few is left out: its records have no costs on held-out data; train it with --set run.validation=8"
     one = "single is left out: it has one member"
@@ -157,9 +158,9 @@ def test_the_command_names_what_it_wrote(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("figures", runs["single"], runs["gap"], "-o", tmp_path / "out", "--only", "generalisation,spread", "-q")
-    assert little.command(*words, "--json", "--names", "one, three") == 0
+    assert tiny_runs.command(*words, "--json", "--names", "one, three") == 0
     facts = json.loads(capsys.readouterr().out)
     assert [Path(one).name for one in facts["figures"]] == ["generalisation.png", "spread.png"]
     assert Path(facts["page"]).read_text().count("<h2>") == 2
-    assert little.command("figures", tmp_path / "nowhere") == 2
+    assert tiny_runs.command("figures", tmp_path / "nowhere") == 2
     assert "nowhere" in capsys.readouterr().err

@@ -7,8 +7,11 @@ import math
 import os
 from pathlib import Path
 
-import little
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,17 +44,17 @@ def test_lines_are_cut_back_to_where_a_checkpoint_left_them(tmp_path: Path) -> N
     assert again.settle() == kept
     again.write({"step": 2, "anew": True})
     again.close()
-    assert little.lines(path) == [{"step": 1}, {"step": 2, "anew": True}]
+    assert run_files.json_lines(path) == [{"step": 1}, {"step": 2, "anew": True}]
     JsonLinesWriter(path).close()  # without a word it goes on at the end
-    assert len(little.lines(path)) == 2
+    assert len(run_files.json_lines(path)) == 2
     JsonLinesWriter(path, 0).close()
-    assert little.lines(path) == []
+    assert run_files.json_lines(path) == []
 
 
 def test_a_line_is_on_its_way_to_the_disk_as_soon_as_it_is_written(tmp_path: Path) -> None:
     lines = JsonLinesWriter(tmp_path / "events.jsonl")
     lines.write({"event": "nan"})
-    assert little.lines(tmp_path / "events.jsonl") == [{"event": "nan"}]
+    assert run_files.json_lines(tmp_path / "events.jsonl") == [{"event": "nan"}]
     lines.close()
 
 
@@ -116,18 +119,18 @@ def test_what_is_no_run_folder_is_said_to_be_none(tmp_path: Path) -> None:
 def test_a_run_that_does_not_say_its_engine_and_budget_is_refused(
     tmp_path: Path, info: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    little.be_brief(monkeypatch)
-    little.train(tmp_path / "run", little.recipe(tmp_path, "1steps"))
+    tiny_runs.skip_products(monkeypatch)
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "1steps"))
     data = json.loads((tmp_path / "run" / "run.json").read_text())["data"]
     (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "data": data}))
-    assert little.command("train", "--resume", tmp_path / "run") == 2
+    assert tiny_runs.command("train", "--resume", tmp_path / "run") == 2
     assert "cannot be resumed exactly" in capsys.readouterr().err
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     files.atomic_write(path, "old")
-    with little.dying_after(1, tmp_path), pytest.raises(little.Killed):
+    with processes.dying_after(1, tmp_path), pytest.raises(processes.Killed):
         files.atomic_write(path, "new")
     assert path.read_text() == "old"
     files.atomic_write(path, "new")
@@ -139,9 +142,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_resume_removes_what_a_killed_process_left_in_any_folder_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     run = RunFolder(tmp_path / "run")
-    little.train(run.path, little.recipe(tmp_path, "3steps"))
+    tiny_runs.train(run.path, recipes.noise_recipe(tmp_path, "3steps"))
     left = [folder / f"{files.NEW}0123456789abcdef.png" for folder in (run.path, run.samples, run.mixture)]
     fresh = run.mixture / f"{files.NEW}fedcba9876543210.png"  # may still be being written
     for path in (*left, fresh):
@@ -149,7 +152,7 @@ def test_a_resume_removes_what_a_killed_process_left_in_any_folder_of_the_run(
         path.write_bytes(b"half")
     for path in left:
         os.utime(path, (0, 0))
-    little.resume(run.path, "4steps")
+    tiny_runs.resume(run.path, "4steps")
     assert [path for path in left if path.exists()] == [] and fresh.exists()
 
 
@@ -241,11 +244,11 @@ def test_a_damaged_checkpoint_does_not_stop_the_pruning(tmp_path: Path) -> None:
 
 
 def test_a_run_keeps_what_its_recipe_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    little.be_brief(monkeypatch)
-    little.train(tmp_path / "run", little.recipe(tmp_path, "30steps", keep=2, checkpoint_every=4))
-    facts = checkpoint.read_meta(little.last_checkpoint(tmp_path / "run"))
+    tiny_runs.skip_products(monkeypatch)
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "30steps", keep=2, checkpoint_every=4))
+    facts = checkpoint.read_meta(run_files.last_checkpoint(tmp_path / "run"))
     best = facts.best[1]
-    assert set(little.steps(tmp_path / "run")) == {28, 30, best}
+    assert set(run_files.steps(tmp_path / "run")) == {28, 30, best}
     scores = {e["step"]: e["score"] for e in RunFolder(tmp_path / "run").events() if e["event"] == "checkpoint"}
     assert sorted(scores) == list(range(0, 29, 4)) and scores[best] == min(scores.values()) == significant(
         facts.best[0]
@@ -255,9 +258,9 @@ def test_a_run_keeps_what_its_recipe_says(tmp_path: Path, monkeypatch: pytest.Mo
 # -- a look at the members --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("net", little.NETS)
+@pytest.mark.parametrize("net", recipes.NETS)
 def test_a_look_changes_nothing_and_sees_the_same_twice(tmp_path: Path, net: str) -> None:
-    assembly = assemble(recipe_file.load(little.recipe(tmp_path, net=net)))
+    assembly = assemble(recipe_file.load(recipes.noise_recipe(tmp_path, net=net)))
     before = {name: value.clone() for name, value in assembly.herd.state.items()}
     generator = torch.get_rng_state()
     preview = Preview(assembly)
@@ -272,14 +275,14 @@ def test_a_look_changes_nothing_and_sees_the_same_twice(tmp_path: Path, net: str
 
 
 def test_a_look_tells_a_collapsed_member(tmp_path: Path) -> None:
-    assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
+    assembly = assemble(recipe_file.load(recipes.noise_recipe(tmp_path)))
     assembly.herd.state["g.ema"][1] = 0.0  # one image, whatever the noise
     score, spread = Preview(assembly).look(0)
     assert score > 0 and spread[1] < 1e-6 < 0.01 < min(spread[0], spread[2])
 
 
 def test_pictures_are_drawn_where_the_recipe_says(tmp_path: Path) -> None:
-    recipe = little.recipe(tmp_path, "10steps", sample_every=4)
+    recipe = recipes.noise_recipe(tmp_path, "10steps", sample_every=4)
     ganherd.train(recipe, run=tmp_path / "run", quiet=True, finishers=[PictureFinisher()])
     names = sorted(path.name for path in (tmp_path / "run" / "samples").iterdir())
     assert names == ["final.png", "step-00000004.png", "step-00000008.png", "step-00000010.png"]

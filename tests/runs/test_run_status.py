@@ -10,8 +10,11 @@ import signal
 import time
 from pathlib import Path
 
-import little
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
 
 import ganherd
 from ganherd.comm.liveness.heartbeat import Heartbeat
@@ -23,7 +26,7 @@ from ganherd.training import loop
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
 
 
 def test_every_state_of_a_run_is_told(
@@ -39,26 +42,26 @@ def test_every_state_of_a_run_is_told(
             os.kill(os.getpid(), signal.SIGTERM)
         if step == 17 and not dead:
             dead.append(step)
-            raise little.Killed
+            raise processes.Killed
 
     monkeypatch.setattr(loop.Trainer, "tick", looking)
     with pytest.raises(ganherd.Interrupted):
-        little.train(run, little.recipe(tmp_path))
+        tiny_runs.train(run, recipes.noise_recipe(tmp_path))
     running = seen[0]
     assert (running.state, running.step, running.steps, running.members) == ("running", 9, 30, 3)
     assert len(running.losses["loss_g"]) == 3 and running.heartbeat >= 0
 
     def told() -> str:
-        assert little.command("status", run) == 0
+        assert tiny_runs.command("status", run) == 0
         return capsys.readouterr().out
 
     assert ": interrupted, step " in told() and f"resume it with: ganherd train --resume {run}" in told()
-    with pytest.raises(little.Killed):
-        little.resume(run)
+    with pytest.raises(processes.Killed):
+        tiny_runs.resume(run)
     assert ": killed, step " in told() and f"resume it with: ganherd train --resume {run}" in told()
-    little.resume(run)
+    tiny_runs.resume(run)
     assert ": finished, step 30 of 30" in told() and "resume" not in told()
-    assert little.command("status", run, "--json") == 0
+    assert tiny_runs.command("status", run, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["state"] == "finished" and facts["step"] == facts["steps"] == 30 and facts["seconds_left"] is None
 
@@ -69,7 +72,7 @@ def test_where_no_lock_can_be_asked_for_signs_of_life_tell_and_else_it_is_not_kn
     def without_locks(*_: object) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    little.train(tmp_path / "run", little.recipe(tmp_path, "6steps"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "6steps"))
     folder = RunFolder(tmp_path / "run")
     folder.write_info(state="running")
     assert run_status.describe(folder.path).state == "killed"
@@ -90,7 +93,7 @@ def test_where_no_lock_can_be_asked_for_signs_of_life_tell_and_else_it_is_not_kn
 
 
 def test_a_run_that_torchrun_starts_again_is_said_to_be_restarting(tmp_path: Path) -> None:
-    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
     folder = RunFolder(tmp_path / "run")
     folder.write_info(state="restarting")
     told = status_text.text(run_status.describe(folder.path))
@@ -109,8 +112,8 @@ def test_alarms_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
             self.herd.state["g.params"][2] = float("nan")
 
     monkeypatch.setattr(loop.Trainer, "tick", poison)
-    little.train(tmp_path / "run", little.recipe(tmp_path, "9steps"))
-    assert little.command("status", tmp_path / "run") == 0
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "9steps"))
+    assert tiny_runs.command("status", tmp_path / "run") == 0
     assert "step 6: member 2 (2)" in capsys.readouterr().out
 
 
@@ -129,11 +132,11 @@ def test_what_is_wrong_at_the_last_step_is_told_once(
             self.herd.state["g.params"][2] = 0.0
 
     monkeypatch.setattr(loop.Trainer, "tick", poison)
-    settings = little.recipe(
+    settings = recipes.noise_recipe(
         tmp_path, "6steps", sample_every=6, checkpoint_every=6, repair={"policy": policy}, watch={"every": 1}
     )
-    little.train(tmp_path / "run", settings)
-    told = [(line["event"], line.get("member")) for line in little.lines(tmp_path / "run" / "events.jsonl")]
+    tiny_runs.train(tmp_path / "run", settings)
+    told = [(line["event"], line.get("member")) for line in run_files.json_lines(tmp_path / "run" / "events.jsonl")]
     assert told.count(("nan", 1)) == 1 and told.count(("alarm", 2)) == 1
     assert told.count(("repair", 1)) == (policy == "rollback")
 
@@ -161,7 +164,7 @@ def test_many_alarms_are_told_in_a_few_lines_with_what_followed() -> None:
 
 def test_a_rank_that_is_late_by_a_factor_is_named(tmp_path: Path) -> None:
     """By what a step takes it without its waiting for others: all of them make the same steps in the same time."""
-    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
     folder = RunFolder(tmp_path / "run")
     folder.write_info(
         state="running", ranks={"communicator": "torch", "hosts": ["a"] * 4, "members": [[0], [1], [2], []]}

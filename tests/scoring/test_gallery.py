@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from little import be_brief
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
+from tiny_runs import skip_products
 
 import ganherd
 from ganherd.data.dataset import load as load_data
@@ -20,7 +20,7 @@ from ganherd.scoring import gallery, score_run
 
 def trained(folder: Path, recipe: dict[str, Any]) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        be_brief(patch)
+        skip_products(patch)
         ganherd.train(recipe, run=folder, quiet=True)
     return folder
 
@@ -28,7 +28,7 @@ def trained(folder: Path, recipe: dict[str, Any]) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gallery")
-    return trained(folder / "images", small_recipe(small_data(folder / "small.npz")))
+    return trained(folder / "images", tiny_recipe(tiny_data(folder / "small.npz")))
 
 
 def pictures(run: Path) -> set[str]:
@@ -75,7 +75,7 @@ def test_a_later_mixture_has_its_own(run: Path) -> None:
 
 
 def test_points_have_their_modes(tmp_path: Path) -> None:
-    recipe = small_recipe("ring8", nets={"latent": 2, "generator": "toy", "discriminator": "toy"})
+    recipe = tiny_recipe("ring8", nets={"latent": 2, "generator": "toy", "discriminator": "toy"})
     recipe["data"] |= {"partition": "all", "points": 64}
     run = trained(tmp_path / "ring", recipe | {"herd": {"members": 9}})
     found = score_run(run, samples=50)

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import tiny_runs
 import torch
 import yaml
 from torch import Tensor, nn
@@ -215,7 +215,7 @@ def normed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe["train"] = {"batch": 32, "budget": "80steps"}
     recipe["run"] |= {"checkpoint_every": 0, "watch": {"every": 0}}
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
+        tiny_runs.skip_products(patch)
         ganherd.train(recipe, run=folder / "run", quiet=True)
     return folder / "run"
 

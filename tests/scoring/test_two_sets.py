@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import warm_python
 
 import ganherd
 from ganherd.data.dataset import Dataset, load
@@ -185,7 +185,7 @@ def test_intervals_that_overlap_a_little_can_still_decide() -> None:
 
 
 def test_the_command_prints_one_object(held_out: Path) -> None:
-    command = [sys.executable, "-m", "ganherd", "score", "--real", "digits", "--fake", str(held_out)]
+    command = [warm_python.python(), "-m", "ganherd", "score", "--real", "digits", "--fake", str(held_out)]
     out = subprocess.run(
         [*command, "--metrics", "fid,prdc", "--network", "pixels", "--json"], capture_output=True, text=True, check=True
     )

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import cli, data, own_cache, run, shared
-
-__all__ = ["cli", "data", "own_cache", "run"]
+from run_fixtures import shared
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
+import tiny_runs
 import torch
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.runs import checkpoint
@@ -22,14 +22,14 @@ from ganherd.util.errors import Interrupted
 @pytest.fixture(autouse=True)
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a GPU."""
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     monkeypatch.setattr(AsyncCheckpointWriter, "of", classmethod(lambda cls, device, alone: cls()))
     yield
 
 
 def trained(folder: Path, name: str, **sections: Any) -> Path:
-    data = small_data(folder / "data.npz")
-    ganherd.train(small_recipe(data, **sections), run=folder / name, quiet=True)
+    data = tiny_data(folder / "data.npz")
+    ganherd.train(tiny_recipe(data, **sections), run=folder / name, quiet=True)
     return folder / name
 
 

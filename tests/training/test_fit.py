@@ -9,8 +9,10 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 
 from ganherd.features import cache
@@ -30,7 +32,7 @@ Usage = namedtuple("Usage", "total used free")
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
 
 
 def with_free(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
@@ -38,7 +40,7 @@ def with_free(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
 
 
 def need_of(folder: Path, **settings: Any) -> disk.DiskNeed:
-    assembly = assemble(recipe_file.load(little.recipe(folder, **settings)))
+    assembly = assemble(recipe_file.load(recipes.noise_recipe(folder, **settings)))
     return disk.disk_need(assembly, 30)
 
 
@@ -47,8 +49,8 @@ def need_of(folder: Path, **settings: Any) -> disk.DiskNeed:
 
 def test_the_estimate_covers_what_a_run_writes(tmp_path: Path) -> None:
     need = need_of(tmp_path)
-    little.train(tmp_path / "run", little.recipe(tmp_path))
-    (checkpoint,) = little.last_checkpoint(tmp_path / "run").glob("*.safetensors")
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path))
+    (checkpoint,) = run_files.last_checkpoint(tmp_path / "run").glob("*.safetensors")
     assert 0.9 * checkpoint.stat().st_size < need.checkpoint < 1.1 * checkpoint.stat().st_size
     written = sum(file.stat().st_size for file in (tmp_path / "run").rglob("*") if file.is_file())
     assert need.least < 1.5 * written and need.total > 0.7 * written
@@ -64,9 +66,9 @@ def test_fewer_checkpoints_need_less(tmp_path: Path) -> None:
 def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, run = little.write_recipe(tmp_path), tmp_path / "run"
+    recipe, run = recipes.write_recipe(tmp_path), tmp_path / "run"
     with_free(monkeypatch, need_of(tmp_path).least - 1)
-    assert little.command("train", recipe, "--run", run, "-q") == 2
+    assert tiny_runs.command("train", recipe, "--run", run, "-q") == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"ganherd: the disk of {run} has ") and "4 checkpoints of" in said
     assert "Lower run.keep, train fewer members, or choose a folder on another disk with --run." in said
@@ -76,27 +78,27 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
 def test_a_disk_that_is_nearly_full_gets_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, run = little.write_recipe(tmp_path), tmp_path / "run"
+    recipe, run = recipes.write_recipe(tmp_path), tmp_path / "run"
     with_free(monkeypatch, need_of(tmp_path).total)
-    assert little.command("train", recipe, "--run", run) == 0
+    assert tiny_runs.command("train", recipe, "--run", run) == 0
     said = capsys.readouterr().err
     assert f"note: the disk of {run} is nearly full" in said
 
 
 def test_checkpoints_of_a_resumed_run_count_as_its_own_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
-    little.train(run, little.recipe(tmp_path, "20steps"))
+    tiny_runs.train(run, recipes.noise_recipe(tmp_path, "20steps"))
     need = need_of(tmp_path)
     with_free(monkeypatch, need.checkpoint + need.mixture + 1)
-    little.resume(run, "30steps")
+    tiny_runs.resume(run, "30steps")
     with_free(monkeypatch, 0)
     with pytest.raises(UserError, match="which needs at least"):
-        little.resume(run, "40steps")
-    assert RunFolder(run).info.state == "finished" and little.steps(run)[-1] == 30
+        tiny_runs.resume(run, "40steps")
+    assert RunFolder(run).info.state == "finished" and run_files.steps(run)[-1] == 30
 
 
 def test_a_dry_run_tells_the_disk_that_a_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert little.command("train", little.write_recipe(tmp_path), "--dry-run") == 0
+    assert tiny_runs.command("train", recipes.write_recipe(tmp_path), "--dry-run") == 0
     said = capsys.readouterr().out
     assert "disk          up to " in said and "6 checkpoints of" in said
 
@@ -116,7 +118,7 @@ OUT = {
 def test_memory_that_runs_out_while_training_is_75_and_the_resume_is_exact(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, run, tick = little.write_recipe(tmp_path, budget="12steps"), tmp_path / "run", loop.Trainer.tick
+    recipe, run, tick = recipes.write_recipe(tmp_path, budget="12steps"), tmp_path / "run", loop.Trainer.tick
 
     def out(self: loop.Trainer, step: int) -> None:
         tick(self, step)
@@ -125,21 +127,21 @@ def test_memory_that_runs_out_while_training_is_75_and_the_resume_is_exact(
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "tick", out)
-        assert little.command("train", recipe, "--run", run, "-q") == 75
+        assert tiny_runs.command("train", recipe, "--run", run, "-q") == 75
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("ganherd: memory ran out") and "the last checkpoint is whole" in said
     assert "a smaller train.batch" in said and said.endswith(f"resume it with: ganherd train --resume {run}")
-    assert RunFolder(run).info.state == "interrupted" and little.steps(run)[-1] == 7
-    little.resume(run)
-    little.train(tmp_path / "whole", little.recipe(tmp_path, "12steps"))
-    little.assert_same(run, tmp_path / "whole")
+    assert RunFolder(run).info.state == "interrupted" and run_files.steps(run)[-1] == 7
+    tiny_runs.resume(run)
+    tiny_runs.train(tmp_path / "whole", recipes.noise_recipe(tmp_path, "12steps"))
+    run_files.assert_same_run(run, tmp_path / "whole")
 
 
 def test_memory_that_runs_out_before_anything_is_saved_does_not_ask_a_scheduler_to_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Otherwise a job that is requeued on 75 would do the same for ever."""
-    recipe, run, tick = little.write_recipe(tmp_path, budget="24steps"), tmp_path / "run", loop.Trainer.tick
+    recipe, run, tick = recipes.write_recipe(tmp_path, budget="24steps"), tmp_path / "run", loop.Trainer.tick
     ends_at = 3
 
     def out(self: loop.Trainer, step: int) -> None:
@@ -149,16 +151,16 @@ def test_memory_that_runs_out_before_anything_is_saved_does_not_ask_a_scheduler_
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "tick", out)
-        assert little.command("train", recipe, "--run", run, "-q") == 1
+        assert tiny_runs.command("train", recipe, "--run", run, "-q") == 1
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith("ganherd: memory ran out") and "free memory or use more ranks" in said
         assert said.endswith(f"resume it with: ganherd train --resume {run}")
-        assert RunFolder(run).info.state == "interrupted" and little.steps(run) == [0]
+        assert RunFolder(run).info.state == "interrupted" and run_files.steps(run) == [0]
         ends_at = 17
-        assert little.command("train", "--resume", run, "-q") == 75  # it came further
+        assert tiny_runs.command("train", "--resume", run, "-q") == 75  # it came further
         ends_at = 16
-        assert little.command("train", "--resume", run, "-q") == 1
-    little.resume(run)
+        assert tiny_runs.command("train", "--resume", run, "-q") == 1
+    tiny_runs.resume(run)
     assert RunFolder(run).info.state == "finished"
 
 
@@ -173,7 +175,7 @@ def test_a_member_that_does_not_fit_is_refused_before_anything_is_written(
             raise OUT[what]
 
     monkeypatch.setattr(autotune, "Step", Full)
-    assert little.command("train", little.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
+    assert tiny_runs.command("train", recipes.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "one member does not fit into the memory of cpu" in said and "Lower train.batch" in said
     assert not (tmp_path / "run").exists()
@@ -191,9 +193,9 @@ def test_a_member_of_a_net_that_cannot_be_fused_is_refused_before_anything_is_wr
             raise self._error
 
     monkeypatch.setattr(autotune, "Step", OneByOne)
-    recipe = little.write_recipe(tmp_path)
+    recipe = recipes.write_recipe(tmp_path)
     sets = ["--set", f"engine.chunk={chunk}"] if chunk else []
-    assert little.command("train", recipe, "--run", tmp_path / "run", "-q", "--set", "engine.name=auto", *sets) == 2
+    assert tiny_runs.command("train", recipe, "--run", tmp_path / "run", "-q", "--set", "engine.name=auto", *sets) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "one member does not fit into the memory of cpu" in said and "Lower train.batch" in said
     assert not (tmp_path / "run").exists()
@@ -212,13 +214,13 @@ def test_a_chunk_of_the_recipe_that_does_not_fit_is_refused_before_anything_is_w
         return advance(self, *given)
 
     monkeypatch.setattr(engines.Engine, "advance", limited)
-    recipe = little.write_recipe(tmp_path, budget="3steps")
+    recipe = recipes.write_recipe(tmp_path, budget="3steps")
     train = ["train", recipe, "--run", tmp_path / "run", "-q", "--set", f"engine.name={name}", "--set"]
-    assert little.command(*train, "engine.chunk=3") == 2
+    assert tiny_runs.command(*train, "engine.chunk=3") == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "engine.chunk 3 does not fit into the memory of cpu" in said and "leave it out" in said
     assert not (tmp_path / "run").exists()
-    assert little.command(*train, "engine.chunk=2") == 0
+    assert tiny_runs.command(*train, "engine.chunk=2") == 0
 
 
 def test_members_train_one_by_one_if_measuring_their_memory_runs_out(
@@ -228,7 +230,7 @@ def test_members_train_one_by_one_if_measuring_their_memory_runs_out(
         raise OUT["a GPU"]
 
     monkeypatch.setattr(engines, "memory_per_member", out)
-    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
     assert RunFolder(tmp_path / "run").info.engine.chunk == 1
 
 
@@ -236,7 +238,7 @@ def test_a_herd_whose_state_exceeds_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda with_swap: 1000)
-    assert little.command("train", little.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
+    assert tiny_runs.command("train", recipes.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "weights and optimiser state of 3 nets need" in said and "Train fewer members" in said
     assert not (tmp_path / "run").exists()
@@ -245,17 +247,17 @@ def test_a_herd_whose_state_exceeds_the_memory_is_refused(
 def test_a_resumed_run_that_does_not_fit_says_what_can_still_be_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    little.train(tmp_path / "run", little.recipe(tmp_path, "3steps"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
     words = ("train", "--resume", tmp_path / "run", "--budget", "6steps", "-q")
     with monkeypatch.context() as patch:
         patch.setattr(memory, "available_memory", lambda with_swap: 1000)
-        assert little.command(*words) == 2
+        assert tiny_runs.command(*words) == 2
     with monkeypatch.context() as patch:
         patch.setattr("ganherd.training.setup.preflight.set_precision", little_memory)
-        assert little.command(*words) == 2
+        assert tiny_runs.command(*words) == 2
     for said in capsys.readouterr().err.splitlines():
         assert "free memory, or resume it with more ranks" in said and "Train fewer members" not in said
-    assert little.command(*words) == 0
+    assert tiny_runs.command(*words) == 0
 
 
 def little_memory(*_: Any) -> None:
@@ -265,7 +267,7 @@ def little_memory(*_: Any) -> None:
 def test_engines_and_data_keep_within_the_memory_of_the_control_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    herd = assemble(recipe_file.load(little.recipe(tmp_path))).herd
+    herd = assemble(recipe_file.load(recipes.noise_recipe(tmp_path))).herd
     monkeypatch.setattr(memory, "_group_limits", lambda: [1 << 20])
     assert autotune._limit(herd, EngineConfig()) == stream_feed._half_of_free(torch.device("cpu")) == 1 << 19
 
@@ -303,7 +305,7 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(loop.Trainer, "tick", broken)
     with pytest.raises(RuntimeError, match="shapes"):
-        little.train(tmp_path / "run", little.recipe(tmp_path))
+        tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path))
 
 
 def test_the_available_memory_is_within_that_of_the_machine() -> None:

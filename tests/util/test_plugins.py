@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from little import be_brief
+from tiny_runs import skip_products
 from torch import Tensor, nn
 
 import ganherd
@@ -137,7 +137,7 @@ def recipe(**sections: Any) -> dict[str, Any]:
 def test_a_run_trains_with_entries_of_every_registry(
     plugins: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    be_brief(monkeypatch)
+    skip_products(monkeypatch)
     run = ganherd.train(recipe(), run=tmp_path / "run", quiet=True)
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "rotate"] == [2, 4]
@@ -223,7 +223,7 @@ def test_an_installed_plugin_is_imported_when_its_name_is_used(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(installed, PLUGIN, "[ganherd.data_sources]\ncheckers = checkers_plugin\n")
-    be_brief(monkeypatch)
+    skip_products(monkeypatch)
     assert "checkers" in DATA_SOURCES.names() and "checkers" in DATA_SOURCES and "checkers" not in list(DATA_SOURCES)
     assert {row["name"]: row["about"] for row in list_sources()}["checkers"] == "added by the package ganherd-checkers"
     assert "checkers_plugin" not in sys.modules, "lists import no plugin"

@@ -1,4 +1,4 @@
-"""Who met whom, on the page: where members swapped nets, for how long each two of them trained together."""
+"""The section about swaps: how long each generator trained with each discriminator."""
 
 from __future__ import annotations
 

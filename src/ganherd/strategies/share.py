@@ -143,7 +143,7 @@ class Share(Strategy):
         for name in (f"{shared.kind}.{what}" for what in ROWS if f"{shared.kind}.{what}" in state):
             for where in shared.columns:  # one after another: each fetch holds these layers of all members
                 layers = state[name][:, where]  # [n, P] the same storage
-                found = self.comm.fetch({name: layers}, self.placement, wanted)[name]
-                for group, theirs in zip(mine, found.split([len(group) for group in mine]), strict=True):
+                rows_of_all = self.comm.fetch({name: layers}, self.placement, wanted)[name]
+                for group, theirs in zip(mine, rows_of_all.split([len(group) for group in mine]), strict=True):
                     rows = torch.tensor([row for row, m in enumerate(own) if m in group], device=layers.device)
                     layers.index_copy_(0, rows, theirs.mean(0, keepdim=True).expand(len(rows), -1))

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Answer, cli  # noqa: F401
+from image_trees import facts, refused, shards, tree
 from PIL import Image
-from trees import facts, refused, shards, tree
+from run_fixtures import Answer
 
 from ganherd.data.dataset import load
 from ganherd.data.readers.class_folders import decode
@@ -225,7 +225,7 @@ def test_a_file_that_crashes_its_reader_is_found_and_skipped(tmp_path: Path, mon
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prepares_and_says_what(cli: Callable[..., Answer], tmp_path: Path) -> None:  # noqa: F811
+def test_the_command_prepares_and_says_what(cli: Callable[..., Answer], tmp_path: Path) -> None:
     tree(tmp_path / "tree", {"a": 3, "b": 2})
     (tmp_path / "tree" / "a" / "bad.jpg").write_text("x")
     answer = cli("data", "prepare", tmp_path / "tree", "-o", tmp_path / "out", "--size", 8, "--jobs", 1)

@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
-from trees import refused, shards, tree
+from image_trees import refused, shards, tree
 
 from ganherd.data.dataset import load
 from ganherd.data.readers.class_folders import decode
@@ -112,7 +112,7 @@ def test_kill_9_loses_nothing_that_was_done_and_leaves_no_worker(
 ) -> None:
     tree(tmp_path / "tree", {"a": 20, "b": 10})
     words = [sys.executable, "-c", SLOW, str(tmp_path / "tree"), str(tmp_path / "out")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, env=little.environment()) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=processes.environment()) as process:
         assert process.stdout is not None
         assert process.stdout.readline() and process.stdout.readline()  # both workers are at it
         workers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
+import processes
 import pytest
-from trees import COUNTS, prepared, refused
+from image_trees import COUNTS, prepared, refused
 
 from ganherd.data.dataset import load
 from ganherd.data.inspect import describe
@@ -108,7 +108,7 @@ print(json.dumps([feed.resident, inside, names, data.x.files.bytes_read, int(cou
 def test_a_process_touches_its_members_shards_and_the_index_only(out: Path, room: int) -> None:
     """Seen from outside: every file that the process opens, and every one that it has mapped."""
     words = [sys.executable, "-c", OF_ONE_PROCESS, str(out), str(room)]
-    done = subprocess.run(words, env=little.environment(), capture_output=True, check=True)
+    done = subprocess.run(words, env=processes.environment(), capture_output=True, check=True)
     resident, opened, mapped, read, rows = json.loads(done.stdout)
     assert resident is (room > 0)
     assert opened == ["00001.npy", "00002.npy", "index.json"] and mapped == ["00001.npy", "00002.npy"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Engine, Plan, members_that_fit, memory_per_member
@@ -17,11 +17,11 @@ from ganherd.training.setup.assemble import assemble
 @pytest.fixture
 def make(tmp_path):
     """A herd of any size on small data."""
-    path = small_data(tmp_path / "data.npz")
+    path = tiny_data(tmp_path / "data.npz")
 
     def herd(members: int, **sections):
         sections = {"data": {"partition": "all"}, "herd": {"members": members}, **sections}
-        return assemble(recipe_file.load(small_recipe(path, **sections))).herd
+        return assemble(recipe_file.load(tiny_recipe(path, **sections))).herd
 
     return herd
 

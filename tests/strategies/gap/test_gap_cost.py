@@ -97,8 +97,8 @@ def test_a_health_check_is_valid_for_its_step_and_until_a_repair(tmp_path: Path)
 
 
 def test_the_loop_checks_health_once_for_a_meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import little
-    from small import small_data, small_recipe
+    import tiny_runs
+    from recipes import tiny_data, tiny_recipe
 
     import ganherd
     from ganherd.strategies.gap import gap
@@ -106,11 +106,11 @@ def test_the_loop_checks_health_once_for_a_meeting(tmp_path: Path, monkeypatch: 
     looks: list[str] = []
     monkeypatch.setattr(gap, "finite_members", lambda state: looks.append("swap") or finite_members(state))
     monkeypatch.setattr(response, "finite_members", lambda state: looks.append("loop") or finite_members(state))
-    little.be_brief(monkeypatch)
-    data = small_data(tmp_path / "data.npz", each=(60, 60, 60))
+    tiny_runs.skip_products(monkeypatch)
+    data = tiny_data(tmp_path / "data.npz", each=(60, 60, 60))
     sections: dict[str, Any] = {"data": {"partition": "all"}, "herd": {"members": 4}}
     ganherd.train(
-        small_recipe(data, **sections, strategy={"name": "gap", "gap": {"every": "2steps"}}),
+        tiny_recipe(data, **sections, strategy={"name": "gap", "gap": {"every": "2steps"}}),
         run=tmp_path / "run",
         quiet=True,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import tiny_runs
 import torch
 
 import ganherd
@@ -54,7 +54,7 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     short = [f"data.source={made['data']}", "train.budget=4steps", "run.record_every=2", "run.checkpoint_every=4"]
     swaps = ["strategy.gap.every=2steps"]
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
+        tiny_runs.skip_products(patch)
         patch.setattr("ganherd.mixture.mixture._NOISES", 512)  # what batch norm is re-estimated from
         for kind in KINDS:
             alone = [*NARROW, *short, "nets.generator.width=2"]

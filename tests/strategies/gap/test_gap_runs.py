@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import tiny_runs
 import torch
 from PIL import Image
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.herd.engine.engines import Engine, Plan
@@ -104,13 +104,13 @@ def test_an_image_recipe_trains_and_swaps_with_narrow_nets_on_made_data(name: st
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One GAN, and three that swap."""
     folder = tmp_path_factory.mktemp(request.param)
-    data = small_data(folder / "data.npz", each=(60, 60, 60))
+    data = tiny_data(folder / "data.npz", each=(60, 60, 60))
     sections: dict[str, Any] = {"data": {"partition": "all"}, "loss": {"name": request.param}}
     gap = {"strategy": {"name": "gap", "gap": {"every": "2steps"}}, "herd": {"members": 3}}
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
-        ganherd.train(small_recipe(data, **sections), run=folder / "single", quiet=True)
-        ganherd.train(small_recipe(data, **sections, **gap), run=folder / "gap", quiet=True)
+        tiny_runs.skip_products(patch)
+        ganherd.train(tiny_recipe(data, **sections), run=folder / "single", quiet=True)
+        ganherd.train(tiny_recipe(data, **sections, **gap), run=folder / "gap", quiet=True)
     return [folder / "single", folder / "gap"]
 
 
@@ -159,7 +159,7 @@ def test_the_cost_of_a_swap_is_measured(
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path))
     monkeypatch.setattr("ganherd.herd.engine.autotune._SECONDS", 0.02)
     words = ("bench", "exchange", "--cases", "small", "--members", "3", "--seconds", "0.05", "--device", "cpu", "-q")
-    assert little.command(*words, "--json") == 0
+    assert tiny_runs.command(*words, "--json") == 0
     weights, everything = json.loads(capsys.readouterr().out)["rows"]
     assert (weights["travels"], everything["travels"]) == ("weights", "all")
     assert 0 < weights["bytes"] < everything["bytes"] and weights["swaps"] >= 5
@@ -169,7 +169,7 @@ def test_the_cost_of_a_swap_is_measured(
         assert row["swaps_per_epoch"] == [0.5, 2]
         assert row["share_of_epoch"] == pytest.approx([each * row["microseconds"] / epoch for each in (0.5, 2)])
         assert row["below_1_percent"] == [share < 0.01 for share in row["share_of_epoch"]]
-    assert little.command(*words, "--images", "640", "-o", str(tmp_path / "kept" / "swaps.json")) == 0
+    assert tiny_runs.command(*words, "--images", "640", "-o", str(tmp_path / "kept" / "swaps.json")) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].endswith("steps an epoch  at 0.5 swaps an epoch  at 2 swaps  below 1 %")
     assert all(line.endswith(("both", "at 0.5", " no")) for line in out[1:3])
@@ -177,5 +177,5 @@ def test_the_cost_of_a_swap_is_measured(
     kept = json.loads((tmp_path / "kept" / "swaps.json").read_text())
     assert [row["steps_per_epoch"] for row in kept["rows"]] == [10, 10]
     assert kept["command"].startswith("ganherd bench exchange") and kept["torch"]
-    assert little.command("bench", "exchange", "--members", "1") == 2
-    assert little.command("bench", "exchange", "--images", "0") == 2
+    assert tiny_runs.command("bench", "exchange", "--members", "1") == 2
+    assert tiny_runs.command("bench", "exchange", "--images", "0") == 2

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,7 @@ HEALTHY = ["healthy, Wasserstein", "healthy, non-saturating"]
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
 
 
 # -- the right alarm --------------------------------------------------------------------------------------------------
@@ -116,24 +118,24 @@ def sick(settings: dict[str, Any], run: Path, member: int = 1, at: int = 6, unti
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.Trainer, "tick", poison)
-        little.train(run, settings)
+        tiny_runs.train(run, settings)
     return run
 
 
 def test_a_collapse_that_passes_is_told_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = little.recipe(tmp_path, "20steps", watch={"every": 1})
+    settings = recipes.noise_recipe(tmp_path, "20steps", watch={"every": 1})
     run = sick(settings, tmp_path / "run", until=12)
     told = [e for e in RunFolder(run).events() if e["event"] in ("alarm", "calm") and e["what"] == "collapse"]
     assert [(e["step"], e["event"], e["member"]) for e in told] == [(8, "alarm", 1), (14, "calm", 1)]
     assert told[0]["spread"] == 0.0 and told[0]["name"] == "member 1 (1)"
-    assert little.command("status", run) == 0
+    assert tiny_runs.command("status", run) == 0
     said = capsys.readouterr().out
     assert "step 8: member 1 (1) collapse\n" in said and "step 14: member 1 (1) collapse is over\n" in said
     assert "not well now" not in said
 
 
 def test_who_is_ill_is_told_by_status_and_the_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = sick(little.recipe(tmp_path, "12steps", watch={"every": 1}), tmp_path / "run")
+    run = sick(recipes.noise_recipe(tmp_path, "12steps", watch={"every": 1}), tmp_path / "run")
     facts = run_status.describe(run)
     assert [(e["what"], e["member"]) for e in facts.ill] == [("collapse", 1)]
     assert "not well now: member 1 (1) (collapse)" in status_text.text(facts)
@@ -151,7 +153,7 @@ def test_who_is_ill_is_told_by_status_and_the_display(tmp_path: Path, capsys: py
 
 
 def test_scores_of_the_looks_stand_in_the_metrics(tmp_path: Path) -> None:
-    little.train(tmp_path / "run", little.recipe(tmp_path, "12steps"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "12steps"))
     lines = RunFolder(tmp_path / "run").metrics()
     assert [(line["step"], line.get("looked")) for line in lines] == [(3, None), (6, 4), (9, 8), (12, 12)]
     for line in lines[1:]:
@@ -162,12 +164,12 @@ def test_scores_of_the_looks_stand_in_the_metrics(tmp_path: Path) -> None:
 
 
 def last_state(run: Path) -> dict[str, torch.Tensor]:
-    return {k: v for k, v in little.tensors(little.last_checkpoint(run)).items() if "/watch." not in k}
+    return {k: v for k, v in run_files.tensors(run_files.last_checkpoint(run)).items() if "/watch." not in k}
 
 
 def shared(folder: Path, policy: str = "tell", **run: Any) -> dict[str, Any]:
     """Three members that share the data."""
-    settings = little.recipe(folder, "14steps", watch={"every": 1, "collapse": policy}, **run)
+    settings = recipes.noise_recipe(folder, "14steps", watch={"every": 1, "collapse": policy}, **run)
     settings["data"]["partition"], settings["herd"] = "all", {"members": 3}
     return settings
 
@@ -177,8 +179,8 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tenso
     """The same herd, where nobody is ill."""
     folder = tmp_path_factory.mktemp("untouched")
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
-        little.train(folder / "run", shared(folder))
+        tiny_runs.skip_products(patch)
+        tiny_runs.train(folder / "run", shared(folder))
     return last_state(folder / "run")
 
 
@@ -207,7 +209,7 @@ def test_a_member_that_starts_anew_has_the_weights_of_its_next_life(tmp_path: Pa
     from ganherd.herd.state import Seat, new_state
     from ganherd.training.setup.assemble import makers
 
-    recipe = recipe_file.load(little.recipe(tmp_path))
+    recipe = recipe_file.load(recipes.noise_recipe(tmp_path))
     assembly = assemble(recipe)
     folder = RunFolder.create(tmp_path / "run")
     trainer = loop.Trainer(assembly, Plan("fused", 3, 1, "cpu"), folder, loop.Budget(5), Progress([], quiet=True))
@@ -224,7 +226,9 @@ def test_a_member_that_starts_anew_has_the_weights_of_its_next_life(tmp_path: Pa
 
 
 def test_a_member_with_two_alarms_at_once_is_repaired_once_for_the_first(tmp_path: Path) -> None:
-    recipe = recipe_file.load(little.recipe(tmp_path, watch={"every": 1, "cycling": "rollback", "collapse": "reseed"}))
+    recipe = recipe_file.load(
+        recipes.noise_recipe(tmp_path, watch={"every": 1, "cycling": "rollback", "collapse": "reseed"})
+    )
     folder = RunFolder.create(tmp_path / "run")
     plan = Plan("fused", 3, 1, "cpu")
     trainer = loop.Trainer(assemble(recipe), plan, folder, loop.Budget(5), Progress([], quiet=True))
@@ -262,17 +266,19 @@ def test_a_neighbour_of_another_class_is_refused_when_the_recipe_is_read(key: st
 # -- watching is exact, cheap and changes nothing ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("net", little.NETS)
+@pytest.mark.parametrize("net", recipes.NETS)
 def test_watching_changes_nobody(tmp_path: Path, net: str) -> None:
     for every in (0, 1):
-        little.train(tmp_path / f"run-{every}", little.recipe(tmp_path, "9steps", net, watch={"every": every}))
+        tiny_runs.train(
+            tmp_path / f"run-{every}", recipes.noise_recipe(tmp_path, "9steps", net, watch={"every": every})
+        )
     left, right = (last_state(tmp_path / f"run-{every}") for every in (0, 1))
     assert all(left[name].numpy().tobytes() == right[name].numpy().tobytes() for name in left)
 
 
-@pytest.mark.parametrize("net", little.NETS)
+@pytest.mark.parametrize("net", recipes.NETS)
 def test_a_look_leaves_the_state_and_the_dice_alone_and_sees_the_same_twice(tmp_path: Path, net: str) -> None:
-    assembly = assemble(recipe_file.load(little.recipe(tmp_path, net=net)))
+    assembly = assemble(recipe_file.load(recipes.noise_recipe(tmp_path, net=net)))
     before = {name: value.clone() for name, value in assembly.herd.state.items()}
     dice = torch.get_rng_state()
     watches = [Monitor(assembly), Monitor(assembly)]
@@ -285,7 +291,7 @@ def test_a_look_leaves_the_state_and_the_dice_alone_and_sees_the_same_twice(tmp_
 
 
 def test_a_member_that_is_not_finite_spoils_no_other_member_scores(tmp_path: Path) -> None:
-    assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
+    assembly = assemble(recipe_file.load(recipes.noise_recipe(tmp_path)))
     watch = Monitor(assembly)
     watch.look(1)
     whole = watch.scores()
@@ -300,7 +306,7 @@ def test_a_member_that_is_not_finite_spoils_no_other_member_scores(tmp_path: Pat
 @pytest.mark.parametrize("net", ["small", "wcgan"])
 def test_a_look_at_a_member_is_the_same_in_any_company(tmp_path: Path, net: str) -> None:
     """To 1e-11, though its weights are float32: which members are computed together depends on the ranks."""
-    assembly = assemble(recipe_file.load(little.recipe(tmp_path, net=net)))
+    assembly = assemble(recipe_file.load(recipes.noise_recipe(tmp_path, net=net)))
     together = Monitor(assembly)
     together.look(1)
     for member in range(3):
@@ -320,7 +326,7 @@ def test_logits_that_differ_by_rounding_are_ties() -> None:
 def test_a_net_that_only_runs_in_its_own_precision_is_looked_at_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
+    assembly = assemble(recipe_file.load(recipes.noise_recipe(tmp_path)))
     wide, own = Monitor(assembly), Monitor(assembly)
     wide.look(1)
 
@@ -338,7 +344,7 @@ def test_a_net_that_only_runs_in_its_own_precision_is_looked_at_in_it(
 def test_memory_that_runs_out_never_changes_how_members_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assembly = assemble(recipe_file.load(little.recipe(tmp_path)))
+    assembly = assemble(recipe_file.load(recipes.noise_recipe(tmp_path)))
     expected, watch = Monitor(assembly), Monitor(assembly)
     expected.look(0)
 
@@ -357,7 +363,7 @@ def test_memory_that_runs_out_never_changes_how_members_are_looked_at(
 
 def test_an_illness_survives_a_resume(tmp_path: Path) -> None:
     """Told once, though the run was stopped and went on between its beginning and its end."""
-    settings = little.recipe(tmp_path, "12steps", watch={"every": 1})
+    settings = recipes.noise_recipe(tmp_path, "12steps", watch={"every": 1})
     run = sick(settings, tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         tick = loop.Trainer.tick
@@ -367,7 +373,7 @@ def test_an_illness_survives_a_resume(tmp_path: Path) -> None:
             self.herd.state["g.params"][1] = 0.0
 
         patch.setattr(loop.Trainer, "tick", still)
-        little.resume(run, "20steps")
+        tiny_runs.resume(run, "20steps")
     assert [e["step"] for e in RunFolder(run).events() if e["event"] == "alarm" and e["what"] == "collapse"] == [8]
 
 
@@ -375,7 +381,7 @@ def test_an_illness_survives_a_resume(tmp_path: Path) -> None:
 def test_a_run_that_does_not_say_how_often_it_looks_is_refused(
     tmp_path: Path, watch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    little.train(tmp_path / "run", little.recipe(tmp_path, "1steps"))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "1steps"))
     RunFolder(tmp_path / "run").write_info(watch=watch)
-    assert little.command("train", "--resume", tmp_path / "run") == 2
+    assert tiny_runs.command("train", "--resume", tmp_path / "run") == 2
     assert "how often the members are looked at" in capsys.readouterr().err

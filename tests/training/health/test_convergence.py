@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
 
 from ganherd.herd.engine.engines import Plan
@@ -28,7 +31,7 @@ from ganherd.util.errors import UserError
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     yield
     torch.set_num_threads(1)
 
@@ -48,12 +51,12 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(folder: Path, **train: Any) -> dict[str, Any]:
-    made = little.recipe(folder, engine=train.pop("engine", "fused"), net=train.pop("net", "small"))
+    made = recipes.noise_recipe(folder, engine=train.pop("engine", "fused"), net=train.pop("net", "small"))
     return {**made, "train": {**made["train"], "precision": "float64", **train}}
 
 
 def member(run: Path, number: int, step: int) -> dict[str, torch.Tensor]:
-    whole = little.tensors(run / "checkpoints" / f"step-{step:08d}")
+    whole = run_files.tensors(run / "checkpoints" / f"step-{step:08d}")
     return {name: value[number] for name, value in whole.items() if "/rest." not in name}
 
 
@@ -84,10 +87,12 @@ def test_the_others_are_as_if_nobody_rested(
     computed, and no more is said to be."""
     monkeypatch.setattr("ganherd.util.progress.Progress.rate", 10.0)  # steps of the run in a second
     settings = {"engine": engine, "net": net}
-    little.train(tmp_path / "whole", recipe(tmp_path, **settings))
+    tiny_runs.train(tmp_path / "whole", recipe(tmp_path, **settings))
     all_work = work[0]
-    little.train(tmp_path / "rest", recipe(tmp_path, **settings, stop={"patience": 6, "metric": "gap"}))
-    (told,) = [line for line in little.lines(tmp_path / "rest" / "events.jsonl") if line["event"] == "converged"]
+    tiny_runs.train(tmp_path / "rest", recipe(tmp_path, **settings, stop={"patience": 6, "metric": "gap"}))
+    (told,) = [
+        line for line in run_files.json_lines(tmp_path / "rest" / "events.jsonl") if line["event"] == "converged"
+    ]
     assert (told["step"], told["member"], told["before"], told["now"]) == (12, 1, 1.0, 1.0)
     assert all_work - work[0] == 30 - 12
     for number in (0, 2):
@@ -97,9 +102,9 @@ def test_the_others_are_as_if_nobody_rested(
     kept = [member(tmp_path / "rest", 1, step) for step in (14, 30)]
     nets = [name for name in kept[0] if "/watch." not in name]
     assert all(torch.equal(kept[0][name], kept[1][name]) for name in nets)
-    last = little.lines(tmp_path / "rest" / "metrics.jsonl")[-1]
+    last = run_files.json_lines(tmp_path / "rest" / "metrics.jsonl")[-1]
     assert last["loss_g"][1] == "nan" and isinstance(last["loss_g"][0], float)
-    first = little.lines(tmp_path / "rest" / "metrics.jsonl")[0]
+    first = run_files.json_lines(tmp_path / "rest" / "metrics.jsonl")[0]
     assert (first["rate"], last["rate"]) == (30.0, 20.0)
     made = mixture.load(tmp_path / "rest")
     assert made.members == 3 and len(made.sample(4, label=1)) == 4
@@ -107,32 +112,32 @@ def test_the_others_are_as_if_nobody_rested(
 
 def test_a_resume_is_exact_with_members_at_rest(tmp_path: Path, early: None, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = recipe(tmp_path, stop={"patience": 6, "metric": "differs"})
-    little.train(tmp_path / "whole", settings)
+    tiny_runs.train(tmp_path / "whole", settings)
     tick = loop.Trainer.tick
     for at in (10, 17):
 
         def dies(self: loop.Trainer, step: int, at: int = at) -> None:
             tick(self, step)
             if step == at:
-                raise little.Killed
+                raise processes.Killed
 
         with monkeypatch.context() as patch:
             patch.setattr(loop.Trainer, "tick", dies)
-            with pytest.raises(little.Killed):
-                little.train(tmp_path / f"killed-{at}", settings)
-        little.resume(tmp_path / f"killed-{at}")
-        little.assert_same(tmp_path / f"killed-{at}", tmp_path / "whole")
+            with pytest.raises(processes.Killed):
+                tiny_runs.train(tmp_path / f"killed-{at}", settings)
+        tiny_runs.resume(tmp_path / f"killed-{at}")
+        run_files.assert_same_run(tmp_path / f"killed-{at}", tmp_path / "whole")
 
 
 def test_a_run_ends_when_all_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = Convergence.note
     monkeypatch.setattr(Convergence, "note", lambda self, metric, values: note(self, metric, torch.ones_like(values)))
-    little.train(tmp_path / "run", recipe(tmp_path, stop={"patience": 6, "metric": "gap"}))
+    tiny_runs.train(tmp_path / "run", recipe(tmp_path, stop={"patience": 6, "metric": "gap"}))
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (info["state"], info["step"]) == ("finished", 12)
-    before = little.tensors(little.last_checkpoint(tmp_path / "run"))
-    little.resume(tmp_path / "run")  # there is nothing to go on with
-    after = little.tensors(little.last_checkpoint(tmp_path / "run"))
+    before = run_files.tensors(run_files.last_checkpoint(tmp_path / "run"))
+    tiny_runs.resume(tmp_path / "run")  # there is nothing to go on with
+    after = run_files.tensors(run_files.last_checkpoint(tmp_path / "run"))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
+import recipes
+import tiny_runs
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,7 +22,7 @@ from ganherd.training.setup.assemble import assemble
 
 def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
     """Return a little recipe whose looks are as often as ganherd likes."""
-    made = little.recipe(folder, "7steps", "tiny", record_every=1, watch={"every": "auto"})
+    made = recipes.noise_recipe(folder, "7steps", "tiny", record_every=1, watch={"every": "auto"})
     return {name: {**values, **changes.pop(name, {})} for name, values in made.items()} | changes
 
 
@@ -83,8 +84,8 @@ def test_operations_of_every_product_are_counted() -> None:
 
 def test_a_resumed_run_keeps_its_recorded_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that an older version measured, and one that it had not measured yet."""
-    little.be_brief(monkeypatch)
-    little.train(tmp_path / "run", recipe(tmp_path))
+    tiny_runs.skip_products(monkeypatch)
+    tiny_runs.train(tmp_path / "run", recipe(tmp_path))
     counted = RunFolder(tmp_path / "run").info.watch.every
     assert counted == planned(recipe(tmp_path)) > 15
     for name, recorded, looks in (
@@ -94,7 +95,7 @@ def test_a_resumed_run_keeps_its_recorded_interval(tmp_path: Path, monkeypatch: 
         shutil.copytree(tmp_path / "run", tmp_path / name)
         folder = RunFolder(tmp_path / name)
         folder.write_info(watch=recorded)
-        little.resume(folder.path, "15steps")
+        tiny_runs.resume(folder.path, "15steps")
         seen = [line["looked"] for line in folder.metrics() if line["step"] < 15 and "looked" in line]
         assert seen == looks
         assert folder.info.watch.every == (recorded["every"] or counted)
@@ -104,8 +105,8 @@ def test_a_resumed_run_keeps_its_recorded_interval(tmp_path: Path, monkeypatch: 
 def test_a_forged_interval_is_refused_in_a_sentence(
     wrong: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    little.be_brief(monkeypatch)
-    little.train(tmp_path / "run", recipe(tmp_path))
+    tiny_runs.skip_products(monkeypatch)
+    tiny_runs.train(tmp_path / "run", recipe(tmp_path))
     RunFolder(tmp_path / "run").write_info(watch=wrong)
-    assert little.command("train", "--resume", tmp_path / "run", "--budget", "9steps", "-q") == 2
+    assert tiny_runs.command("train", "--resume", tmp_path / "run", "--budget", "9steps", "-q") == 2
     assert "does not say how often the members are looked at" in capsys.readouterr().err

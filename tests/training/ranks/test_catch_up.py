@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import little
 import pytest
+import recipes
+import run_files
+import tiny_runs
 
 from ganherd.herd.engine.engines import Plan
 from ganherd.runs import checkpoint
@@ -21,18 +23,18 @@ def test_members_catch_up_though_all_of_them_rest(
     lost: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They rest from different steps on, some before that of the checkpoint and some after it: the others' run is not over."""
-    little.be_brief(monkeypatch)
-    made = little.recipe(tmp_path, "30steps", keep=9)
+    tiny_runs.skip_products(monkeypatch)
+    made = recipes.noise_recipe(tmp_path, "30steps", keep=9)
     made["train"] |= {"precision": "float64", "stop": {"patience": 3, "metric": "gap", "least": 0.3}}
-    little.train(tmp_path / "run", made)
+    tiny_runs.train(tmp_path / "run", made)
     folder = RunFolder(tmp_path / "run")
     rests = {event["member"]: event["step"] for event in folder.events() if event["event"] == "converged"}
-    last, before = little.steps(folder.path)[-1], little.steps(folder.path)[-2]
+    last, before = run_files.steps(folder.path)[-1], run_files.steps(folder.path)[-2]
     assert min(rests.values()) < before < max(rests.values()), (rests, before)
 
     assembly = assemble(folder.recipe, begins=False)
-    whole = checkpoint.load(little.last_checkpoint(folder.path), assembly.herd.nets)
-    resumed = checkpoint.load(little.last_checkpoint(folder.path), assembly.herd.nets)
+    whole = checkpoint.load(run_files.last_checkpoint(folder.path), assembly.herd.nets)
+    resumed = checkpoint.load(run_files.last_checkpoint(folder.path), assembly.herd.nets)
     for value in resumed.state.values():
         value[lost] = 0
     plan = Plan(**folder.info.engine.as_json())

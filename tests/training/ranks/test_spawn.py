@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import little
+import processes
 import pytest
+import warm_python
 
 from ganherd.cli import main
 from ganherd.training.stop_request import StopRequest
@@ -42,8 +42,8 @@ sys.exit(spawn(main.main, 2, sys.argv[2:]))
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Two ranks that do nothing until they are told to stop."""
-    command = [sys.executable, "-c", RANK, str(folder), *words]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
+    command = [warm_python.python(), "-c", RANK, str(folder), *words]
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     while len(list(folder.glob("*-here"))) < 2:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -117,8 +117,8 @@ def test_a_second_interrupt_ends_all_ranks_at_once_and_is_said_once(tmp_path: Pa
     }
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe))
-    command = [sys.executable, "-m", "ganherd", "train", str(written), "--ranks", "2", "--run", str(run)]
-    process = subprocess.Popen(command, env=little.environment(), stderr=subprocess.PIPE, text=True)
+    command = [warm_python.python(), "-m", "ganherd", "train", str(written), "--ranks", "2", "--run", str(run)]
+    process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     while not (run / "checkpoints" / "step-00000000").is_dir():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)

@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import little
+import processes
 import pytest
+import recipes
+import run_files
+import tiny_runs
 
 from ganherd.training import loop
 from ganherd.training.health.monitor import SCORES
@@ -21,12 +24,12 @@ Curves = dict[str, dict[int, float]]  # by name, then by step
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
 
 
 def trained(tmp_path: Path, **settings: Any) -> tuple[Path, Curves]:
     """A little run with looks at steps of their own, and the curves that its records hold."""
-    little.train(tmp_path / "run", little.recipe(tmp_path, "12steps", **settings))
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "12steps", **settings))
     wanted = recorded(tmp_path / "run")
     assert {f"{name}/2" for name in ("loss_g", "real", "spread", "tells", "differs")} <= set(wanted)
     assert list(wanted["spread/0"]) == [4, 8, 12] and list(wanted["loss_d/0"]) == [3, 6, 9, 12]
@@ -35,7 +38,7 @@ def trained(tmp_path: Path, **settings: Any) -> tuple[Path, Curves]:
 
 def recorded(run: Path) -> Curves:
     wanted: Curves = {}
-    for line in little.lines(run / "metrics.jsonl"):
+    for line in run_files.json_lines(run / "metrics.jsonl"):
         wanted.setdefault("rate", {})[line["step"]] = line["rate"]
         for name, values in line.items():
             for m, value in enumerate(values if isinstance(values, list) else []):
@@ -62,19 +65,19 @@ def test_a_resume_leaves_no_point_twice_in_tensorboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
     pytest.importorskip("tensorboard")
-    settings = little.recipe(tmp_path, "12steps", tensorboard=True)
+    settings = recipes.noise_recipe(tmp_path, "12steps", tensorboard=True)
     tick = loop.Trainer.tick
 
     def dying(self: loop.Trainer, step: int) -> None:
         tick(self, step)
         if step == killed_at:
-            raise little.Killed
+            raise processes.Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "tick", dying)
-        with pytest.raises(little.Killed):
-            little.train(tmp_path / "run", settings)
-    little.resume(tmp_path / "run", "14steps")
+        with pytest.raises(processes.Killed):
+            tiny_runs.train(tmp_path / "run", settings)
+    tiny_runs.resume(tmp_path / "run", "14steps")
     same(tensorboard_curves(tmp_path / "run"), recorded(tmp_path / "run"))
 
 
@@ -150,8 +153,8 @@ def test_an_extra_that_is_not_installed_is_missed_before_anything_is_made(
     tmp_path: Path, setting: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    file = little.write_recipe(tmp_path, budget="3steps")
-    assert little.command("train", file, "--run", tmp_path / "run", "--set", setting) == 2
+    file = recipes.write_recipe(tmp_path, budget="3steps")
+    assert tiny_runs.command("train", file, "--run", tmp_path / "run", "--set", setting) == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1 and extra in said
     assert not (tmp_path / "run").exists()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import recipes
+import run_files
+import tiny_runs
 import torch
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -34,8 +36,8 @@ NETS = {
 @pytest.fixture
 def trained(tmp_path: Path) -> PreparedHerd:
     """Three members of two breeds after some steps, in float64; the discriminators have batch norm."""
-    data = small_data(tmp_path / "data.npz")
-    recipe = small_recipe(
+    data = tiny_data(tmp_path / "data.npz")
+    recipe = tiny_recipe(
         data, data={"partition": "all"}, loss={"name": "non-saturating"}, train={"precision": "float64"}
     )
     assembly = assemble(recipe_file.load({**recipe, "nets": NETS}))
@@ -71,8 +73,8 @@ def test_costs_are_those_of_plain_modules_on_the_same_images(trained: PreparedHe
 
 
 def test_trained_images_are_the_members_own_and_the_others_are_held_out(tmp_path: Path) -> None:
-    data = small_data(tmp_path / "data.npz")
-    assembly = assemble(recipe_file.load(small_recipe(data)))  # by class
+    data = tiny_data(tmp_path / "data.npz")
+    assembly = assemble(recipe_file.load(tiny_recipe(data)))  # by class
     found, dataset = Validation(assembly, 4), assembly.dataset
     (block,) = found._blocks
     for name, x, y in (("cost_train", dataset.x, dataset.y), ("cost_held_out", dataset.x_test, dataset.y_test)):
@@ -87,7 +89,7 @@ def test_a_member_that_overfits_costs_more_on_held_out_data(tmp_path: Path) -> N
     """Random images have nothing in common: what a discriminator learns of them it has learned by heart."""
     random = np.random.default_rng(0)
     np.savez(tmp_path / "noise.npz", x=random.integers(0, 256, (40, 1, 8, 8), np.uint8))
-    recipe = small_recipe(
+    recipe = tiny_recipe(
         tmp_path / "noise.npz", data={"partition": "all", "holdout": 0.5}, optim={"lr_d": 3e-3, "lr_g": 0}
     )
     recipe["nets"]["discriminator"]["width"] = 64
@@ -98,29 +100,29 @@ def test_a_member_that_overfits_costs_more_on_held_out_data(tmp_path: Path) -> N
 
 
 def settings(folder: Path, budget: str, **run: Any) -> dict[str, Any]:
-    return little.recipe(folder, budget, "wcgan", validation=4, **run)
+    return recipes.noise_recipe(folder, budget, "wcgan", validation=4, **run)
 
 
 def test_records_have_them_also_after_a_resume_and_the_training_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    little.be_brief(monkeypatch)
-    little.train(tmp_path / "whole", settings(tmp_path, "14steps"))
-    little.train(tmp_path / "halves", settings(tmp_path, "7steps"))
-    little.resume(tmp_path / "halves", "14steps")
-    little.train(tmp_path / "without", little.recipe(tmp_path, "14steps", "wcgan"))
+    tiny_runs.skip_products(monkeypatch)
+    tiny_runs.train(tmp_path / "whole", settings(tmp_path, "14steps"))
+    tiny_runs.train(tmp_path / "halves", settings(tmp_path, "7steps"))
+    tiny_runs.resume(tmp_path / "halves", "14steps")
+    tiny_runs.train(tmp_path / "without", recipes.noise_recipe(tmp_path, "14steps", "wcgan"))
     whole, halves, without = (
-        little.lines(tmp_path / name / "metrics.jsonl") for name in ("whole", "halves", "without")
+        run_files.json_lines(tmp_path / name / "metrics.jsonl") for name in ("whole", "halves", "without")
     )
     assert [line["step"] for line in whole] == [3, 6, 9, 12, 14]
     costs = [[(line["step"], line[name]) for name in COSTS] for line in whole]
     assert costs == [[(line["step"], line[name]) for name in COSTS] for line in halves]
     assert not any(name in line for line in without for name in COSTS)
-    one, other = (little.tensors(little.last_checkpoint(tmp_path / name)) for name in ("whole", "without"))
+    one, other = (run_files.tensors(run_files.last_checkpoint(tmp_path / name)) for name in ("whole", "without"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_data_that_holds_nothing_out_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
-    recipe = small_recipe(small_data(tmp_path / "data.npz"), data={"holdout": 0}, run={"validation": 8})
+    recipe = tiny_recipe(tiny_data(tmp_path / "data.npz"), data={"holdout": 0}, run={"validation": 8})
     with pytest.raises(UserError, match="run.validation is of held-out data.*set data.holdout"):
         assemble(recipe_file.load(recipe))

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
 import pytest
+import run_files
+import tiny_runs
 import torch
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.recipe import recipe_file
@@ -27,13 +28,13 @@ MLP = {"name": "mlp", "hidden": [5]}
 @pytest.fixture(autouse=True, scope="module")
 def brief() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
+        tiny_runs.skip_products(patch)
         yield
 
 
 def recipe(source: Path, generator: Any, **sections: Any) -> dict[str, Any]:
     """Members that share the data; `nets` only where they are not another run's."""
-    made = small_recipe(source, data={"partition": "all"}, loss={"name": "non-saturating"}, **sections)
+    made = tiny_recipe(source, data={"partition": "all"}, loss={"name": "non-saturating"}, **sections)
     made["engine"] = {"name": "fused", "threads": 1, "device": "cpu", "chunk": 8}
     made["nets"] = {"generator": generator, "discriminator": {"name": "small", "width": 7}, "latent": 4}
     made["nets"] |= sections.get("nets", {})
@@ -46,7 +47,7 @@ def recipe(source: Path, generator: Any, **sections: Any) -> dict[str, Any]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Three finished runs: two smalls (with a prior for each), three mlps of two seeds, and one small alone, by class."""
     folder = tmp_path_factory.mktemp("runs")
-    data = small_data(folder / "data.npz")
+    data = tiny_data(folder / "data.npz")
     wanted = {
         "smalls": recipe(data, SMALL, herd={"members": 2}, nets={"prior": ["uniform", "normal"]}),
         "mlps": recipe(data, MLP, herd={"members": 3, "seeds": 2}, train={"ema": None}),
@@ -109,7 +110,7 @@ def test_a_run_says_what_it_started_from_and_trains_on(runs: dict[str, Path], tm
     ] * 2  # fmt: skip
     digests = [one["sha256"] for one in info["origins"]]
     assert len(set(digests)) == 4 and digests[:4] == digests[4:]
-    assert any(line["event"] == "swap" for line in little.lines(run.path / "events.jsonl"))
+    assert any(line["event"] == "swap" for line in run_files.json_lines(run.path / "events.jsonl"))
     mixture = ganherd.load(run.path)
     assert [breed.net.name for breed in mixture.breeds] == ["small", "mlp"] and mixture.sample(9).x.shape == (
         9,
@@ -129,9 +130,9 @@ def test_a_resume_needs_those_runs_no_more_and_is_exact(runs: dict[str, Path], t
     shutil.rmtree(tmp_path / "smalls")
     shutil.rmtree(tmp_path / "mlps")
     (tmp_path / "mine.yaml").write_text(json.dumps(hybrid(there, train={"budget": "8steps"})))
-    assert little.command("train", tmp_path / "mine.yaml", "--resume", cut, "--quiet", "--set", "train.batch=9") == 2
-    assert little.command("train", tmp_path / "mine.yaml", "--resume", cut, "--budget", "8steps", "--quiet") == 0
-    little.assert_same(cut, whole)
+    assert tiny_runs.command("train", tmp_path / "mine.yaml", "--resume", cut, "--quiet", "--set", "train.batch=9") == 2
+    assert tiny_runs.command("train", tmp_path / "mine.yaml", "--resume", cut, "--budget", "8steps", "--quiet") == 0
+    run_files.assert_same_run(cut, whole)
 
 
 def test_a_run_without_a_checkpoint_begins_again_from_the_same_members(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_by_class_each_member_takes_its_class_out_of_a_conditional_gan(runs: dic
     assert torch.equal(fewer.herd.state["g.params"], made.herd.state["g.params"][1:])
     ganherd.train(settings, run=tmp_path / "own", quiet=True)
     assert ganherd.load(tmp_path / "own").sample(5, seed=0).x.shape[0] == 5
-    settings["data"]["source"] = str(small_data(few, labels=(str(names[0]), "other")))
+    settings["data"]["source"] = str(tiny_data(few, labels=(str(names[0]), "other")))
     assert "knows of no class 'other'" in refused(settings)
 
 

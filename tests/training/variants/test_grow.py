@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import little
 import numpy as np
+import processes
 import pytest
+import run_files
+import tiny_runs
 import torch
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.mixture import mixture
@@ -30,13 +32,13 @@ NETS = {  # batch norm, so that its statistics are kept too
 @pytest.fixture(autouse=True, scope="module")
 def brief() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        little.be_brief(patch)
+        tiny_runs.skip_products(patch)
         yield
     torch.set_num_threads(1)
 
 
 def recipe(data: Path, **sections: Any) -> dict[str, Any]:
-    made = small_recipe(data, nets=NETS, loss={"name": "hinge"}, **sections)
+    made = tiny_recipe(data, nets=NETS, loss={"name": "hinge"}, **sections)
     made["engine"] = {"name": "fused", "threads": 1, "device": "cpu"}
     made["train"] = {**made["train"], "budget": "6steps", "precision": "float64"}
     return made
@@ -46,8 +48,8 @@ def recipe(data: Path, **sections: Any) -> dict[str, Any]:
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two classes and two seeds, and data that has one more class, which comes before them."""
     folder = tmp_path_factory.mktemp("grow")
-    small_data(folder / "two.npz", ("zero", "one"))
-    small_data(folder / "three.npz", ("new", "zero", "one"))
+    tiny_data(folder / "two.npz", ("zero", "one"))
+    tiny_data(folder / "three.npz", ("new", "zero", "one"))
     ganherd.train(recipe(folder / "two.npz", herd={"seeds": 2}), run=folder / "run", quiet=True)
     return folder
 
@@ -75,7 +77,7 @@ def test_new_classes_join_a_trained_run(there: Path, tmp_path: Path) -> None:
             assert same(member(there / "run", old, replica), member(tmp_path / "grown", new, replica))
         ours, theirs = (member(tmp_path / run, 0, replica) for run in ("grown", "whole"))
         assert all(torch.allclose(ours[k], theirs[k], rtol=0, atol=1e-12) for k in theirs)
-    told = [line for line in little.lines(tmp_path / "grown" / "events.jsonl") if line["event"] == "kept"]
+    told = [line for line in run_files.json_lines(tmp_path / "grown" / "events.jsonl") if line["event"] == "kept"]
     assert [line["member"] for line in told] == [1, 2, 4, 5]
     origins = json.loads((tmp_path / "grown" / "run.json").read_text())["origins"]
     assert [one.get("kept", False) for one in origins] == [False, True, True] * 2
@@ -92,15 +94,15 @@ def test_a_grown_run_is_resumed_without_the_other(there: Path, tmp_path: Path, m
     def dies(self: loop.Trainer, step: int) -> None:
         tick(self, step)
         if step == 5:
-            raise little.Killed
+            raise processes.Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "tick", dies)
-        with pytest.raises(little.Killed):
+        with pytest.raises(processes.Killed):
             ganherd.train(settings, run=tmp_path / "killed", quiet=True)
     shutil.rmtree(tmp_path / "old")
-    little.resume(tmp_path / "killed")
-    little.assert_same(tmp_path / "killed", tmp_path / "whole")
+    tiny_runs.resume(tmp_path / "killed")
+    run_files.assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_what_cannot_be_grown_is_said(there: Path, tmp_path: Path, change: dict[
     if "source" in change:
         settings["data"]["source"] = str(there / change["source"])
     if "labels" in change:
-        settings["data"]["source"] = str(small_data(tmp_path / "other.npz", change["labels"]))
+        settings["data"]["source"] = str(tiny_data(tmp_path / "other.npz", change["labels"]))
     if "partition" in change:
         settings["data"]["partition"] = change["partition"]
     with pytest.raises(UserError, match=sentence):
@@ -128,30 +130,32 @@ def test_a_class_is_trained_anew(there: Path, tmp_path: Path, capsys: pytest.Cap
     """In every replica, with a new life; the mixture has the others as they were."""
     run = tmp_path / "run"
     shutil.copytree(there / "run", run)
-    assert little.command("train", "--resume", run, "--retrain", "one", "--budget", "9steps") == 0
+    assert tiny_runs.command("train", "--resume", run, "--retrain", "one", "--budget", "9steps") == 0
     words = "trained anew, for 9 steps: member 1 (one) of seed 0, member 1 (one) of seed 1; the others rest\n"
     assert capsys.readouterr().err.startswith(words)
     for replica in (0, 1):
         assert same(member(there / "run", 0, replica), member(run, 0, replica))
         assert not same(member(there / "run", 1, replica), member(run, 1, replica))
-    told = [line for line in little.lines(run / "events.jsonl") if line["event"] == "retrain"]
+    told = [line for line in run_files.json_lines(run / "events.jsonl") if line["event"] == "retrain"]
     assert [(line["step"], line["member"], line["life"], line["until"]) for line in told] == [
         (6, 1, 1, 15),
         (6, 3, 1, 15),
     ]
-    last = little.tensors(little.last_checkpoint(run))
-    assert little.steps(run)[-1] == 15
+    last = run_files.tensors(run_files.last_checkpoint(run))
+    assert run_files.steps(run)[-1] == 15
     count = {name.split("/")[1]: value.tolist() for name, value in last.items() if name.endswith(".adam.t")}
     assert count["g.adam.t"] == [6, 9, 6, 9]
-    lines = little.lines(run / "metrics.jsonl")
+    lines = run_files.json_lines(run / "metrics.jsonl")
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12, 14, 15] and lines[-1]["loss_g"][0] == "nan"
     assert json.loads((run / "run.json").read_text())["state"] == "finished"
     # by default for as long as it was trained; and the run can still be made longer, for all
-    assert little.command("train", "--resume", run, "--retrain", "1", "--quiet") == 0
-    assert little.steps(run)[-1] == 24
-    little.resume(run, "26steps")
+    assert tiny_runs.command("train", "--resume", run, "--retrain", "1", "--quiet") == 0
+    assert run_files.steps(run)[-1] == 24
+    tiny_runs.resume(run, "26steps")
     counts = {
-        k.split("/")[1]: v.tolist() for k, v in little.tensors(little.last_checkpoint(run)).items() if "adam.t" in k
+        k.split("/")[1]: v.tolist()
+        for k, v in run_files.tensors(run_files.last_checkpoint(run)).items()
+        if "adam.t" in k
     }
     assert counts["g.adam.t"] == [8, 11, 8, 11]
 
@@ -160,38 +164,38 @@ def test_retraining_is_resumed_exactly(there: Path, tmp_path: Path, monkeypatch:
     for name in ("whole", "killed"):
         shutil.copytree(there / "run", tmp_path / name)
         prepare(tmp_path / name, "zero", "8steps")
-    little.resume(tmp_path / "whole")
+    tiny_runs.resume(tmp_path / "whole")
     tick = loop.Trainer.tick
 
     def dies(self: loop.Trainer, step: int) -> None:
         tick(self, step)
         if step == 11:
-            raise little.Killed
+            raise processes.Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "tick", dies)
-        with pytest.raises(little.Killed):
-            little.resume(tmp_path / "killed")
+        with pytest.raises(processes.Killed):
+            tiny_runs.resume(tmp_path / "killed")
     with pytest.raises(ganherd.UserError, match="--budget out until it is done"):
-        little.resume(tmp_path / "killed", "10steps")
-    little.resume(tmp_path / "killed")
-    little.assert_same(tmp_path / "killed", tmp_path / "whole")
+        tiny_runs.resume(tmp_path / "killed", "10steps")
+    tiny_runs.resume(tmp_path / "killed")
+    run_files.assert_same_run(tmp_path / "killed", tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--retrain", "1"), "name the run with --resume"),
+        (("--retrain", "1"), "name it with --resume"),
         (("--resume", "RUN", "--retrain", "three"), "there are zero, one"),
         (("--resume", "RUN", "--retrain", "1", "--budget", "soon"), "must be steps, epochs or time"),
-        (("--resume", "RUN", "--retrain", "1", "--set", "train.batch=3"), "with the run's own recipe"),
-        (("--resume", "RUN", "--retrain", "1", "--members", "0-1"), "fill the same --run"),
-        (("--resume", "RUN", "--grow", "RUN"), "--grow begins a new run"),
+        (("--resume", "RUN", "--retrain", "1", "--set", "train.batch=3"), "uses the recipe of the run"),
+        (("--resume", "RUN", "--retrain", "1", "--members", "0-1"), "several jobs with the same --run"),
+        (("--resume", "RUN", "--grow", "RUN"), "--grow starts a new run"),
     ],
 )
 def test_mistakes_are_said(there: Path, capsys: pytest.CaptureFixture[str], words: Any, sentence: str) -> None:
-    before = little.everything(there / "run")
-    assert little.command("train", *(there / "run" if word == "RUN" else word for word in words)) == 2
+    before = run_files.snapshot(there / "run")
+    assert tiny_runs.command("train", *(there / "run" if word == "RUN" else word for word in words)) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
-    left = {name: content for name, (content, _) in little.everything(there / "run").items() if name != ".lock"}
+    left = {name: content for name, (content, _) in run_files.snapshot(there / "run").items() if name != ".lock"}
     assert left == {name: content for name, (content, _) in before.items() if name != ".lock"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import little
 import pytest
+import recipes
+import tiny_runs
 import torch
 
 import ganherd
@@ -20,17 +21,17 @@ from promises.test_resume import ask_to_stop
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     yield
     torch.set_num_threads(1)
 
 
 def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any order, one of them stopped on the way, and the whole gone on with."""
-    settings = {**little.recipe(tmp_path), "optim": {"lr_g": [0.01, 0.02, 0.03]}}
+    settings = {**recipes.noise_recipe(tmp_path), "optim": {"lr_g": [0.01, 0.02, 0.03]}}
     settings["train"] = {**settings["train"], "precision": "float64"}
     recipe, run = recipe_file.load(settings), tmp_path / "run"
-    little.train(tmp_path / "whole", settings)
+    tiny_runs.train(tmp_path / "whole", settings)
     with monkeypatch.context() as patch:
         ask_to_stop(patch, 11)
         with pytest.raises(ganherd.Interrupted, match="parts/001-002"):
@@ -43,36 +44,36 @@ def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch:
     assert job_parts.train_part(recipe, run, "1-2", quiet=True).path == run
     assert_same_herd(run, tmp_path / "whole", ("metrics.jsonl",))
     for path in (run, tmp_path / "whole"):
-        little.resume(path, "36steps")
+        tiny_runs.resume(path, "36steps")
     assert_same_herd(run, tmp_path / "whole", ("metrics.jsonl",))
 
 
 def test_parts_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recipe, run = little.write_recipe(tmp_path, budget="3steps", net="tiny"), tmp_path / "run"
+    recipe, run = recipes.write_recipe(tmp_path, budget="3steps", net="tiny"), tmp_path / "run"
 
     def refused(*words: object) -> str:
-        assert little.command("train", recipe, "--quiet", *words) == 2
+        assert tiny_runs.command("train", recipe, "--quiet", *words) == 2
         return capsys.readouterr().err
 
-    assert "fill the same --run: give that" in refused("--members", "0")
+    assert "several jobs with the same --run: give it" in refused("--members", "0")
     assert "the herd has 3 members, 0 to 2" in refused("--members", "2-3", "--run", run)
     assert "write 0-9, or 7" in refused("--members", "all", "--run", run)
     assert "whose members never meet" in refused("--members", "0", "--run", run, "--seeds", "2")
     assert not run.exists()
-    assert little.command("train", recipe, "--quiet", "--members", "0-1", "--run", run) == 0
+    assert tiny_runs.command("train", recipe, "--quiet", "--members", "0-1", "--run", run) == 0
     assert "left are 2-2 not begun" in capsys.readouterr().out
     assert "have members in common" in refused("--members", "1-2", "--run", run)
     assert "another recipe" in refused("--members", "2", "--run", run, "--set", "train.batch=3")
     assert "have the budget 3steps, not 4steps" in refused("--members", "2", "--run", run, "--budget", "4steps")
     assert "as 0-2" in refused("--members", "2-0", "--run", run)
     assert "leave --members out" in refused("--members", "2", "--run", run, "--dry-run")
-    assert little.command("train", "--resume", run) == 2
+    assert tiny_runs.command("train", "--resume", run) == 2
     assert "trained in parts" in capsys.readouterr().err
 
 
 def test_a_part_that_was_killed_as_it_began_begins_again(tmp_path: Path) -> None:
     """Before its run.json: it hinders neither the others, nor itself."""
-    recipe, run = recipe_file.load(little.write_recipe(tmp_path, budget="3steps", net="tiny")), tmp_path / "run"
+    recipe, run = recipe_file.load(recipes.write_recipe(tmp_path, budget="3steps", net="tiny")), tmp_path / "run"
     own = run / "parts" / "000-000"
     job_parts.train_part(recipe, run, "1", quiet=True)
     own.mkdir()
@@ -94,11 +95,11 @@ def test_parts_that_ended_at_different_steps_are_not_begun_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Joined they have no checkpoint; a resume must not take that for a run at its beginning."""
-    recipe, run = recipe_file.load(little.write_recipe(tmp_path, budget="3steps", net="tiny")), tmp_path / "run"
+    recipe, run = recipe_file.load(recipes.write_recipe(tmp_path, budget="3steps", net="tiny")), tmp_path / "run"
     job_parts.train_part(recipe, run, "0", quiet=True)
-    little.resume(run / "parts" / "000-000", "5steps")
+    tiny_runs.resume(run / "parts" / "000-000", "5steps")
     job_parts.train_part(recipe, run, "1-2", quiet=True)
     assert RunFolder(run).info.state == "finished" and not (run / "checkpoints").exists()
     for words in (("--budget", "9steps"), ("--retrain", "0")):
-        assert little.command("train", "--resume", run, *words) == 2
+        assert tiny_runs.command("train", "--resume", run, *words) == 2
         assert "not trained further" in capsys.readouterr().err

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import little
 import pytest
+import run_files
+import tiny_runs
+import warm_python
 import yaml
-from small import small_data, small_recipe
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.comm.backends.local import Local
@@ -25,22 +27,22 @@ from ganherd.util.errors import Interrupted, UserError
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    little.be_brief(monkeypatch)
+    tiny_runs.skip_products(monkeypatch)
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> dict[str, Any]:
     """Three classes that start from one GAN over all of them, which gets three steps of four."""
-    data = small_data(tmp_path / "data.npz")
-    one = small_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 1}, train={"batch": 16})
+    data = tiny_data(tmp_path / "data.npz")
+    one = tiny_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 1}, train={"batch": 16})
     Path("one.yaml").write_text(yaml.safe_dump(one))
     herd = {"first": {"recipe": "one.yaml", "share": 0.75}, "seeds": 2}
-    return small_recipe(data, herd=herd, train={"budget": "8steps"}, run={"seed": 5})
+    return tiny_recipe(data, herd=herd, train={"budget": "8steps"}, run={"seed": 5})
 
 
 def bytes_of(run: Path) -> list[bytes]:
-    return [p.read_bytes() for p in sorted(little.last_checkpoint(run).glob("*.safetensors"))]
+    return [p.read_bytes() for p in sorted(run_files.last_checkpoint(run).glob("*.safetensors"))]
 
 
 def test_the_first_phase_has_the_herds_data_seeds_engine_and_sizes(recipe: dict[str, Any]) -> None:
@@ -131,7 +133,7 @@ def test_several_processes_and_parts_are_refused_before_anything_trains(
 def test_what_is_wrong_with_the_herd_is_said_before_the_first_phase(
     recipe: dict[str, Any], changes: list[str], sentence: str
 ) -> None:
-    five = small_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 5})
+    five = tiny_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 5})
     Path("five.yaml").write_text(yaml.safe_dump(five))
     Path("two.yaml").write_text(yaml.safe_dump(recipe))
     with pytest.raises(UserError, match=sentence):
@@ -140,7 +142,7 @@ def test_what_is_wrong_with_the_herd_is_said_before_the_first_phase(
 
 
 def test_a_herd_without_nets_takes_those_of_the_first_recipe(recipe: dict[str, Any]) -> None:
-    wide = small_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 1}, nets={"latent": 5})
+    wide = tiny_recipe("elsewhere.npz", data={"partition": "all"}, herd={"members": 1}, nets={"latent": 5})
     Path("wide.yaml").write_text(yaml.safe_dump(wide))
     del recipe["nets"]
     ganherd.train(recipe, ["herd.first.recipe=wide.yaml"], run="run", quiet=True)
@@ -174,7 +176,7 @@ def test_here_is_a_folder_too() -> None:
 def test_parts_of_a_herd_are_refused_before_anything_is_written(recipe: dict[str, Any]) -> None:
     recipe["herd"]["seeds"] = 1
     Path("two.yaml").write_text(yaml.safe_dump(recipe))
-    command = [sys.executable, "-m", "ganherd", "train", "two.yaml", "--members", "0-1", "--run", "run"]
+    command = [warm_python.python(), "-m", "ganherd", "train", "two.yaml", "--members", "0-1", "--run", "run"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "one.yaml by itself" in done.stderr
     assert not Path("run").exists()
@@ -219,7 +221,7 @@ def test_own_nets_of_the_first_phase_are_found_next_to_its_recipe(
     nets = "from ganherd.nets.small import SmallDiscriminator as D, SmallGenerator as G\n"
     (place / "nets_of_phase_one.py").write_text(nets)
     own = {"generator": "nets_of_phase_one:G", "discriminator": "nets_of_phase_one:D"}
-    first = small_recipe("any.npz", data={"partition": "all"}, herd={"members": 1}, nets=own)
+    first = tiny_recipe("any.npz", data={"partition": "all"}, herd={"members": 1}, nets=own)
     (place / "first.yaml").write_text(yaml.safe_dump(first))
     recipe["herd"]["first"]["recipe"] = str(place / "first.yaml")
     del recipe["nets"]

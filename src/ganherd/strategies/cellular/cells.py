@@ -35,10 +35,6 @@ class Cells:
         """Return the row of each cell's first member on this rank, int64 [C]."""
         return np.arange(len(self)) * self.population
 
-    def by_cell(self, values: np.ndarray) -> np.ndarray:
-        """Return values of the rank's members [n] as [C, p]."""
-        return values.reshape(len(self), self.population)
-
 
 @dataclass(frozen=True)
 class Wiring:

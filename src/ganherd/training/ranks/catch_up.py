@@ -1,8 +1,7 @@
-"""Lost members catch up with the others: trained by the same loop, by themselves, and nothing of it is told again.
+"""Train lost members to where the others are, with the same loop and without writing anything again.
 
-What they do again was recorded, and its events told, while their rank was there. All draws belong to a member and a step, and
-what is decided about a member that meets nobody comes from its own numbers, repairs and rest included: so they arrive as they
-would have.
+The steps that they repeat were recorded while their rank was there. All random draws belong to a member and a step, and all
+decisions about a member that meets no other, repairs included, depend on its own numbers only. So they arrive in the same state.
 """
 
 from __future__ import annotations

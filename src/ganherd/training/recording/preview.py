@@ -1,4 +1,4 @@
-"""A look at every member while it trains, on noise that never changes: pictures, a cheap score, and signs of collapse."""
+"""Draw pictures of every member on fixed noise while it trains, with a cheap score of the herd."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def at_once(herd: Herd) -> int:
 
 
 def _evaluated(net: Blueprint) -> Blueprint:
-    """The same net in evaluation mode."""
+    """Return the same net in evaluation mode."""
     found = Blueprint(copy_module(net.module).eval())
     found.adopt(net.traits)
     return found
 
 
 class Preview:
-    """Images of all members now, and how their moments compare with their own data's."""
+    """Generate images of all members, and compare their moments with those of the members' data."""
 
     def __init__(self, assembly: PreparedHerd) -> None:
         self._assembly = assembly
@@ -67,7 +67,7 @@ class Preview:
         return self._found[1]
 
     def forget(self) -> None:
-        """Members changed without a step."""
+        """Discard the last look, because members changed without a step."""
         self._found = None
 
     def _look(self) -> tuple[float, list[float]]:

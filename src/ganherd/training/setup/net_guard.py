@@ -147,7 +147,7 @@ def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
 def narrowed(net: NetConfig) -> NetConfig:
     """Return a packaged net with few channels; a user's own as it is.
 
-    >>> narrowed(Net(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
+    >>> narrowed(NetConfig(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
     {'hidden': [4, 2], 'activation': 'tanh'}
     """
     if not catalog.is_packaged(net.name):

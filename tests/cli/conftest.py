@@ -1,7 +1,0 @@
-"""The fixtures of all tests of commands."""
-
-from __future__ import annotations
-
-from commands import cli, data, own_cache, run, seeds_run
-
-__all__ = ["cli", "data", "own_cache", "run", "seeds_run"]

@@ -1,0 +1,73 @@
+"""Read run folders, and check that two of them are the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ganherd.runs.records import CLOCK_FIELDS, FILE_FIELDS, PROCESS_EVENTS
+
+
+def tensors(checkpoint: Path) -> dict[str, Any]:
+    """Return all tensors of a checkpoint, by file and name."""
+    from safetensors.torch import load_file
+
+    return {
+        f"{file.name}/{k}": v for file in sorted(checkpoint.glob("*.safetensors")) for k, v in load_file(file).items()
+    }
+
+
+def steps(run: Path) -> list[int]:
+    """Return the steps of all checkpoints."""
+    from ganherd.runs import checkpoint
+
+    return checkpoint.steps(run / "checkpoints")
+
+
+def last_checkpoint(run: Path) -> Path:
+    """Return the folder of the newest checkpoint."""
+    return run / "checkpoints" / f"step-{steps(run)[-1]:08d}"
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a .jsonl file; each has to be whole."""
+    content = path.read_text()
+    assert content.endswith("\n") or not content, f"{path} ends in half a line"
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def history(run: Path) -> list[tuple[str, str]]:
+    """Return all metrics and events in order, without the fields and events that depend on the clock or on a resume."""
+    kept = []
+    for name in ("metrics.jsonl", "events.jsonl"):
+        for line in json_lines(run / name):
+            if line.get("event") not in PROCESS_EVENTS:
+                kept.append((name, json.dumps({k: v for k, v in line.items() if k not in CLOCK_FIELDS})))
+    return kept
+
+
+def assert_same_run(run: Path, undisturbed: Path) -> None:
+    """Check that two runs ended with the same herd, bit for bit, and wrote the same lines in the same order."""
+    assert last_checkpoint(run).name == last_checkpoint(undisturbed).name
+    ours, theirs = tensors(last_checkpoint(run)), tensors(last_checkpoint(undisturbed))
+    assert ours.keys() == theirs.keys()
+    different = [name for name in ours if ours[name].numpy().tobytes() != theirs[name].numpy().tobytes()]
+    assert not different, f"after the resume these differ: {different}"
+    free = CLOCK_FIELDS | FILE_FIELDS
+    facts = [json.loads((last_checkpoint(r) / "state.json").read_text()) for r in (run, undisturbed)]
+    ours, theirs = ({key: value for key, value in each.items() if key not in free} for each in facts)
+    assert ours == theirs
+    assert history(run) == history(undisturbed)
+    for name in ("mixture.json", "generators.safetensors"):
+        assert (run / "mixture" / name).read_bytes() == (undisturbed / "mixture" / name).read_bytes()
+    assert json.loads((run / "run.json").read_text())["state"] == "finished"
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Return content and modification time of every file."""
+    return {
+        str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns)
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }

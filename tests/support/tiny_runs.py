@@ -1,0 +1,41 @@
+"""Train tiny recipes in this process, and run commands in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ganherd
+
+
+def skip_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands and `ganherd.train` end with the mixture: without scores, pictures and report."""
+    monkeypatch.setattr("ganherd.api.FINISHERS", ())
+    monkeypatch.setattr("ganherd.viz.pictures.png", lambda picture: b"")  # of samples during a training
+
+
+def train(run: Path, settings: dict[str, Any]) -> None:
+    """Train a recipe in a new run folder, without scores, pictures and report."""
+    ganherd.train(settings, run=run, quiet=True, finishers=())
+
+
+def resume(run: Path, budget: str | None = None) -> None:
+    """Resume a run without making products, with another budget if one is given."""
+    ganherd.resume(run, [f"train.budget={budget}"] if budget else [], quiet=True, finishers=())
+
+
+def command(*words: object) -> int:
+    """Run a `ganherd` command in this process and return its exit code."""
+    from ganherd.cli.main import main
+
+    before, sys.argv = sys.argv, ["ganherd", *map(str, words)]
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        sys.argv = before
+    raise AssertionError("a command ends with an exit code")
