@@ -157,7 +157,7 @@ def run(
             list(strategy.open(number * batches))
             left = clock()
             engine.advance(number * batches, (number + 1) * batches, sums)
-            strategy.trained(clock() - left, (number + 1) * batches)
+            strategy.on_steps_done(clock() - left, (number + 1) * batches)
             list(strategy.close((number + 1) * batches))
         synchronize(herd.device)
         total = clock() - began

@@ -70,7 +70,7 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
     from ganherd.herd.state import finite_members
     from ganherd.recipe import recipe_file
     from ganherd.recipe.strategy.gap_config import GapConfig
-    from ganherd.strategies.gap.gap import travelling
+    from ganherd.strategies.gap.gap import swapped_tensors
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.setup.build_strategy import make_strategy
 
@@ -98,13 +98,13 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
                 synchronize(herd.device)
                 began = time.perf_counter()
                 # like the training loop: check that members are finite before they meet
-                strategy.looked(len(took) + 1, finite_members(herd.state).cpu().numpy())
+                strategy.on_health_check(len(took) + 1, finite_members(herd.state).cpu().numpy())
                 ((_, swap),) = strategy.open(len(took) + 1)  # draw the pairs, and exchange
                 synchronize(herd.device)
                 took.append(time.perf_counter() - began)
             moved = sum(
                 herd.state[part][0].numel() * herd.state[part].element_size()
-                for part in travelling(herd.state, "d", travels)
+                for part in swapped_tensors(herd.state, "d", travels)
             )
             one = median(took[2:])
             seldom, often = (swaps * one / (steps * step) for swaps in (SELDOM, OFTEN))

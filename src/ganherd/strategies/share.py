@@ -125,7 +125,7 @@ class Share(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        well = self.comm.gather(finite_members(self.herd.state).cpu().numpy(), self.placement)  # [N]
+        well = self.comm.all_gather(finite_members(self.herd.state).cpu().numpy(), self.placement)  # [N]
         for shared in self.layers:
             self._average(shared, well)
         facts: dict[str, Any] = {"number": step // self.every}
@@ -135,7 +135,7 @@ class Share(Strategy):
 
     def _average(self, shared: SharedLayers, well: np.ndarray) -> None:
         """Average in the same order on every rank that has a member of the group, so that results do not depend on ranks."""
-        replicas = range(0, self.placement.size, self.members)
+        replicas = range(0, self.placement.num_members, self.members)
         groups = [[first + slot for slot in shared.slots if well[first + slot]] for first in replicas]
         wanted = [[m for group in groups if set(group) & set(own) for m in group] for own in self.placement.ranks]
         own, state = self.placement.ranks[self.comm.rank], self.herd.state

@@ -49,7 +49,7 @@ def measure(request: ScalingRequest, log: Callable[[str], None]) -> JsonObject |
         from ganherd.bench.scaling import scaling_rank
 
         comm = connect(name)
-        ranks = tuple(sorted({n for n in request.ranks if n < comm.size} | {comm.size}))
+        ranks = tuple(sorted({n for n in request.ranks if n < comm.world_size} | {comm.world_size}))
         result = scaling_rank.measure(comm, scaling_rank.RankRequest(**{**asdict(request), "ranks": ranks}))
         comm.close()
         return result and _with_efficiency(result, request)

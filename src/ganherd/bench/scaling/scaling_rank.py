@@ -26,7 +26,7 @@ from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import Herd, Plan, make_engine
 from ganherd.herd.engine.engines import place_state as put
 from ganherd.strategies.cellular.topology import torus
-from ganherd.strategies.gap.gap import travelling
+from ganherd.strategies.gap.gap import swapped_tensors
 from ganherd.training.setup.assemble import assemble
 from ganherd.util import host
 from ganherd.util.files import JsonObject
@@ -51,16 +51,18 @@ class RankRequest:
 
 def measure(comm: Communicator, request: RankRequest) -> JsonObject | None:
     """Return rows of weak and strong scaling and of messages; None on all ranks but the first. Called by all ranks."""
-    facts = [json.loads(each) for each in comm.collect(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())]
+    facts = [
+        json.loads(each) for each in comm.all_gather_bytes(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())
+    ]
     cores = sum({name: count for name, count in facts}.values())
     if request.device == "cuda":
         torch.cuda.set_device(comm.local_rank % torch.cuda.device_count())
     torch.set_num_threads(1)
-    ranks = [number for number in request.ranks if number <= comm.size]
+    ranks = [number for number in request.ranks if number <= comm.world_size]
     rows = []
     for kind in ("weak", "strong"):
         for number in ranks:
-            part = comm.among(range(number))
+            part = comm.new_group(range(number))
             if part is not None:
                 members = request.members * (number if kind == "weak" else max(ranks))
                 rows += [{"kind": kind, **row, "cores": cores} for row in _round(part, members, request)]
@@ -74,7 +76,7 @@ def measure(comm: Communicator, request: RankRequest) -> JsonObject | None:
 def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
     """Measure steps and exchanges of the members on these ranks; the time of the slowest rank counts."""
     grid = near_square(members)
-    order, blocks = place(members, comm.size), place(members, comm.size, grid=grid)
+    order, blocks = place(members, comm.world_size), place(members, comm.world_size, grid=grid)
     herd = _herd(len(order.ranks[comm.rank]), request)
     engine, sums, steps = make_engine(herd, _plan(herd)), herd.zero_sums(), 0
     engine.advance(0, 2, sums)
@@ -97,12 +99,12 @@ def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
             took[name].append(time.perf_counter() - began)
             bytes_[name] = max(bytes_.get(name, 0), comm.bytes_received - before)
     own = {name: median(each) for name, each in took.items()}
-    everyone = [json.loads(each) for each in comm.collect(json.dumps([own, bytes_]).encode())]
+    everyone = [json.loads(each) for each in comm.all_gather_bytes(json.dumps([own, bytes_]).encode())]
     slowest = {name: max(times[name] for times, _ in everyone) for name in own}
     return [
         {
             "strategy": name,
-            "ranks": comm.size,
+            "ranks": comm.world_size,
             "members": members,
             "compute_seconds": slowest["compute"],
             "cpu_seconds": slowest["cpu"],
@@ -137,9 +139,9 @@ def _exchanges(
     # what mixtures are scored by: mean and covariance of the features of samples
     nets["mean"] = torch.zeros(len(rows), _FEATURES, dtype=torch.float64, device=herd.device)
     nets["cov"] = torch.zeros(len(rows), _FEATURES, _FEATURES, dtype=torch.float64, device=herd.device)
-    critics = {name: herd.state[name] for name in travelling(herd.state, "d", "weights")}
+    critics = {name: herd.state[name] for name in swapped_tensors(herd.state, "d", "weights")}
     near = [sorted({m for cell in own for m in topology.members(cell)}) for own in cells]
-    everyone = [list(range(blocks.size))] * len(cells)
+    everyone = [list(range(blocks.num_members))] * len(cells)
     return {
         "gap": (critics, order, ()),
         "cellular": (nets, blocks, near),
@@ -159,7 +161,7 @@ def _partners(members: int, placement: Placement, turn: int) -> list[list[int]]:
 def _messages(comm: Communicator) -> list[Row]:
     """Measure the seconds of a message between two ranks, on two hosts if there are two, for several sizes."""
     far = next((rank for rank, host in enumerate(comm.hosts) if host != comm.hosts[0]), 1)
-    pair = comm.among([0, far]) if comm.size > 1 else None
+    pair = comm.new_group([0, far]) if comm.world_size > 1 else None
     rows = []
     for size in _MESSAGES if pair is not None else ():
         assert pair is not None
@@ -169,7 +171,7 @@ def _messages(comm: Communicator) -> list[Row]:
             began = time.perf_counter()
             pair.fetch(state, Placement(((0,), (1,))), [[1], [0]])
             took.append(time.perf_counter() - began)
-        slower = max(json.loads(each) for each in pair.collect(json.dumps(median(took[1:])).encode()))
+        slower = max(json.loads(each) for each in pair.all_gather_bytes(json.dumps(median(took[1:])).encode()))
         rows.append({"bytes": size, "seconds": slower})
     comm.barrier()
     return rows

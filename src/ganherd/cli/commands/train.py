@@ -122,9 +122,9 @@ def train(
         raise UserError(
             "--ranks starts ranks on this machine, but this process already is a rank of a job: leave it out."
         )
-    from ganherd.comm.ranks import job
+    from ganherd.comm.ranks import open_job
 
-    with job(lambda: connect(engine)) as comm:
+    with open_job(lambda: connect(engine)) as comm:
         done = _train(comm, recipe, run, resume, overrides, trust_code, quiet)
     if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
         _trained(done, as_json)
@@ -187,14 +187,16 @@ def _train(
     quiet: bool,
 ) -> Run:
     """Train in this process, or as one of the ranks of `comm`, which all call this."""
-    from ganherd.comm.ranks import together
+    from ganherd.comm.ranks import run_on_all_ranks
     from ganherd.recipe import recipe_file
 
-    loaded = together(comm, lambda: _load(recipe, resume, overrides, trust_code))
+    loaded = run_on_all_ranks(comm, lambda: _load(recipe, resume, overrides, trust_code))
     if comm is not None:
         from ganherd.comm.handshake import agree
 
-        together(comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n"))
+        run_on_all_ranks(
+            comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n")
+        )
         from ganherd.training.ranks.restarts import begun
 
         if again := comm.broadcast(str(begun(run, os.environ) or "").encode() if comm.rank == 0 else None):
@@ -203,7 +205,7 @@ def _train(
                 from ganherd.recipe.trust import vouches_for
                 from ganherd.runs.folder import RunFolder
 
-                trust_code |= together(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
+                trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
             resume, overrides = path, []
     from ganherd import api
     from ganherd.training import session

@@ -78,7 +78,7 @@ class Monitor:
 
     def scores(self) -> dict[str, list[float]]:
         """Return the scores of the last look for each member of the herd; NaN if a score could not be measured."""
-        everyones = self._assembly.ranks.gather(self.state["watch.scores"])
+        everyones = self._assembly.ranks.all_gather(self.state["watch.scores"])
         found = torch.where(torch.isfinite(everyones), everyones, torch.nan)
         return {name: found[:, i].tolist() for i, name in enumerate(SCORES)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ganherd.comm.rank_speed import weights
-from ganherd.comm.ranks import Ranks, cores
+from ganherd.comm.ranks import Ranks, cores_per_rank
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import measure_rate
 from ganherd.runs.models import RanksRecord
@@ -21,12 +21,12 @@ def balanced(ranks: Ranks, assembly: PreparedHerd | None) -> list[float] | None:
     Called by all ranks. Nothing is measured if all ranks are of one kind, or if some are spares: then each of the others has as
     few members as possible. The members are not changed.
     """
-    if ranks.job is not ranks.comm or assembly is None or ranks.job.size == 1:
+    if ranks.job is not ranks.comm or assembly is None or ranks.job.world_size == 1:
         return None
-    kinds = ranks.told(kind(assembly))
+    kinds = ranks.all_gather_json(kind(assembly))
     if len(set(kinds)) == 1:
         return None
-    return weights(ranks.told(measured(assembly)), kinds)
+    return weights(ranks.all_gather_json(measured(assembly)), kinds)
 
 
 def measured(assembly: PreparedHerd) -> float:
@@ -40,7 +40,7 @@ def kind(assembly: PreparedHerd) -> str:
     """Return a description that ranks of the same speed have in common."""
     job, device = assembly.ranks.job, assembly.herd.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return f"{job.hosts[job.rank]}, {name}, {cores(job)} cores"
+    return f"{job.hosts[job.rank]}, {name}, {cores_per_rank(job)} cores"
 
 
 def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:

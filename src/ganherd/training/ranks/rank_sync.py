@@ -32,21 +32,21 @@ class RankSync:
 
     def share_ends(self, ends: dict[str, int]) -> None:
         """Tell all ranks how many bytes the first one has written."""
-        self.ends = self._ranks.told(ends)[0]
+        self.ends = self._ranks.all_gather_json(ends)[0]
 
     def part(self, step: int, last: int) -> None:
         """Let ranks run apart from here, if the strategy allows it. `last`: the step that the run ends with."""
-        if (span := self._strategy.apart) and self.at(step):
+        if (span := self._strategy.max_unsynced_steps) and self.at(step):
             self.until = min(last, (step // span + 1) * span)
-            self._strategy.part(step, self.until, goes_on=self.until < last)
+            self._strategy.begin_unsynced(step, self.until, continues=self.until < last)
 
     def next_after(self, step: int) -> list[int]:
         """Return the next step at which ranks are synchronised, if there are several ranks."""
-        if self._strategy.apart:
+        if self._strategy.max_unsynced_steps:
             return [self.until]
         # otherwise members would be moved to the device and back for it
         resident = self._herd.state["g.params"].device.type == self._herd.device.type
-        return [step + self._stretch] if resident and not self._ranks.is_alone else []
+        return [step + self._stretch] if resident and not self._ranks.is_single_process else []
 
     def heard(self, step: int, asked: str, seconds: float, ends: dict[str, int]) -> str:
         """Return the signal by which any rank was asked to stop; empty: none was.
@@ -56,11 +56,11 @@ class RankSync:
             seconds: What a step of this rank takes.
             ends: The length of the files that this rank writes.
         """
-        if self._ranks.is_alone:
+        if self._ranks.is_single_process:
             return asked
         if not self.at(step):
             return ""
-        names, each, written = zip(*self._ranks.told([asked, seconds, ends]), strict=True)
+        names, each, written = zip(*self._ranks.all_gather_json([asked, seconds, ends]), strict=True)
         self.ends = written[0]
         self._stretch = min(2 * self._stretch, max(1, int(_STRETCH / max(1e-9, *each))))
         return next((str(name) for name in names if name), "")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from ganherd.comm.buddies import Buddies
 from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.launch_command import with_launcher
-from ganherd.comm.ranks import Ranks, together
+from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import TrainerState
@@ -56,7 +56,7 @@ class Recovery:
         self.trainer: Trainer | None = None  # the trainer that the last loss ended
         self.alone = SoloRecovery()
         self._marks: ArrivalMarks | None = None  # of the training, if members continue independently
-        self._started = tuple(range(job.size))  # the number that each rank was started with
+        self._started = tuple(range(job.world_size))  # the number that each rank was started with
         self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
         self._losses: list[dict[str, Any]] = []  # losses that no event reports yet
         self._was_lost = False  # whether any rank was ever lost
@@ -68,7 +68,7 @@ class Recovery:
         Args:
             path: The folder of a new run; None: `begin` chooses it.
         """
-        with self.signals if self.job.goes_on else nullcontext():
+        with self.signals if self.job.survives_loss else nullcontext():
             return self._through(begin, resume, path)
 
     def _through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None) -> Run:
@@ -76,11 +76,11 @@ class Recovery:
         while True:
             try:
                 done = work()
-                if self.job.goes_on:  # a rank that is done stays until the first rank is done, too
-                    self.job.agreed()
+                if self.job.survives_loss:  # a rank that is done stays until the first rank is done, too
+                    self.job.agree()
                 return done
             except RankLost as error:
-                if not self.job.goes_on:
+                if not self.job.survives_loss:
                     raise self.ended(error) from error
             while True:
                 with suppress(RankLost):  # another one, meanwhile
@@ -96,7 +96,7 @@ class Recovery:
         """Return the command that continues the run on the ranks that there are now; it is the same on all of them."""
         if not (name := self.named or self.path):
             return "the same command"
-        return with_launcher(RunFolder(name).again, self.job.name, self.job.size)
+        return with_launcher(RunFolder(name).again, self.job.name, self.job.world_size)
 
     # -- steps that a session adds for a job --------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Recovery:
 
         Called by all ranks, spares too.
         """
-        self._homes = ranks.homes
+        self._homes = ranks.members_by_rank
         if source.folder is None:
             return None
         if self.job.rank == 0:
@@ -121,7 +121,7 @@ class Recovery:
 
     def share(self, ranks: Ranks, folder: RunFolder) -> RunFolder:
         """Return the first rank's folder as every rank sees it; spares learn of it too."""
-        if ranks.is_alone:
+        if ranks.is_single_process:
             return folder
         if ranks.is_first:
             spares.forget(folder.path)
@@ -133,7 +133,7 @@ class Recovery:
                 raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
             return there
 
-        return together(ranks.everyone, seen)
+        return run_on_all_ranks(ranks.member_comm, seen)
 
     def stand_by(self, ranks: Ranks) -> Run:
         """Wait, as a spare, until the other ranks have ended."""
@@ -146,7 +146,7 @@ class Recovery:
         """Take part in the training of a session."""
         trainer, ranks = session.trainer, session.ranks
         assert trainer is not None
-        if not ranks.is_alone:
+        if not ranks.is_single_process:
             trainer.attach(HeartbeatNotes(closing.enter_context(heartbeat_of(ranks, session.folder.path, trainer))))
         if self.outlives(ranks):
             every = trainer.schedule.settings.buddy_every
@@ -162,7 +162,7 @@ class Recovery:
 
     def continues(self, session: Session) -> bool:
         """Return whether the ranks that are left continue the run after a loss; they meet again in `through`."""
-        if not session.ranks.job.goes_on:
+        if not session.ranks.job.survives_loss:
             return False
         self.trainer, self.signals.name = session.trainer, self.asked or session.stop.name
         return True
@@ -177,20 +177,20 @@ class Recovery:
         """Return how this rank ends if the job cannot continue after a loss; only one of the ranks reports it."""
         with suppress(ValueError):  # torchrun ends the ranks that are left: not before this is reported
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if not self.job.is_teller():
+        if not self.job.is_loss_reporter():
             return SystemExit(75)
         if self.named:  # it is this job's
             with suppress(OSError, UserError):
                 folder, state = RunFolder(str(self.path)), "restarting" if self.job.restarts_left else "interrupted"
                 if folder.info.state == "running":  # and not finished except for its report
                     folder.write_info(state=state)
-        return Interrupted(f"{error}{more}. {self.job.after_loss(self.again())}")
+        return Interrupted(f"{error}{more}. {self.job.describe_loss(self.again())}")
 
     def _regrouped(
         self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: Path | None
     ) -> Callable[[], Run]:
         """Return what the ranks that are left do next; called by all of them."""
-        left = self.job.survivors()
+        left = self.job.shrink()
         homeless = [member for rank in left.lost if self._homes for member in self._homes[rank]]
         hosts = [self.job.hosts[rank] for rank in left.lost] if self.job.hosts else []
         ranks = [self._started[rank] for rank in left.lost]
@@ -204,7 +204,7 @@ class Recovery:
         mark = self._marks.mark if self.trainer and self._marks else None
         stands = self.alone.stands(mark)
         told = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
-        said = map(json.loads, self.job.collect(json.dumps(told).encode()))
+        said = map(json.loads, self.job.all_gather_bytes(json.dumps(told).encode()))
         over, asked, paths, steps, stood, untold = zip(*said, strict=True)
         if (speaker := self.alone.agree(stood, self.trainer, mark)) is not None:
             self._losses = untold[
@@ -235,7 +235,7 @@ class Recovery:
     @staticmethod
     def outlives(ranks: Ranks) -> bool:
         """Return whether these ranks can continue without one of them."""
-        return ranks.job.goes_on and ranks.everyone.size > 1
+        return ranks.job.survives_loss and ranks.member_comm.world_size > 1
 
     # -- where members continue ------------------------------------------------------------------------------------------
 
@@ -257,14 +257,14 @@ class Recovery:
             return None
         if never_meet(folder.recipe):
             return self.alone.returned(self.job, ranks, self._buddies, folder) if self.alone.step is not None else None
-        found = self._buddies.find(self.job, range(ranks.size))
+        found = self._buddies.find(self.job, range(ranks.num_members))
         if found.step is None or found.missing:
             return None
         facts = found.facts[0]
         fits = self.job.rank == 0 and _is_newest(found.step, facts, folder)
         if not self.job.broadcast(b"memory" if fits else b"" if self.job.rank == 0 else None):
             return None
-        rows = found.fetch(self.job, ranks.homes)
+        rows = found.fetch(self.job, ranks.members_by_rank)
         meta = TrainerState.parse(facts)
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, found.step), found.step, rows, meta)
 
@@ -273,7 +273,7 @@ class Recovery:
         state, ranks = trainer.state, trainer.ranks
         facts = {**state.facts(trainer.seconds), "saved": state.saved, "bytes": trainer.recorder.ends}
         shared = facts if ranks.is_first else None
-        self._buddies.refresh(ranks.everyone, ranks.placement, state.tensors(), trainer.step, shared)
+        self._buddies.refresh(ranks.member_comm, ranks.placement, state.tensors(), trainer.step, shared)
 
     def caught_up(self, back: Back, repeated: int) -> None:
         """Note, on all ranks, that the lost members have caught up, and how many steps they repeated for it."""
@@ -298,7 +298,7 @@ class Recovery:
 
     def tell(self, trainer: Trainer, source: str) -> None:
         """Report the losses since the run was continued last, as events and messages. `source`: where the state comes from."""
-        if not trainer.ranks.job.hears_of_loss:  # the launcher would end all at once
+        if not trainer.ranks.job.detects_loss:  # the launcher would end all at once
             trainer.progress.say(f"should a rank be killed, the job ends; go on with: {self.again()}")
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:

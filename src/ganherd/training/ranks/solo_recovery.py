@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ganherd.comm.buddies import Buddies, layout, nothing
+from ganherd.comm.buddies import Buddies, empty_rows, row_layout
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.ranks import Ranks
 from ganherd.herd.state import State
@@ -129,13 +129,15 @@ class SoloRecovery:
         """
         assert self.step is not None
         mine = {member: (hold, row) for hold in self._holds for row, member in enumerate(hold.members)}
-        known = layout(self._holds[0].rows) if self._holds else None
-        members, layouts = zip(*map(json.loads, job.collect(json.dumps([list(mine), known]).encode())), strict=True)
+        known = row_layout(self._holds[0].rows) if self._holds else None
+        members, layouts = zip(
+            *map(json.loads, job.all_gather_bytes(json.dumps([list(mine), known]).encode())), strict=True
+        )
         holders: dict[int, int] = {}
         for rank, own in enumerate(members):
             for member in own:
                 holders.setdefault(member, rank)
-        lost = [member for member in range(ranks.size) if member not in holders]
+        lost = [member for member in range(ranks.num_members) if member not in holders]
         found = buddies.find(job, lost)
         copied = found.step if not found.missing else None
         decided = json.dumps(self._source(folder, copied, bool(lost))).encode() if job.rank == 0 else None
@@ -145,13 +147,13 @@ class SoloRecovery:
             return None
         placement = Placement(tuple(tuple(m for m in own if holders[m] == rank) for rank, own in enumerate(members)))
         given = [mine[member] for member in placement.ranks[job.rank]]
-        empty = nothing(next(each for each in layouts if each))
+        empty = empty_rows(next(each for each in layouts if each))
         rows = {name: torch.stack([hold.rows[name][row] for hold, row in given]) for name in empty} if given else empty
-        held = [[member for member in own if member in holders] for own in ranks.homes]
-        state = _spread(job.fetch(rows, placement, held), held[job.rank], ranks.own)
-        sums = torch.zeros(state[_SUMS].shape[1], ranks.size, dtype=torch.float64)
-        sums[:, list(ranks.own)] = state.pop(_SUMS).T
-        missing = [[member for member in own if member not in holders] for own in ranks.homes]
+        held = [[member for member in own if member in holders] for own in ranks.members_by_rank]
+        state = _spread(job.fetch(rows, placement, held), held[job.rank], ranks.local_members)
+        sums = torch.zeros(state[_SUMS].shape[1], ranks.num_members, dtype=torch.float64)
+        sums[:, list(ranks.local_members)] = state.pop(_SUMS).T
+        missing = [[member for member in own if member not in holders] for own in ranks.members_by_rank]
         copies = None
         if lost and source == "memory":
             path = checkpoint.path_of(folder.checkpoints, step)

@@ -61,7 +61,7 @@ def _pass_on(run: Path, end: int) -> None:
 @contextmanager
 def listening(ranks: Ranks, run: Path, stop: StopRequest) -> Iterator[None]:
     """On the first rank, take over the requests that spares received, if there are spares."""
-    if not ranks.is_first or all(ranks.homes):
+    if not ranks.is_first or all(ranks.members_by_rank):
         yield
         return
     over = threading.Event()

@@ -94,12 +94,12 @@ class Recorder(Callback):
             "rate": round(self._progress.rate * tally.per_step, 1),
             **tally.means(step),
         }
-        looked = int(self._prepared.ranks.gather(monitor.state["watch.at"]).max())
+        looked = int(self._prepared.ranks.all_gather(monitor.state["watch.at"]).max())
         if looked > tally.since:  # the last look since the last record
             line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in monitor.scores().items()}}
         if self._validation:
             line |= {name: [round(v, 5) for v in each] for name, each in self._validation.look().items()}
-        return line | self._strategy.measured()
+        return line | self._strategy.metrics()
 
 
 class RecordWindow(Callback):

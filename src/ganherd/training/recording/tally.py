@@ -28,7 +28,7 @@ class Tally:
 
     def everyones(self) -> Tensor:
         """Return the sums [4, N] of all members, on the host; all ranks ask for them together."""
-        return self._assembly.ranks.gather(self.sums.T).T
+        return self._assembly.ranks.all_gather(self.sums.T).T
 
     def updates(self, step: int) -> dict[str, list[int]]:
         """Return the number of updates of each member that the sums hold at this step."""

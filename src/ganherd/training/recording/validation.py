@@ -65,7 +65,7 @@ class Validation:
         """What each discriminator of the whole herd minimises, by its member's loss alone: no penalties, no input noise."""
         parts = [self._costs(block) for block in self._blocks]
         own = torch.stack([torch.cat([part[name] for part in parts]) for name in COSTS], 1)  # [n, 2]
-        return dict(zip(COSTS, self._assembly.ranks.gather(own).T.tolist(), strict=True))
+        return dict(zip(COSTS, self._assembly.ranks.all_gather(own).T.tolist(), strict=True))
 
     def _costs(self, block: _Block) -> dict[str, Tensor]:
         herd = self._herd

@@ -63,7 +63,7 @@ class PreparedHerd:
             self,
             data=self.data.select(members),
             herd=replace(self.herd, state=state, feed=self.herd.feed.select(rows)),
-            ranks=Ranks.alone(len(members)),
+            ranks=Ranks.single_process(len(members)),
             origins=[],
             kept=[],
             among=self.size,
@@ -113,7 +113,7 @@ class PreparedHerd:
     @property
     def own(self) -> tuple[int, ...]:
         """[n] the members of this rank: row r of the herd is member own[r]."""
-        return self.ranks.own
+        return self.ranks.local_members
 
     @property
     def pace(self) -> Pace:
@@ -152,13 +152,13 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> P
     """
     made = cut(recipe, begins)
     with importable_from(recipe.code):
-        return put_together(made, Ranks.alone(len(made.seats)), trust_code, begins)
+        return put_together(made, Ranks.single_process(len(made.seats)), trust_code, begins)
 
 
 def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """Build the herd of one rank from the members that it has."""
-    recipe, dataset, own = made.recipe, made.dataset, ranks.own
-    device = device_of(recipe, None if ranks.is_alone else ranks.job.local_rank)
+    recipe, dataset, own = made.recipe, made.dataset, ranks.local_members
+    device = device_of(recipe, None if ranks.is_single_process else ranks.job.local_rank)
     dtype = DTYPES[recipe.train.precision]
     classes = len(dataset.labels)
     each, slot = [], 0
