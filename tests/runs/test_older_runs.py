@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_fixtures import Answer, cli  # noqa: F401
+from run_fixtures import Answer
 from safetensors.torch import load_file
 
 from ganherd import report
@@ -34,7 +34,7 @@ def run(strategy: str, tmp_path: Path) -> Path:
     return tmp_path / strategy
 
 
-def test_it_is_read(run: Path, strategy: str, cli: Command) -> None:  # noqa: F811
+def test_it_is_read(run: Path, strategy: str, cli: Command) -> None:
     answer = cli("status", run, "--json")
     told = json.loads(answer.out)
     assert (answer.code, told["state"], told["members"]) == (0, "finished", MEMBERS[strategy]), answer
@@ -42,13 +42,13 @@ def test_it_is_read(run: Path, strategy: str, cli: Command) -> None:  # noqa: F8
     assert cli("status", run).code == 0
 
 
-def test_it_is_sampled(run: Path, strategy: str, cli: Command, tmp_path: Path) -> None:  # noqa: F811
+def test_it_is_sampled(run: Path, strategy: str, cli: Command, tmp_path: Path) -> None:
     assert cli("sample", run, "-n", 6, "-o", tmp_path / "samples.npz").code == 0
     with np.load(tmp_path / "samples.npz") as samples:
         assert samples["x"].shape == ((6, 2) if strategy == "gap" else (6, 1, 8, 8))
 
 
-def test_its_scores_are_the_same(run: Path, strategy: str, cli: Command) -> None:  # noqa: F811
+def test_its_scores_are_the_same(run: Path, strategy: str, cli: Command) -> None:
     before = json.loads((run / "scores.json").read_text())["scores"]
     names = ["diversity", "modes"] if strategy == "gap" else ["diversity"]
     answer = cli("score", run, "--metrics", ",".join(names), "--network", "pixels", "--json")
@@ -69,7 +69,7 @@ def test_it_is_reported(run: Path, strategy: str) -> None:
     assert "could not be read" not in page
 
 
-def test_it_is_resumed_exactly(run: Path, strategy: str, cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_it_is_resumed_exactly(run: Path, strategy: str, cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ganherd.api.FINISHERS", ())
     info, state = _json(run / "run.json"), _json(next(run.glob("checkpoints/*/state.json")))
     lines = (run / "metrics.jsonl").read_bytes()[: state["bytes"]["metrics"]]
