@@ -186,7 +186,7 @@ def test_a_member_is_repaired_from_the_checkpoint_before_a_damaged_one(
 
     def poison(self: loop.Trainer, step: int) -> None:
         tick(self, step)
-        if step == 16 and not self.repairs[1]:
+        if step == 16 and not self.state.repairs[1]:
             flip(self.folder.checkpoints / "step-00000014" / "state.json")
             self.herd.state["g.params"][1] = float("nan")
 
@@ -202,7 +202,7 @@ def test_a_repair_after_a_fall_back_is_the_same_repair(tmp_path: Path, monkeypat
 
     def poison(self: loop.Trainer, step: int) -> None:
         tick(self, step)
-        if step == 19 and not self.repairs[1]:
+        if step == 19 and not self.state.repairs[1]:
             self.herd.state["d.params"][1] = float("inf")
 
     def signalled(at: int, *signals: int) -> Callable[[loop.Trainer, int], None]:

@@ -59,7 +59,7 @@ def at_step(patch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -
 REFUSED: dict[str, tuple[Any, str, int | None]] = {
     "the first checkpoint": (checkpoint, "_write", None),
     "a checkpoint": (checkpoint, "_write", 7),
-    "the folder of a checkpoint": (checkpoint, "_settle", 7),
+    "the folder of a checkpoint": (checkpoint, "force_to_disk", 7),
     "a record": (records.JsonLinesWriter, "write", 7),
     "putting records on the disk": (records.JsonLinesWriter, "settle", 7),
     "the mixture": (finish, "make_mixture", 24),

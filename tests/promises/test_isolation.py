@@ -237,7 +237,7 @@ def test_a_repaired_member_survives_a_resume(tmp_path: Path) -> None:
     from ganherd.runs import checkpoint
 
     poisoned = herd_after(tmp_path / "run", SMALL, poison=nan_weights)
-    kept = checkpoint.load(checkpoint.path_of(poisoned.folder.checkpoints, STEPS), poisoned.blueprints)
+    kept = checkpoint.load(checkpoint.path_of(poisoned.folder.checkpoints, STEPS), poisoned.herd.nets)
     assert kept.meta.repairs == [int(m == SICK) for m in range(10)]
     assert float(kept.state["set.lr_d"][SICK]) == 5e-4 / 2 and int(kept.state["set.life"][SICK]) == 1
 

@@ -168,7 +168,9 @@ class Session:
     @property
     def resume_command(self) -> str:
         """The command that continues the run, on the ranks that there are now."""
-        return self.recovery.again() if self.recovery and self.recovery.path else self.folder.again
+        if self.recovery and self.recovery.path:
+            return self.recovery.again()
+        return (self.source.folder or self.folder).again
 
     def _headline(self, step: int) -> str:
         steps, ranks = self.budget.steps, self.ranks

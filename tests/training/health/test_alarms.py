@@ -111,7 +111,7 @@ def sick(settings: dict[str, Any], run: Path, member: int = 1, at: int = 6, unti
         tick(self, step)
         if step == at:
             saved.append(self.herd.state["g.params"][member].clone())
-        if at <= step < until and not self.repairs[member]:
+        if at <= step < until and not self.state.repairs[member]:
             self.herd.state["g.params"][member] = 0.0
         if step == until:
             self.herd.state["g.params"][member] = saved[0]
