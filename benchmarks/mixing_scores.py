@@ -37,7 +37,7 @@ def scores(name: str, each: list[SampledGenerator], reference: Any, samples: int
         return CapturedScore(torch.randint(0, most, (len(each), places)), samples)
     aim = objectives.find(name, reference, samples, lambda features: torch.device("cpu"))
     assert aim is not None
-    parts = [aim.of(one) for one in each]
+    parts = [aim.measure(one) for one in each]
     stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
     return Oriented(aim.score(stacked), torch.zeros(len(each), dtype=torch.bool), more_is_better(name))
 

@@ -280,9 +280,9 @@ def events_of_code() -> Iterator[str]:
     for file in (file for folder in folders for file in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             match node:
-                case ast.Call(func=ast.Attribute(attr="event" | "_tell"), args=[first, *_]):
+                case ast.Call(func=ast.Attribute(attr="event" | "_report"), args=[first, *_]):
                     words: list[ast.AST] = list(ast.walk(first))
-                case ast.Call(func=ast.Attribute(attr="note"), args=[_, second, *_]):
+                case ast.Call(func=ast.Attribute(attr="add"), args=[_, second, *_]):
                     words = [second]
                 case ast.Yield(value=ast.Tuple(elts=[first, *_])):
                     words = [first]

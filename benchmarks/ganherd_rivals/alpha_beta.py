@@ -1,4 +1,4 @@
-"""A model of exchanges between ranks: a message of b bytes takes α + β·b seconds. It says what 10 to 2,000 ranks would do."""
+"""Model exchanges between ranks: a message of b bytes takes α + β·b seconds. Predict 10 to 2,000 ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAPER = {4: 39.81, 9: 73.24, 16: 126.68}
 
 @dataclass(frozen=True)
 class MessageCost:
-    """Seconds of a message: α + β · bytes."""
+    """The seconds of a message: α + β · bytes."""
 
     alpha: float
     beta: float
@@ -31,7 +31,7 @@ class MessageCost:
 
 
 def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> MessageCost:
-    """Least squares of the relative error, so that small messages count as much as large ones; neither is below 0.
+    """Fit α and β, both at least 0, by least squares of the relative error: small messages count as much as large ones.
 
     >>> line = fit([0, 1000, 2000], [0.001, 0.002, 0.003])
     >>> f"{line.alpha:.4f} {line.beta:.1e}"
@@ -49,16 +49,16 @@ def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> MessageCost:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What one rank does from one exchange to the next."""
+    """The work of one rank from one exchange to the next."""
 
     members: int  # of a rank
     compute: float  # seconds of the steps between two exchanges
     net_bytes: int  # of a discriminator that is swapped
-    cell_bytes: int  # of a cell, as its neighbours fetch it: its nets, and what is known of their samples
+    cell_bytes: int  # of a cell that neighbours fetch: its nets, and statistics of its samples
 
 
 def exchange(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> tuple[float, float]:
-    """(messages, bytes) that a rank receives for each exchange, besides the small numbers that all share.
+    """Return the messages and bytes that a rank receives for each exchange, without the few numbers that all share.
 
     >>> exchange("cellular, all-gather", 16, RankWork(1, 1.0, 10, 100), MessageCost(0, 0))[1]
     1500.0
@@ -79,7 +79,7 @@ def exchange(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> tu
 
 @cache
 def torus_border(ranks: int, own: int) -> tuple[int, int]:
-    """(peers, cells) that a rank meets where ranks lie on a grid as square as can be, each with a block as square as can be.
+    """Return the peers and cells that a rank fetches from, for a nearly square grid of nearly square blocks.
 
     >>> torus_border(16, 1), torus_border(4, 4), torus_border(2, 1)
     ((4, 4), (2, 8), (1, 1))
@@ -91,7 +91,7 @@ def torus_border(ranks: int, own: int) -> tuple[int, int]:
 
 
 def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> dict[str, Any]:
-    """Seconds of one round (steps and exchange), and the efficiency: the share of it that is steps."""
+    """Predict the seconds of one round (steps and exchange), and the efficiency: the share of the steps."""
     messages, bytes_ = exchange(strategy, ranks, work, line)
     shared = math.ceil(math.log2(ranks)) * line.alpha if ranks > 1 and strategy != "independent" else 0.0
     took = line(bytes_, messages) + shared
@@ -107,7 +107,7 @@ def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> dic
 
 
 def paper() -> list[dict[str, Any]]:
-    """The cellular paper's rows: minutes, and the weak-scaling efficiency against its smallest grid.
+    """Return the rows of the cellular paper: minutes, and weak-scaling efficiency relative to its smallest grid.
 
     >>> [(row["ranks"], round(row["efficiency"], 2)) for row in paper()]
     [(4, 1.0), (9, 0.54), (16, 0.31)]

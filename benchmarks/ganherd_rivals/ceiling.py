@@ -1,4 +1,4 @@
-"""What the machine allows: operations and bytes of a member-step, and the rates at which the device does either.
+"""Count the operations and bytes of a member-step, and measure the rates of the device.
 
 Operations are those of matrix products and convolutions in one step of one plain pair of nets, forward and backward, as
 the modules are written (an upsampling that is folded into a convolution needs fewer). Bytes are a lower bound with perfect fusion:
@@ -32,7 +32,7 @@ _BATCH = 2  # of the step that is counted: operations grow with the batch
 
 @dataclass(frozen=True)
 class Machine:
-    """The device by name and its two rates, as measured now."""
+    """A device and its two measured rates."""
 
     name: str
     flops: float  # of a large matrix product in the precision that is measured, per second
@@ -41,13 +41,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class StepCost:
-    """One member-step: operations, and the fewest bytes that it moves."""
+    """The operations of a member-step, and the fewest bytes that it moves."""
 
     flops: float
     bytes: float
 
     def floor(self, machine: Machine) -> tuple[float, float]:
-        """Member-steps per second at most: operations and traffic one after the other, and perfectly overlapped."""
+        """Return the most member-steps per second: operations and traffic one after the other, and perfectly overlapped."""
         compute, move = self.flops / machine.flops, self.bytes / machine.bytes
         return 1.0 / (compute + move), 1.0 / max(compute, move)
 
@@ -80,7 +80,7 @@ class Limits:
 
 
 def count(case: Case, precision: str) -> StepCost:
-    """Counts one step of one pair at a small batch on the CPU.
+    """Count one step of one pair with a small batch on the CPU.
 
     >>> from ganherd.bench.cases import known
     >>> round(count(known("wcgan"), "bf16").flops / 1e9)  # four passes of 14.8 through the generator, and the critic
@@ -89,11 +89,11 @@ def count(case: Case, precision: str) -> StepCost:
     small = recipe_of(replace(case, batch=_BATCH), 1, "random", "cpu", "float32")
     data = torch.zeros(_BATCH, *case.shape, dtype=torch.uint8)
     pair = PlainGanPair(RivalWork.of(case, small, data, torch.device("cpu")))
-    made = {"g": 0, "d": 0}  # numbers that the layers with weights put out, over all forward passes
+    outputs = {"g": 0, "d": 0}  # numbers that layers with weights output in all forward passes
 
     def hook(kind: str) -> Callable[[nn.Module, object, torch.Tensor], None]:
         def add(module: nn.Module, inputs: object, out: torch.Tensor) -> None:
-            made[kind] += out.numel()
+            outputs[kind] += out.numel()
 
         return add
 
@@ -107,14 +107,14 @@ def count(case: Case, precision: str) -> StepCost:
     scale = case.batch / _BATCH
     element = {"bf16": 2, "float64": 8}.get(precision, 4)
     # of the generator's two passes one goes back; of the discriminator's, all
-    passed = made["g"] * (_FORWARD + _BACKWARD / 2) + made["d"] * (_FORWARD + _BACKWARD)
+    passed = outputs["g"] * (_FORWARD + _BACKWARD / 2) + outputs["d"] * (_FORWARD + _BACKWARD)
     weights = sum(p.numel() for net in (pair.g, pair.d) for p in net.parameters())
     word = 8 if precision == "float64" else 4
     return StepCost(counter.get_total_flops() * scale, passed * scale * element + _STATE * weights * word)
 
 
 def machine(device: torch.device, precision: str, seconds: float = 0.3) -> Machine:
-    """Measures the two rates; for TF32 or not, PyTorch's switches must stand as the precision wants them."""
+    """Measure the two rates. PyTorch must be set to the precision (TF32 or not) before."""
     gpu = device.type == "cuda"
     dtype = {"bf16": torch.bfloat16, "float64": torch.float64}.get(precision, torch.float32)
     side = 8192 if gpu else 512
@@ -129,7 +129,7 @@ def machine(device: torch.device, precision: str, seconds: float = 0.3) -> Machi
 
 
 def _fastest(run: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Seconds of one call at the best of several times."""
+    """Return the seconds of the fastest of several calls."""
     each = 10 if device.type == "cuda" else 1  # a queue of calls hides the launches
     run()
     best, end = float("inf"), time.perf_counter() + seconds

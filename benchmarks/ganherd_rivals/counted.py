@@ -1,4 +1,4 @@
-"""`python -m ganherd_rivals.counted FOLDER train …`: a command of ganherd that counts what it took: CPU, files, messages."""
+"""`python -m ganherd_rivals.counted FOLDER train …`: run a command and count CPU time, files and messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def main(folder: Path, words: list[str]) -> None:
-    """Writes FOLDER/counted-PID.json when the command ends; files are those below FOLDER, as Python opens them to read."""
+    """Run the command and write FOLDER/counted-PID.json; files are those below FOLDER that Python opens to read."""
     opened: set[str] = set()
     below = str(folder.resolve())
 
@@ -41,7 +41,7 @@ def main(folder: Path, words: list[str]) -> None:
 
 
 def _count_messages() -> dict[str, int]:
-    """Every call of a communicator in which this rank waits for others."""
+    """Count every call of a communicator in which this rank waits for others."""
     from ganherd.comm.communicator import Communicator
 
     counts, waiting = {"messages": 0}, Communicator._waiting
@@ -55,7 +55,7 @@ def _count_messages() -> dict[str, int]:
 
 
 def _read_bytes() -> int:
-    """That this process asked for by `read`, from anywhere; 0 where the system does not say."""
+    """Return the bytes that this process has read; 0 if the system does not report it."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""N copies of a plain module as one: members folded into channels, grouped convolutions, batched products.
+"""Run N copies of a plain module as one: members folded into channels, grouped convolutions, batched products.
 
-The way of HFTA and of those who fuse by hand. Values have the shape [N, B, …] and lie in memory as [B, N, …], so that
+This is how HFTA fuses, and how people fuse by hand. Values have the shape [N, B, …] and lie in memory as [B, N, …], so that
 folding the members into the channels, and back, moves nothing.
 """
 
@@ -26,12 +26,12 @@ _BY_CHANNEL = (nn.Upsample, nn.AvgPool2d, nn.MaxPool2d)
 
 
 def fold(x: Tensor) -> Tensor:
-    """[N, B, C, …] as [B, N * C, …]"""
+    """Return [N, B, C, …] as [B, N * C, …]."""
     return x.transpose(0, 1).flatten(1, 2)
 
 
 def unfold(x: Tensor, members: int) -> Tensor:
-    """[B, N * C, …] as [N, B, C, …]: a view."""
+    """Return [B, N * C, …] as a view [N, B, C, …]."""
     result: Tensor = x.unflatten(1, (members, -1)).transpose(0, 1)
     return result
 
@@ -106,7 +106,7 @@ class GroupedNet:
         return unfold(y, self.members)
 
     def _batch_norm(self, child: Any, x: Tensor, params: Tensors, buffers: Tensors) -> Tensor:
-        """Channel by channel, so that folded members keep statistics of their own."""
+        """Normalise by channel, so that folded members have separate statistics."""
         mean, var = buffers["running_mean"].flatten(), buffers["running_var"].flatten()  # views: they move in place
         weight, bias = params["weight"].flatten(), params["bias"].flatten()
         y = F.batch_norm(fold(x), mean, var, weight, bias, child.training, child.momentum, child.eps)
@@ -114,7 +114,7 @@ class GroupedNet:
         return unfold(y, self.members)
 
     def _function(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """What a forward does between its layers: for one member, mapped; shapes are asked of the first."""
+        """Map what a forward does between its layers over the members; shapes are those of the first member."""
         function: Any = node.target
         if node.op == "call_method":
             function = operator.methodcaller(str(node.target), *args[1:], **kwargs)
@@ -128,7 +128,7 @@ class GroupedNet:
 
 
 class GroupedHerd:
-    """All members in one step: gradients of the sum of their losses, one Adam over the stacked parameters."""
+    """Train all members in one step: gradients of the sum of their losses, one Adam over the stacked parameters."""
 
     def __init__(self, work: RivalWork, members: int) -> None:
         self._work, self._members = work, members

@@ -1,4 +1,4 @@
-"""One GAN as people write it in plain PyTorch: two modules, two Adams, one step; what ganherd is measured against."""
+"""One GAN in plain PyTorch: two modules, two Adams, one step. ganherd is compared with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ganherd.util.registry import LOSSES
 
 @dataclass(frozen=True)
 class RivalWork:
-    """What every way does alike: the nets, the data on the device, and the rules of a step."""
+    """What all ways share: the nets, the data on the device, and the rules of a step."""
 
     make_g: Callable[[], nn.Module]
     make_d: Callable[[], nn.Module]
@@ -50,24 +50,24 @@ class RivalWork:
         return DTYPES[self.recipe.train.precision]
 
     def real(self, *lead: int) -> Tensor:
-        """Images [*lead, C, H, W] in [-1, 1], drawn on the device, so that a CUDA graph can hold it."""
+        """Draw images [*lead, C, H, W] in [-1, 1] on the device, as a CUDA graph needs it."""
         rows = torch.randint(len(self.data), (math.prod(lead),), device=self.device)
         x = self.data.index_select(0, rows).to(self.dtype).sub_(127.5).div_(127.5)
         result: Tensor = x.unflatten(0, lead)
         return result
 
     def noise(self, *lead: int) -> Tensor:
-        """[*lead, Z]"""
+        """Draw noise [*lead, Z]."""
         return torch.randn(*lead, self.recipe.nets.latent, device=self.device, dtype=self.dtype)
 
     def precisely(self) -> AbstractContextManager[object]:
-        """bf16 where the recipe asks for it; opened anew for each update, so that no cast outlives a change of weights."""
+        """Return a context with the precision of the recipe; a new one for each update, so that casts are not cached."""
         if self.recipe.train.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
 
     def adam(self, params: Sequence[Tensor], lr: object) -> torch.optim.Adam:
-        """PyTorch's own, by its fused kernel, with its counts where a CUDA graph can hold them."""
+        """Return the fused Adam of PyTorch, capturable on a GPU."""
         assert isinstance(lr, float)
         optim = self.recipe.optim
         betas = (optim.beta1, optim.beta2)
@@ -75,13 +75,13 @@ class RivalWork:
         return torch.optim.Adam(list(params), lr, betas, optim.eps, fused=True, capturable=graph)  # type: ignore[arg-type]
 
     def penalty(self, critic: Callable[[Tensor], Tensor], x: Tensor, fake: Tensor) -> Tensor:
-        """[N] the gradient penalty between x and fake [N, B, …], for critics that answer [N, B]."""
+        """Return the gradient penalty [N] between x and fake [N, B, …], for critics that return [N, B]."""
         at = torch.rand(x.shape[:2], device=self.device)
         return self.recipe.loss.gp_weight * gradient_penalty(critic, x, fake, at)
 
 
 def update(optimiser: torch.optim.Optimizer, params: list[Tensor], loss: Tensor, clip: float | None = None) -> None:
-    """One step of the optimiser on the gradients of these parameters alone; then they are clipped, if at all."""
+    """Make one step of the optimiser on these parameters, then clip them if `clip` is given."""
     for p, grad in zip(params, torch.autograd.grad(loss, params), strict=True):
         # the fused kernel wants gradients that lie as their parameter does
         p.grad = grad if grad.stride() == p.stride() else torch.empty_like(p).copy_(grad)
@@ -93,7 +93,7 @@ def update(optimiser: torch.optim.Optimizer, params: list[Tensor], loss: Tensor,
 
 
 class PlainGanPair:
-    """One GAN. A step is an update of the discriminator and one of the generator, each with fakes of its own."""
+    """One GAN. A step updates the discriminator and the generator, each with new fakes."""
 
     def __init__(self, work: RivalWork, channels_last: bool = False, compiled: bool = False) -> None:
         self._work = work

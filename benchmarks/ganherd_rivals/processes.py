@@ -1,4 +1,4 @@
-"""One process per GAN, all at once on one device: the way of the papers, and of most people."""
+"""Train one GAN per process, all at once on one device, as the papers and most people do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ganherd.bench.engine_rates import MeasuredWay
 
 
 def processes(name: str, members: int, seconds: float, device: str, precision: str) -> MeasuredWay:
-    """Starts all of them, waits until each is warm, gives the word, and adds up their rates."""
+    """Start all processes, wait until each is warm, start the measurement, and add up the rates."""
     command = [sys.executable, "-m", "ganherd_rivals.single_gan", name, str(seconds), device, precision]
     before = _free()
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -30,12 +30,12 @@ def processes(name: str, members: int, seconds: float, device: str, precision: s
             assert one.stdin
             one.stdin.write("go\n")
             one.stdin.flush()
-        found = [_answer(one) for one in running]
+        answers = [_answer(one) for one in running]
     finally:
         for one in running:
             one.kill()
             one.communicate()
-    rate, peak, reserved = (sum(one[key] for one in found) for key in ("rate", "peak", "reserved"))
+    rate, peak, reserved = (sum(one[key] for one in answers) for key in ("rate", "peak", "reserved"))
     note = f"{taken / 2**30:.1f} GiB of the device with {members} CUDA contexts" if taken else ""
     return MeasuredWay(rate, int(peak), int(reserved), "processes", 1, note)
 
@@ -45,16 +45,16 @@ def _answer(one: subprocess.Popen[str]) -> dict[str, float]:
     line = one.stdout.readline()
     if not line:
         raise RuntimeError(_last_words(one))
-    found: dict[str, float] = json.loads(line)
-    return found
+    answer: dict[str, float] = json.loads(line)
+    return answer
 
 
 def _last_words(one: subprocess.Popen[str]) -> str:
     one.kill()
-    said = one.communicate()[1].strip().splitlines()
-    return f"a process ended: {said[-1] if said else 'without a word'}"
+    lines = one.communicate()[1].strip().splitlines()
+    return f"a process ended: {lines[-1] if lines else 'without a message'}"
 
 
 def _free() -> int:
-    """Bytes that the device has left; 0 where it does not say."""
+    """Return the free bytes of the device; 0 without a GPU."""
     return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0

@@ -1,4 +1,4 @@
-"""The matrix products of a grid's iteration and nothing else: what no implementation in this arithmetic can do without."""
+"""Measure only the matrix products of a grid's iteration, which every implementation in this arithmetic needs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
 
 Layers = Sequence[tuple[int, int]]
-_MEASURED = 40  # steps, of which all others are multiples
+_MEASURED = 40  # steps to measure; others are multiples
 
 
 def floor(recipe: Recipe, batches: int, clock: Callable[[], float]) -> dict[str, float]:
-    """CPU seconds per cell and iteration in `update` and `evaluate`, for the MLPs of the recipe on 28 × 28 images."""
+    """Measure the CPU seconds per cell and iteration of `update` and `evaluate`, for MLPs on 28 × 28 images."""
     from ganherd.recipe.strategy.cellular_config import CellularConfig
     from ganherd.strategies.cellular.rewiring import Rewiring
 
@@ -41,7 +41,7 @@ def floor(recipe: Recipe, batches: int, clock: Callable[[], float]) -> dict[str,
 
 
 class TimedProduct:
-    """One batched product into a place of its own."""
+    """One batched product with a preallocated output."""
 
     def __init__(self, cells: int, rows: int, inner: int, columns: int) -> None:
         self.a, self.b = torch.randn(cells, rows, inner), torch.randn(cells, inner, columns)
@@ -68,13 +68,13 @@ def _to_weights(layers: Layers, batch: int, cells: int) -> list[TimedProduct]:
 
 
 def _generator_step(g: Layers, d: Layers, batch: int, cells: int) -> list[TimedProduct]:
-    """Forward through both, back through the discriminator to its input, and to the generator's weights."""
+    """Return the products forward through both nets, and backward to the weights of the generator."""
     through = [*_forward(g, batch, cells), *_forward(d, batch, cells), *_to_inputs(d, batch, cells)]
     return [*through, *_to_weights(g, batch, cells), *_to_inputs(g[1:], batch, cells)]
 
 
 def _discriminator_step(g: Layers, d: Layers, batch: int, cells: int) -> list[TimedProduct]:
-    """Fakes, then real and fake forward and back to the discriminator's weights."""
+    """Return the products of fakes, then of real and fake forward and backward to the weights of the discriminator."""
     back = [*_to_weights(d, 2 * batch, cells), *_to_inputs(d[1:], 2 * batch, cells)]
     return [*_forward(g, batch, cells), *_forward(d, 2 * batch, cells), *back]
 

@@ -1,4 +1,4 @@
-"""One GAN in a process of its own, beside others: says when it is ready, waits for the word, trains, says how far it came."""
+"""Train one GAN in a separate process: print `ready`, wait for `go`, train, and print the rate."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def main(name: str, seconds: str, asked_device: str, precision: str) -> None:
         pair.step()
     synchronize(device)
     print("ready", flush=True)
-    if sys.stdin.readline() != "go\n":  # who started it is gone
+    if sys.stdin.readline() != "go\n":  # the process that started it has ended
         return
     began = waited = time.perf_counter()
     steps = 0
     while time.perf_counter() - began < float(seconds):
         pair.step()
         steps += 1
-        if time.perf_counter() - waited > 0.1:  # steps that only stand in a queue do not count, and waiting costs
+        if time.perf_counter() - waited > 0.1:  # count only finished steps, but wait rarely
             synchronize(device)
             waited = time.perf_counter()
     synchronize(device)

@@ -1,4 +1,4 @@
-"""Ranks of a per-class herd beside as many unrelated runs of one class each: work for each CPU-second, files and messages."""
+"""Compare ranks of a per-class herd with as many unrelated runs of one class each: work per CPU-second, files, messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IMAGES, _SIZE = 64, 16  # of a class
 
 
 def measure(ranks: int, steps: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Both, one after the other: so many processes at once on the cores at hand, a thread each."""
+    """Measure both, one after the other: `ranks` processes at once, with one thread each."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         _images(folder / "images", ranks)
@@ -33,7 +33,7 @@ def measure(ranks: int, steps: int, say: Callable[[str], None]) -> dict[str, Any
 
 
 def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[dict[str, Any]]:
-    """What each process counted."""
+    """Run one way, and return what each process counted."""
     from ganherd.data.shards.prepare import prepare
 
     folder.mkdir()
@@ -60,10 +60,10 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[d
         )
         for words in commands
     ]
-    said = [each.communicate()[1] for each in running]
-    for each, text in zip(running, said, strict=True):
+    errors = [each.communicate()[1] for each in running]
+    for each, text in zip(running, errors, strict=True):
         if each.returncode:
-            lines = text.strip().splitlines() or ["no word was said"]
+            lines = text.strip().splitlines() or ["no message"]
             raise UserError(
                 f"a process ended with code {each.returncode}: {next((x for x in lines if 'rror' in x), lines[-1])}"
             )
@@ -72,7 +72,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[d
 
 def _row(found: list[dict[str, Any]], ranks: int, steps: int) -> dict[str, Any]:
     if len(found) != ranks:
-        raise UserError(f"{len(found)} of {ranks} processes came to their end.")
+        raise UserError(f"{len(found)} of {ranks} processes finished.")
     shards = Counter(path for each in found for path in each["files"] if "/shards/" in path)
     cpu = sum(each["cpu_seconds"] for each in found)
     return {
@@ -114,7 +114,7 @@ def _images(folder: Path, classes: int) -> None:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Both rows for people."""
+    """Return both rows as a table."""
     rows = [["", "CPU, s", "steps/CPU-s", "messages", "files", "shards", "read"]]
     for way, row in found["rows"].items():
         name = f"{found['ranks']} ranks" if way == "ranks" else f"{found['ranks']} unrelated runs"

@@ -1,4 +1,4 @@
-"""The ways to train N small GANs on one device, each measured alike: member-steps per second, and the memory it took."""
+"""Measure other ways to train N small GANs on one device: member-steps per second, and memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ganherd.util.errors import UserError
 from ganherd_rivals.grouped import GroupedHerd
 from ganherd_rivals.plain import PlainGanPair, RivalWork
 
-_STREAMS = 16  # more of them do not run at once
-_CAPTURED = 32  # member-steps in a graph, at least: next to them a replay costs nothing
+_STREAMS = 16  # more do not run at once
+_CAPTURED = 32  # minimum number of member-steps in a graph, so that the cost of a replay is negligible
 
 
 def timed(step: Callable[[], None], each: int, seconds: float, device: torch.device) -> float:
-    """Member-steps per second of a function that makes `each` of them, over at least so many seconds, warmed up before."""
+    """Measure member-steps per second of a function that makes `each` of them, for at least `seconds`, after warming up."""
     step()
     calls, took, more = 0, 0.0, 1
     while took < seconds:
@@ -36,7 +36,7 @@ def timed(step: Callable[[], None], each: int, seconds: float, device: torch.dev
 
 
 def captured(steps: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """The same as one CUDA graph; on a CPU, where there are none, as it is. The caller keeps alive what it works on."""
+    """Return the steps as one CUDA graph; on a CPU, unchanged. The caller keeps the tensors alive."""
     if device.type != "cuda":
         return steps
     side = torch.cuda.Stream(device)
@@ -53,7 +53,7 @@ def captured(steps: Callable[[], None], device: torch.device) -> Callable[[], No
 
 
 def eager(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
-    """Plain modules, one member after another."""
+    """Measure plain modules, one member after another."""
     pairs = [PlainGanPair(work) for _ in range(members)]
 
     def step() -> None:
@@ -64,12 +64,12 @@ def eager(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
 
 
 def streams(work: RivalWork, members: int, seconds: float, compiled: bool = False) -> MeasuredWay:
-    """Plain modules, each on a stream, all in one CUDA graph; in the layout that is faster here."""
+    """Measure plain modules, each on a stream, all in one CUDA graph, in the faster layout."""
     _needs_gpu(work, "streams")
     convolves = any(isinstance(child, nn.Conv2d) for child in work.make_d().modules())
     layouts = {"": False} | ({"channels last": True} if convolves else {})
     if compiled and convolves:
-        layouts.pop("")  # measured to be the slower one; compiling takes its time
+        layouts.pop("")  # the slower one; compiling takes long
     found, failed = [], RuntimeError("no layout was tried")
     for name, last in layouts.items():
         run = partial(_streamed, work, members, seconds / len(layouts), last, compiled)
@@ -83,7 +83,7 @@ def streams(work: RivalWork, members: int, seconds: float, compiled: bool = Fals
 
 
 def compiled(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
-    """The same with modules through torch.compile."""
+    """Measure `streams` with modules through torch.compile."""
     return streams(work, members, seconds, compiled=True)
 
 
@@ -107,7 +107,7 @@ def _streamed(work: RivalWork, members: int, seconds: float, channels_last: bool
 
 
 def grouped(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
-    """Members folded into channels, grouped convolutions (batched products for an MLP), in a CUDA graph."""
+    """Measure members folded into channels: grouped convolutions (batched products for an MLP) in a CUDA graph."""
 
     def run() -> float:
         herd = GroupedHerd(work, members)

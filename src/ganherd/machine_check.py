@@ -1,4 +1,4 @@
-"""What this machine has, what each part is needed for, and how to get what is missing. Looks, and changes nothing."""
+"""Check what this machine has, what it is needed for, and how to get what is missing. Changes nothing."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from pathlib import Path
 from typing import TypedDict
 
 from ganherd.util import host
+from ganherd.util.memory import group_limits
 from ganherd.util.paths import cache_home, data_home
+from ganherd.util.text import size
 
 
 class CheckRow(TypedDict):
+    """One checked item."""
+
     what: str
-    found: str | None  # None: not there
+    found: str | None  # None: missing
     needed_for: str
-    how_to_get: str  # empty where nothing needs to be done
+    how_to_get: str  # empty if nothing needs to be done
 
 
 def examine() -> list[CheckRow]:
-    """A row for each thing; no machine is too bare to be looked at."""
+    """Return a row for each item; a failing check is a row, too."""
     return [row for probe in _PROBES for row in _safely(probe)]
 
 
 def _safely(probe: Callable[[], Iterator[CheckRow]]) -> Iterator[CheckRow]:
-    """A broken installation fails in ways of its own, from an OSError to an AttributeError: that is a finding too."""
+    """Run a check; a broken installation can raise any exception, which becomes a row."""
     try:
         yield from list(probe())
     except Exception as error:
         what = (probe.__doc__ or probe.__name__).partition(":")[0]
-        yield _row(what, None, "", f"it could not be looked at: {type(error).__name__}: {error}")
+        yield _row(what, None, "", f"the check failed: {type(error).__name__}: {error}")
 
 
 def _row(what: str, found: str | None, needed_for: str, how_to_get: str = "") -> CheckRow:
@@ -60,21 +64,14 @@ def _machine() -> Iterator[CheckRow]:
     cores = host.cores()
     yield _row("processor", f"{cores} core{'s' * (cores != 1)}, {platform.machine()}", "everything")
     memory = _memory()
-    found = f"{memory / 2**30:.1f} GiB" if memory else None
-    yield _row("memory", found, "the state of the herd and its data", "this system does not tell; set engine.memory")
+    found = size(memory) if memory else None
+    yield _row("memory", found, "the state of the herd and its data", "unknown on this system; set engine.memory")
 
 
 def _memory() -> int | None:
-    """What the machine has, or the smaller limit that a container sets."""
+    """Return the memory of the machine, or the smaller limit of its control group."""
     memory = host.memory()
-    if not memory:
-        return None
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            memory = min(memory, int(Path(limit).read_text()))
-        except (OSError, ValueError):  # no such file, or the word "max"
-            continue
-    return memory
+    return min([memory, *group_limits()]) if memory else None
 
 
 def _torch() -> Iterator[CheckRow]:
@@ -90,7 +87,7 @@ def _torch() -> Iterator[CheckRow]:
     gpus = None
     if torch.cuda.is_available():
         all_of_them = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        gpus = ", ".join(f"{p.name} ({p.total_memory / 2**30:.0f} GiB)" for p in all_of_them)
+        gpus = ", ".join(f"{p.name} ({size(p.total_memory)})" for p in all_of_them)
     build = (
         "a CUDA build of PyTorch"
         if torch.version.cuda is None
@@ -111,7 +108,7 @@ def _mpi() -> Iterator[CheckRow]:
     binding = _version("mpi4py")
     yield _row("mpi4py", binding, use, "pip install 'ganherd[mpi]'")
     library = None
-    if binding:  # in a process of its own, because an MPI that does not fit its system may abort
+    if binding:  # in a separate process, because an MPI that does not fit the system may abort
         ask = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
         try:
             done = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, timeout=60)
@@ -119,8 +116,8 @@ def _mpi() -> Iterator[CheckRow]:
         except (OSError, subprocess.TimeoutExpired):
             pass
     yield _row("MPI library", library, use, "the system's MPI, or a wheel: pip install mpich")
-    beside = Path(sys.executable).parent
-    launcher = shutil.which("mpiexec", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+    scripts = Path(sys.executable).parent
+    launcher = shutil.which("mpiexec", path=f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}")
     yield _row("mpiexec", launcher, "starting an MPI job by hand", "comes with the MPI library")
 
 
@@ -137,7 +134,7 @@ def _compiler() -> Iterator[CheckRow]:
     """C++ compiler: for torch.compile alone."""
     names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
     found = next(filter(None, map(shutil.which, names)), None)
-    yield _row("C++ compiler", found, "torch.compile on a CPU; ganherd itself compiles nothing", "install g++ or clang")
+    yield _row("C++ compiler", found, "torch.compile on a CPU; ganherd compiles nothing", "install g++ or clang")
 
 
 def _data() -> Iterator[CheckRow]:
@@ -155,12 +152,12 @@ def _data() -> Iterator[CheckRow]:
 def _fid_network() -> Iterator[CheckRow]:
     """FID network: the Inception weights that FID is defined on."""
     file = data_home() / "inception-2015-12-05.pt"
-    found = f"{file} ({file.stat().st_size / 2**20:.0f} MiB)" if file.is_file() else None
+    found = f"{file} ({size(file.stat().st_size)})" if file.is_file() else None
     yield _row("FID network", found, "ganherd score --metrics fid on colour images", f"put the file at {file}")
 
 
 def _folders() -> Iterator[CheckRow]:
-    """folders: may those of data and of the cache be written to?"""
+    """folders: whether those of data and of the cache are writable."""
     yield _folder("data folder", data_home(), "GANHERD_DATA", "data sets and score networks")
     yield _folder("cache folder", cache_home(), "GANHERD_CACHE", "measured engines, classifiers and features of data")
 
@@ -169,7 +166,7 @@ def _folder(what: str, folder: Path, variable: str, needed_for: str) -> CheckRow
     there = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=there):
-            found = f"{folder}{'' if there == folder else ' (made when needed)'}"
+            found = f"{folder}{'' if there == folder else ' (created when needed)'}"
     except OSError:
         found = None
     get = f"{folder} cannot be written to: set {variable} to a folder that can"

@@ -1,6 +1,6 @@
-"""`ganherd data inspect X --recommend`: the packaged recipe for this data, with its memory, its time and what to type.
+"""Recommend a packaged recipe for a data set, with its memory, its time and the command (`data inspect --recommend`).
 
-The rules are a table, read from above: the first that fits is taken. A test holds it against the recipes that there are.
+The rules are a table: the first rule that fits is used.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from ganherd.util.files import JsonObject
 from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
-FEW = 100  # images of a class below which a GAN may learn them by heart
+FEW = 100  # images of a class below which a GAN may memorise them
 SIZES = (32, 64, 128)  # pixels that folders are resized to
 
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What a recommendation is made from."""
+    """What a recommendation depends on."""
 
     source: str
     points: bool  # in the plane, not images
     side: int  # the shorter side of an image in pixels; 0 for points
     classes: int  # 0: no labels
     images: int
-    fewest: int  # images of the smallest class; of all where there are no labels
+    fewest: int  # images of the smallest class, or of all if there are no labels
     gpu: bool
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A recipe, the data that it is for, and the reason as people say it."""
+    """A recipe, the data that it fits, and the reason."""
 
     recipe: str
     fits: Callable[[DataSummary], bool]
     why: str
-    first: str = ""  # the recipe of one GAN over all classes, from which the members start
-    resizes: bool = False  # images are brought to the nearest of SIZES that is not above theirs
+    first: str = ""  # recipe of one GAN over all classes, from which the members start
+    resizes: bool = False  # images are resized to the largest of SIZES that is not above theirs
 
 
 RULES: tuple[Rule, ...] = (
@@ -59,7 +59,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "cifar10-perclass",
         lambda look: look.gpu and look.source == "cifar10",
-        "it was made for these images: one GAN that is told the class first, then one for each class from it",
+        "it was made for these images: a conditional GAN first, then one GAN for each class from it",
     ),
     Rule(
         "cifar100-perclass",
@@ -82,15 +82,17 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "folder-perclass-small",
         lambda look: True,
-        "no GPU here: a small Wasserstein GAN for each class, on images brought to 32 pixels",
+        "no GPU here: a small Wasserstein GAN for each class, on images resized to 32 pixels",
     ),
 )
 
 
 def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), prepared: bool = False) -> JsonObject:
-    """From what `data inspect` says: recipe, reason, commands, and what a dry run of it measures on this machine.
+    """Recommend a recipe from the facts of `data inspect`, and measure it with a dry run.
 
-    `data` are overrides that reading the data needed; `prepared`: it has one size, which stays.
+    Args:
+        data: Overrides that were needed to read the data.
+        prepared: Whether the data was prepared, so that its size is fixed.
     """
     from ganherd.recipe import recipe_file
     from ganherd.training import budget
@@ -101,13 +103,17 @@ def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), p
     recipe = recipe_file.load(rule.recipe)
     known = ["data.bad_images=skip"] if recipe.data.bad_images == "skip" else []
     sets = overrides(rule, look, recipe, [one for one in data if one not in known], prepared)
-    measured = dry_run.describe(recipe_file.load(rule.recipe, sets))  # from nothing: memory and time are the same
+    measured = dry_run.describe(
+        recipe_file.load(rule.recipe, sets)
+    )  # without the first phase: memory and time are the same
     seconds, length, more = measured["seconds"] + (_seconds(rule.first) if rule.first else 0.0), "", notes(look, facts)
     held = recipe.data.holdout
     if facts["holdout"] not in (None, held):
-        more.append(f"the recipe has data.holdout {held:g}, so other numbers to train on and held out than stand above")
+        more.append(
+            f"the recipe has data.holdout {held:g}, so the numbers of training and held-out images differ from those above"
+        )
     own = recipe.train.budget
-    # epochs that were set for other data may be far too few of this
+    # epochs that were set for other data may be far too few
     if recipe.data.source != source and parse_budget(own)[0] == "epochs" and measured["steps"] < budget.ENOUGH:
         seconds, length = seconds * budget.ENOUGH / measured["steps"], f"{budget.ENOUGH}steps"
         more.append(
@@ -126,7 +132,7 @@ def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), p
 
 
 def commands(rule: Rule, sets: Sequence[str], budget: str = "") -> list[str]:
-    """What to type, one after the other; `budget` where the recipe's own does not fit the data."""
+    """Return the commands to type in order; `budget` replaces that of the recipe if it does not fit the data."""
     if not rule.first:
         return [_typed(rule.recipe, sets) + (f" --budget {budget}" if budget else "")]
     phase = [*sets, "data.partition=all"] if rule.first == rule.recipe else list(sets)
@@ -138,7 +144,7 @@ def _typed(recipe: str, sets: Sequence[str]) -> str:
 
 
 def _seconds(recipe: str) -> float:
-    """How long the first phase takes: those of the packaged recipes are times."""
+    """Return the seconds of the first phase; its budget is a time in all packaged recipes."""
     from ganherd.recipe import recipe_file
 
     unit, amount = parse_budget(recipe_file.load(recipe).train.budget)
@@ -146,7 +152,7 @@ def _seconds(recipe: str) -> float:
 
 
 def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:
-    """The data as the rules see it."""
+    """Summarise the data for the rules."""
     import torch
 
     counts = [row["train"] for row in facts["classes"]]
@@ -163,7 +169,7 @@ def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:
 
 
 def choose(look: DataSummary) -> Rule:
-    """The first rule that fits; the last fits everything.
+    """Return the first rule that fits; the last one fits everything.
 
     >>> choose(DataSummary("digits", False, 8, 10, 1438, 140, gpu=False)).recipe
     'digits-wcgan'
@@ -172,7 +178,7 @@ def choose(look: DataSummary) -> Rule:
 
 
 def overrides(rule: Rule, look: DataSummary, recipe: Recipe, data: Sequence[str], prepared: bool) -> list[str]:
-    """What has to be said beside the recipe's name, so that it trains on this data."""
+    """Return the overrides with which the recipe trains on this data."""
     own = recipe.data
     if own.source == look.source:
         return list(data)
@@ -190,27 +196,27 @@ def overrides(rule: Rule, look: DataSummary, recipe: Recipe, data: Sequence[str]
 
 
 def notes(look: DataSummary, facts: Mapping[str, Any]) -> list[str]:
-    """What a person should know before a long training."""
+    """Return what a user should know before a long training."""
     out = []
     if not look.points and look.classes and look.fewest < FEW:
         few = [row["name"] for row in facts["classes"] if row["train"] < FEW]
         names = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
         out.append(
-            f"{len(few)} of {look.classes} classes have fewer than {FEW} images ({names}): a GAN may learn them by heart; "
+            f"{len(few)} of {look.classes} classes have fewer than {FEW} images ({names}): a GAN may memorise them; "
             "collect more, join classes, or watch the memorising alarm"
         )
     if not look.points and not look.classes:
-        out.append("no labels: one GAN learns all images; put them into a folder for each class to have labels")
+        out.append("no labels: one GAN learns all images; put them into one folder for each class to get labels")
     return out
 
 
-def text(found: Mapping[str, Any]) -> str:
-    """The same for people."""
+def text(advice: Mapping[str, Any]) -> str:
+    """Return the recommendation as text."""
     lines = [
-        f"recommended: {found['recipe']} ({found['why']})",
-        f"  members  {found['members']}",
-        f"  memory   {size(found['memory_bytes'])}, data included",
-        f"  time     about {duration(found['seconds'])} here ({found['engine']})",
-        *(f"  {'type' if not i else 'then'}     {command}" for i, command in enumerate(found["commands"])),
+        f"recommended: {advice['recipe']} ({advice['why']})",
+        f"  members  {advice['members']}",
+        f"  memory   {size(advice['memory_bytes'])}, data included",
+        f"  time     about {duration(advice['seconds'])} here ({advice['engine']})",
+        *(f"  {'type' if not i else 'then'}     {command}" for i, command in enumerate(advice["commands"])),
     ]
-    return "\n".join([*lines, *(f"note: {note}" for note in found["notes"])])
+    return "\n".join([*lines, *(f"note: {note}" for note in advice["notes"])])

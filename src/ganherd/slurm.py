@@ -1,4 +1,4 @@
-"""A batch script of Slurm that trains a recipe, saves when its time is nearly over, and puts itself back into the queue."""
+"""Write a Slurm batch script that trains a recipe, saves before its time limit, and requeues itself."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from pathlib import Path
 from ganherd.util.errors import UserError
 
 LAUNCHERS = ("srun", "mpiexec", "torchrun")
-MARK = "# Written by `ganherd launch slurm`"  # in its second line: such a file may be written again
+MARK = "# Written by `ganherd launch slurm`"  # in its second line: such a file may be overwritten
 _TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}")  # as sbatch reads it
 _NAME = re.compile(r"[A-Za-z0-9_./+:@%=,-]+")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to train, and what to ask Slurm for."""
+    """What to train, and the resources of the job."""
 
-    words: tuple[str, ...]  # of `ganherd train` for a new run: the recipe and its settings
+    words: tuple[str, ...]  # arguments of `ganherd train` for a new run: the recipe and its settings
     run: Path
-    again: tuple[str, ...] = ()  # besides `--resume` when it goes on
+    again: tuple[str, ...] = ()  # further arguments when the run is resumed
     nodes: int = 1
     ranks_per_node: int = 1
     cpus_per_rank: int = 1
     gpus_per_node: int = 0
     time: str = "1:00:00"
-    notice: int = 120  # seconds before the end at which members are saved
+    notice: int = 120  # seconds before the time limit at which members are saved
     partition: str | None = None
     account: str | None = None
     modules: tuple[str, ...] = ()
-    container: str | None = None  # an image of Apptainer
+    container: str | None = None  # an Apptainer image
     launcher: str = "srun"
     launcher_options: str = ""
-    array: int = 0  # jobs, each of which trains a part of the members; 0: one job
-    members_each: int = 1  # of a job of the array
+    array: int = 0  # number of jobs, each of which trains some of the members; 0: one job
+    members_each: int = 1  # members of each job of the array
 
     @property
     def name(self) -> str:
         return re.sub(r"[^A-Za-z0-9_.-]", "-", self.run.name) or "run"
 
     def check(self) -> None:
-        """A `UserError` for what Slurm, or the shell, would not understand."""
+        """Raise a `UserError` for settings that Slurm or the shell would not accept."""
         if 0 < _seconds(slurm_time(self.time)) <= self.notice:  # 0 is no limit
             raise UserError(
-                f"--time {self.time} is no longer than the {self.notice} seconds of --notice: nothing would be trained."
+                f"--time {self.time} is not longer than the {self.notice} seconds of --notice: nothing would be trained."
             )
         if self.launcher not in LAUNCHERS:
             raise UserError(
@@ -54,15 +54,17 @@ class Job:
         named = [("--partition", self.partition), ("--account", self.account), *(("--module", m) for m in self.modules)]
         for option, value in named:
             if value is not None and not _NAME.fullmatch(value):
-                raise UserError(f"{option} {value!r} is not a name that Slurm or `module` would know.")
+                raise UserError(f"{option} {value!r} is not a valid name for Slurm or `module`.")
         if not str(self.run).isprintable():
-            raise UserError("the name of the run folder must be of printable characters: choose another with --run.")
+            raise UserError(
+                "The name of the run folder must consist of printable characters: choose another with --run."
+            )
         if self.array and self.nodes * self.ranks_per_node > 1:
-            raise UserError("the jobs of an array are of one rank each: leave --nodes and --ranks-per-node at 1.")
+            raise UserError("The jobs of an array have one rank each: leave --nodes and --ranks-per-node at 1.")
 
 
 def slurm_time(text: str) -> str:
-    """A time limit as sbatch reads it.
+    """Return a time limit in the form of sbatch.
 
     >>> slurm_time("90m"), slurm_time("36h"), slurm_time("1-12:00:00")
     ('1:30:00', '36:00:00', '1-12:00:00')
@@ -76,7 +78,7 @@ def slurm_time(text: str) -> str:
 
 
 def _seconds(time: str) -> int:
-    """How long sbatch takes that to be.
+    """Return the seconds of a time limit of sbatch.
 
     >>> _seconds("3"), _seconds("0:02:30"), _seconds("1-12")
     (180, 150, 129600)
@@ -88,11 +90,11 @@ def _seconds(time: str) -> int:
 
 
 def script(job: Job) -> str:
-    """The whole file."""
+    """Return the batch script."""
     job.check()
     parts = [
         "#!/bin/bash",
-        f"{MARK}: trains into {job.run}. Submitted again, it goes on where it was.",
+        f"{MARK}: trains into {job.run}. Submit it again to resume.",
         *(f"#SBATCH {line}" for line in _asked(job)),
         "",
         f"run={shlex.quote(str(job.run))}",
@@ -104,14 +106,14 @@ def script(job: Job) -> str:
         _BODY.format(ask=_ASK_TORCHRUN if job.launcher == "torchrun" else _ASK, launch=_launch(job)),
     ]
     if job.launcher == "torchrun":
-        parts.append('[ -n "$stop" ] && [ "$code" -ne 0 ] && code=75  # torchrun ends with 1 where it was asked to end')
+        parts.append('[ -n "$stop" ] && [ "$code" -ne 0 ] && code=75  # torchrun ends with 1 if it was asked to end')
     if "ulfm" in job.launcher_options and not job.array:
         parts.append(_UNFINISHED)
     return "\n".join([*parts, _END])
 
 
 def _asked(job: Job) -> list[str]:
-    """The directives."""
+    """Return the directives of sbatch."""
     one = job.launcher == "torchrun"  # a torchrun for each node starts the ranks there
     lines = [
         f"--job-name=ganherd-{job.name}",
@@ -132,7 +134,7 @@ def _asked(job: Job) -> list[str]:
 
 
 def _which(job: Job) -> list[str]:
-    """A new run, or the rest of one; a job of an array has the same words for both."""
+    """Return the lines that choose between a new run and resuming; a job of an array uses the same words for both."""
     new = " ".join([*map(shlex.quote, job.words), "--run", '"$run"'])
     if job.array:
         each = job.members_each
@@ -146,12 +148,12 @@ def _which(job: Job) -> list[str]:
 
 
 def _launch(job: Job) -> str:
-    """The command that starts the ranks, up to the words of `ganherd train`."""
+    """Return the command that starts the ranks, up to the arguments of `ganherd train`."""
     inside = ["apptainer", "exec", *(["--nv"] if job.gpus_per_node else []), job.container] if job.container else []
     options = shlex.split(job.launcher_options)
     ranks = job.nodes * job.ranks_per_node
     if job.launcher == "srun":
-        # a rank that dies ends the others, which would wait for it for ever
+        # end the other ranks if one dies: they would wait for it for ever
         words = ["srun", "--kill-on-bad-exit=1", *options, *inside, "ganherd", "train"]
     elif job.launcher == "mpiexec":
         words = ["mpiexec", "-n", str(ranks), *options, *inside, "ganherd", "train"]
@@ -181,7 +183,7 @@ _ASK = 'kill -USR1 "$job" 2>/dev/null'
 # torchrun passes SIGTERM on to its ranks, and SIGUSR1 ends it; srun itself would answer SIGTERM by killing all
 _ASK_TORCHRUN = 'scancel --signal=TERM "$id"'
 
-# where ranks may be lost, mpiexec ends with 0 though all of them are
+# with lost ranks allowed, mpiexec ends with 0 even if all are lost
 _UNFINISHED = """[ "$code" -eq 0 ] && ! grep -q '"state": "finished"' "$run/run.json" && code=1"""
 
 _BODY = """
@@ -193,7 +195,7 @@ ask() {{ # the ranks save their members and end with 75
     stop=$1
     [ -n "$job" ] && {ask}
 }}
-trap 'ask USR1' USR1 # the time is nearly over
+trap 'ask USR1' USR1 # the time limit is near
 trap 'ask TERM' TERM # cancelled, or preempted
 
 {launch} "${{words[@]}}" &
@@ -210,7 +212,7 @@ _END = """
 if [ "$code" -eq 75 ] && [ "$stop" != TERM ] && scontrol requeue "$id"; then # Slurm itself puts a preempted job back
     echo "ganherd: the run is saved, and job $id is in the queue again"
 elif [ "$code" -ne 0 ]; then
-    echo "ganherd: ended with code $code; submit this script again to go on, or: ganherd train $again" >&2
+    echo "ganherd: ended with code $code; submit this script again to resume, or run: ganherd train $again" >&2
 fi
 exit "$code"
 """

@@ -210,7 +210,7 @@ def test_a_finished_run_says_that_it_is(cli, run) -> None:
     copy = shutil.copytree(run, "finished")
     steps = json.loads(Path(copy, "run.json").read_text())["step"]
     answer = cli("train", "--resume", copy)
-    assert f"finished has made all of its {steps} steps: a larger --budget goes on with it" in answer.err
+    assert f"finished has made all of its {steps} steps; give it a larger --budget" in answer.err
     assert " to " not in answer.err.splitlines()[0]
 
 

@@ -38,11 +38,11 @@ def test_an_empty_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     found = rows()
     assert found["FID network"]["found"] is None and str(tmp_path) in found["FID network"]["how_to_get"]
     assert found["data mnist"]["found"] is None and "ganherd data get mnist" in found["data mnist"]["how_to_get"]
-    assert "made when needed" in (found["data folder"]["found"] or "")
+    assert "created when needed" in (found["data folder"]["found"] or "")
     assert found["data r15"]["found"] == found["data digits"]["found"] == "needs no file"
     (tmp_path / "not" / "yet").mkdir(parents=True)
     (tmp_path / "not" / "yet" / "inception-2015-12-05.pt").write_bytes(b"x" * 2**20)
-    assert "1 MiB" in (rows()["FID network"]["found"] or "")
+    assert "1.0 MiB" in (rows()["FID network"]["found"] or "")
 
 
 @pytest.mark.parametrize("error", [ImportError("gone"), OSError("libc10.so: cannot open"), AttributeError("torn")])

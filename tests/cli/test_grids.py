@@ -153,7 +153,7 @@ def test_a_generator_that_is_broken_is_nobodys_partner(grid_run: Path, monkeypat
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--by", "tvd", "--network", "pixels"), "tells classes"),
+        (("--by", "tvd", "--network", "pixels"), "predicts classes"),
         (("--network", "lipizzaner-mnist"), "28 × 28"),
         (("--by", "recall"), "recall is no score to weigh generators by"),
         (("--by", "ifid"), "--by ifid needs generators that take a label"),
@@ -193,9 +193,9 @@ def test_members_that_stand_for_classes_are_no_ensemble(cli: Cli, run: Path) -> 
             "mixing.network lipizzaner-mnist: the network lipizzaner-mnist looks at grey",
         ),
         ({"network": "pixel"}, "did you mean 'pixels"),
-        ({"network": "my_net:Wide"}, "mixing.network my_net:Wide cannot look at images of (1, 8, 8): RuntimeError"),
+        ({"network": "my_net:Wide"}, "mixing.network my_net:Wide cannot process data of shape (1, 8, 8): RuntimeError"),
         ({"network": "my_net:Flat"}, "mixing.network my_net:Flat made (1, 128) out of 2 samples"),
-        ({"network": "pixels", "score": "tvd"}, "score tvd needs a network that tells classes, and pixels does not"),
+        ({"network": "pixels", "score": "tvd"}, "score tvd needs a network that predicts classes, and pixels does not"),
     ],
 )
 def test_a_network_that_cannot_look_is_told_before_anything_is_trained(

@@ -155,7 +155,7 @@ def test_where_all_ranks_were_lost_the_job_says_so(state: str, code: int, tmp_pa
 
 def test_where_slurm_does_not_requeue_the_sentence_says_how_to_go_on(tmp_path: Path) -> None:
     running = start(tmp_path, script(job()), site(tmp_path, ends="75", requeues=1))
-    assert "submit this script again to go on" in running.communicate(timeout=60)[0] and running.returncode == 75
+    assert "submit this script again to resume" in running.communicate(timeout=60)[0] and running.returncode == 75
 
 
 def test_the_next_job_goes_on_with_the_run(tmp_path: Path) -> None:
@@ -200,11 +200,11 @@ def test_it_is_shown_written_and_submitted(
     ("words", "sentence"),
     [
         (["--time", "soon"], "--time soon: write 90m, 12h"),
-        (["--time", "1m"], "no longer than the 120 seconds of --notice"),
+        (["--time", "1m"], "not longer than the 120 seconds of --notice"),
         (["digits-cellular-3x3", "--array", "3"], "--array is for herds of one seed whose members never meet"),
         (["--launcher", "rsh"], "there is no launcher 'rsh': choose srun, mpiexec or torchrun"),
-        (["--module", "a; rm b"], "--module 'a; rm b' is not a name"),
-        (["--partition", "a b"], "--partition 'a b' is not a name"),
+        (["--module", "a; rm b"], "--module 'a; rm b' is not a valid name"),
+        (["--partition", "a b"], "--partition 'a b' is not a valid name"),
         (["--set", "train.bacth=3"], "did you mean 'train.batch'?"),
         (["--resume", "nowhere"], "there is no run folder nowhere"),
         (["ring8", "--resume", "nowhere"], "leave the recipe and --run out"),

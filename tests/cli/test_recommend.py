@@ -159,6 +159,6 @@ def test_what_the_recipe_reads_otherwise_is_said_and_not_said_twice(cli, tmp_pat
     held = recipe_file.load(found["recipe"]).data.holdout
     assert "bad_images" not in found["commands"][-1] and held != 0.2
     assert (
-        f"the recipe has data.holdout {held:g}, so other numbers to train on and held out than stand above"
+        f"the recipe has data.holdout {held:g}, so the numbers of training and held-out images differ from those above"
         in found["notes"]
     )

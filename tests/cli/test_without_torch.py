@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ASKED = [  # what is typed, the exit code, a word of the answer
-    (["--help"], 0, "Trains many GANs as one"),
+    (["--help"], 0, "Train many GANs as one"),
     (["-h"], 0, "sample"),
     ([], 0, "Usage: ganherd [OPTIONS]"),
     (["data"], 0, "Usage: ganherd data"),

@@ -52,11 +52,11 @@ def placements(size: int, random: np.random.Generator) -> list[Placement]:
 
 
 def check_fetch(comm: Communicator, placement: Placement, wanted: Sequence[Sequence[int]], seed: int) -> None:
-    whole, own = herd(placement.size, seed), list(placement.ranks[comm.rank])
+    whole, own = herd(placement.num_members, seed), list(placement.ranks[comm.rank])
     state = {name: value[own] for name, value in whole.items()}
-    before = comm.bytes_sent, comm.bytes_received, comm.seconds
+    before = comm.bytes_sent, comm.bytes_received, comm.exchange_seconds
     found = comm.fetch(state, placement, wanted)
-    expected = Local().fetch(whole, Placement((tuple(range(placement.size)),)), [wanted[comm.rank]])
+    expected = Local().fetch(whole, Placement((tuple(range(placement.num_members)),)), [wanted[comm.rank]])
     assert list(found) == list(expected)
     for name, value in found.items():
         assert value.dtype == expected[name].dtype and torch.equal(value, expected[name]), name
@@ -67,77 +67,82 @@ def check_fetch(comm: Communicator, placement: Placement, wanted: Sequence[Seque
     come = {m for m in wanted[comm.rank] if home[m] != comm.rank}
     assert comm.bytes_sent - before[0] == len(leave) * WIDTH
     assert comm.bytes_received - before[1] == len(come) * WIDTH
-    assert comm.seconds > before[2] and comm.waits_since is None
+    assert comm.exchange_seconds > before[2] and comm.waiting_since is None
 
 
 def check_gather(comm: Communicator, placement: Placement, seed: int) -> None:
     random = np.random.default_rng(seed)
-    for whole in (random.normal(size=(placement.size, 2, 3)), random.integers(0, 9, placement.size) > 4):
-        found = comm.gather(whole[list(placement.ranks[comm.rank])], placement)
+    for whole in (random.normal(size=(placement.num_members, 2, 3)), random.integers(0, 9, placement.num_members) > 4):
+        found = comm.all_gather(whole[list(placement.ranks[comm.rank])], placement)
         assert found.dtype == whole.dtype and np.array_equal(found, whole)
 
 
 def check_members(comm: Communicator) -> None:
-    random = np.random.default_rng(comm.size)
-    for number, placement in enumerate(placements(comm.size, random)):
-        n = placement.size
+    random = np.random.default_rng(comm.world_size)
+    for number, placement in enumerate(placements(comm.world_size, random)):
+        n = placement.num_members
         check_fetch(
-            comm, placement, [random.integers(0, n, random.integers(0, 6)).tolist() for _ in range(comm.size)], number
+            comm,
+            placement,
+            [random.integers(0, n, random.integers(0, 6)).tolist() for _ in range(comm.world_size)],
+            number,
         )
-        check_fetch(comm, placement, [list(range(n)) for _ in range(comm.size)], number)
+        check_fetch(comm, placement, [list(range(n)) for _ in range(comm.world_size)], number)
         check_gather(comm, placement, number)
 
 
 def check_under_way(comm: Communicator) -> None:
     """Members as they were when the fetch was begun, whatever is trained, asked or begun until it is waited for."""
-    placement, asked = place(7, comm.size), [[6, rank % 7, 0] for rank in range(comm.size)]
+    placement, asked = place(7, comm.world_size), [[6, rank % 7, 0] for rank in range(comm.world_size)]
     whole, own = herd(7, 1), list(placement.ranks[comm.rank])
     state, before = {name: value[own] for name, value in whole.items()}, (comm.bytes_sent, comm.bytes_received)
     first = comm.begin_fetch(state, placement, asked)
     for value in state.values():
         value.fill_(1)
-    assert comm.collect(b"meanwhile") == [b"meanwhile"] * comm.size
+    assert comm.all_gather_bytes(b"meanwhile") == [b"meanwhile"] * comm.world_size
     second = comm.begin_fetch(state, placement, asked)
-    first.push()
-    second.push()
+    first.poll()
+    second.poll()
     for name, value in first.wait().items():
         assert torch.equal(value, whole[name][asked[comm.rank]]), name
     assert first.wait() is first.wait()
     assert all((value == 1).all() for value in second.wait().values())
     come = {m for m in asked[comm.rank] if m not in own}
-    assert comm.bytes_received - before[1] == 2 * len(come) * WIDTH and comm.waits_since is None
+    assert comm.bytes_received - before[1] == 2 * len(come) * WIDTH and comm.waiting_since is None
 
 
 def check_nothing_crosses(comm: Communicator) -> None:
     """Who wants its own alone gets them without a word to anybody."""
-    placement = place(2 * comm.size, comm.size)
+    placement = place(2 * comm.world_size, comm.world_size)
 
     def refuse(*_: object) -> None:
         raise AssertionError("something was sent")
 
-    comm._start = comm._share = refuse  # type: ignore[method-assign, assignment]
+    comm._start = comm._all_gather_bytes = refuse  # type: ignore[method-assign, assignment]
     check_fetch(comm, placement, [own[::-1] for own in placement.ranks], 0)
-    check_fetch(comm, placement, [()] * comm.size, 0)
-    del comm._start, comm._share
+    check_fetch(comm, placement, [()] * comm.world_size, 0)
+    del comm._start, comm._all_gather_bytes
 
 
 def check_small_things(comm: Communicator) -> None:
     for content in (b"", b'{"steps": 5}', bytes(range(256)) * 300):
         assert comm.broadcast(content if comm.rank == 0 else None) == content
-    said = comm.collect(b"x" * comm.rank)
-    assert said == [b"x" * rank for rank in range(comm.size)]
-    assert len(comm.hosts) == comm.size and comm.local_rank == comm.rank and comm.local_size == comm.size
+    said = comm.all_gather_bytes(b"x" * comm.rank)
+    assert said == [b"x" * rank for rank in range(comm.world_size)]
+    assert (
+        len(comm.hosts) == comm.world_size and comm.local_rank == comm.rank and comm.local_world_size == comm.world_size
+    )
     comm.barrier()
 
 
 def check_parts(comm: Communicator) -> None:
     """Some of the ranks by themselves, as those that are no spares."""
-    assert comm.among(range(comm.size)) is comm
-    for ranks in {5: ([0], [0, 1, 2], [4, 3, 0, 2])}.get(comm.size, ()):
-        part = comm.among(ranks)
+    assert comm.new_group(range(comm.world_size)) is comm
+    for ranks in {5: ([0], [0, 1, 2], [4, 3, 0, 2])}.get(comm.world_size, ()):
+        part = comm.new_group(ranks)
         assert (part is None) == (comm.rank not in ranks)
         if part is not None:
-            assert (part.rank, part.size) == (sorted(ranks).index(comm.rank), len(ranks))
+            assert (part.rank, part.world_size) == (sorted(ranks).index(comm.rank), len(ranks))
             check_members(part)
             check_small_things(part)
             part.close()
@@ -146,7 +151,7 @@ def check_parts(comm: Communicator) -> None:
 def check_disagreements(comm: Communicator) -> None:
     """All ranks hear the same sentence, which names the one that differs."""
     handshake.agree(comm, "recipe", "train:\n  batch: 64\n")
-    if comm.size == 1:
+    if comm.world_size == 1:
         return
     true, other = handshake.versions(), comm.rank == 1
     handshake.versions = lambda: {**true, "numpy": "0.0"} if other else true
@@ -165,14 +170,14 @@ def check_sentence(comm: Communicator, call: object, *parts: str) -> None:
     except UserError as error:
         sentence = str(error)
     assert all(part in sentence for part in parts), sentence
-    assert len(set(comm.collect(sentence.encode()))) == 1
+    assert len(set(comm.all_gather_bytes(sentence.encode()))) == 1
 
 
 def main(asked: str, folder: Path) -> None:
     name = detect(os.environ)
     comm = connect(asked)
     try:
-        assert name == (asked if comm.size > 1 else "local")
+        assert name == (asked if comm.world_size > 1 else "local")
         check_small_things(comm)
         check_members(comm)
         Mpi.most = 100  # from here on messages are cut
@@ -181,7 +186,7 @@ def main(asked: str, folder: Path) -> None:
         check_nothing_crosses(comm)
         check_parts(comm)
         check_disagreements(comm)
-        (folder / f"{comm.rank}.json").write_text(json.dumps([comm.rank, comm.size]))
+        (folder / f"{comm.rank}.json").write_text(json.dumps([comm.rank, comm.world_size]))
         comm.close()
     except BaseException:
         traceback.print_exc()

@@ -3,10 +3,10 @@
 import os
 
 from ganherd.comm.backends.detect import connect, detect
-from ganherd.comm.ranks import job
+from ganherd.comm.ranks import open_job
 from ganherd.util.errors import Interrupted
 
-with job(lambda: connect(detect(os.environ))) as comm:
+with open_job(lambda: connect(detect(os.environ))) as comm:
     if comm.rank == 1:
         raise Interrupted("memory ran out; resume it with: ganherd train --resume RUN")
     comm.barrier()

@@ -17,8 +17,8 @@ FLOATS = 1000  # of a cell
 
 def main(folder: Path) -> None:
     comm, topology, rows = connect("torch"), torus(4, 4), []
-    for ranks in range(1, comm.size + 1):
-        part = comm.among(range(ranks))
+    for ranks in range(1, comm.world_size + 1):
+        part = comm.new_group(range(ranks))
         if part is None:
             continue
         placement = place(16, ranks, grid=(4, 4))

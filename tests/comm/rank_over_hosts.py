@@ -21,10 +21,10 @@ def name(comm: Communicator) -> str:
 
 def exchange(comm: Communicator, turn: int) -> None:
     """Every rank gets the next one's member."""
-    other = (comm.rank + 1) % comm.size
+    other = (comm.rank + 1) % comm.world_size
     state = {"member": torch.full((1, 1000), comm.rank + 10.0 * turn)}
-    wanted = [[(rank + 1) % comm.size] for rank in range(comm.size)]
-    found = comm.fetch(state, place(comm.size, comm.size), wanted)
+    wanted = [[(rank + 1) % comm.world_size] for rank in range(comm.world_size)]
+    found = comm.fetch(state, place(comm.world_size, comm.world_size), wanted)
     assert (found["member"] == other + 10.0 * turn).all()
 
 
@@ -45,9 +45,9 @@ def main(folder: Path) -> None:
             until_told(comm, folder)
             break
         except RankLost:
-            if not comm.goes_on:
+            if not comm.survives_loss:
                 raise
-            comm = comm.survivors().comm
+            comm = comm.shrink().comm
     (folder / f"{name(comm)}.done").touch()
     comm.close()
 

@@ -25,9 +25,9 @@ def main(how: str, folder: Path) -> None:
         (folder / f"{comm.rank}-failed").touch()
         sys.exit(5)
     if comm.rank == 0:
-        print(comm.after_loss("ganherd train --resume RUN"), flush=True)
+        print(comm.describe_loss("ganherd train --resume RUN"), flush=True)
     comm.barrier()  # the others wait here for one that never comes
-    assert comm.collect(b"here") == [b"here"] * comm.size
+    assert comm.all_gather_bytes(b"here") == [b"here"] * comm.world_size
     (folder / f"{comm.rank}-{attempt}").touch()
     comm.close()
 

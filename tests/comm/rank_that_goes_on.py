@@ -34,7 +34,8 @@ def in_exchange(comm: Communicator, placement: Placement, victims: list[int]) ->
     if comm.rank in victims:
         die()
     wanted = [
-        list(placement.ranks[victims[0]]) if rank == (victims[0] + 1) % comm.size else [] for rank in range(comm.size)
+        list(placement.ranks[victims[0]]) if rank == (victims[0] + 1) % comm.world_size else []
+        for rank in range(comm.world_size)
     ]
     comm.fetch(herd(placement, comm.rank, 0), placement, wanted)
     comm.barrier()
@@ -43,8 +44,8 @@ def in_exchange(comm: Communicator, placement: Placement, victims: list[int]) ->
 def in_collective(comm: Communicator, placement: Placement, victims: list[int]) -> None:
     if comm.rank in victims:
         die()
-    comm.collect(b"x" * comm.rank)
-    comm.collect(b"y")
+    comm.all_gather_bytes(b"x" * comm.rank)
+    comm.all_gather_bytes(b"y")
 
 
 def while_nobody_waits(comm: Communicator, placement: Placement, victims: list[int]) -> None:
@@ -52,25 +53,25 @@ def while_nobody_waits(comm: Communicator, placement: Placement, victims: list[i
     if comm.rank in victims:
         die()
     while True:
-        comm.check()
+        comm.raise_if_rank_lost()
         time.sleep(0.001)
 
 
 def under_way(comm: Communicator, placement: Placement, victims: list[int]) -> None:
     """A fetch was begun and is never waited for."""
-    everyone = [list(range(MEMBERS)) for _ in range(comm.size)]
+    everyone = [list(range(MEMBERS)) for _ in range(comm.world_size)]
     fetch = comm.begin_fetch(herd(placement, comm.rank, 0), placement, everyone)
     if comm.rank in victims:
         die()
     while True:
-        fetch.push()
-        comm.check()
+        fetch.poll()
+        comm.raise_if_rank_lost()
         time.sleep(0.001)
 
 
 def in_a_part(comm: Communicator, placement: Placement, victims: list[int]) -> None:
     """The last rank is a spare: it waits for all, and is woken by a loss among the others."""
-    part = comm.among(range(comm.size - 1))
+    part = comm.new_group(range(comm.world_size - 1))
     if comm.rank in victims:
         die()
     (part or comm).barrier()
@@ -101,10 +102,10 @@ def lose(comm: Communicator, placement: Placement, way: str, victims: list[int],
     if comm.rank in late:
         die()
     began = time.perf_counter()
-    left = comm.survivors()
-    print(f"{left.comm.size} left, after {1e3 * (time.perf_counter() - began):.0f} ms", flush=True)
+    left = comm.shrink()
+    print(f"{left.comm.world_size} left, after {1e3 * (time.perf_counter() - began):.0f} ms", flush=True)
     assert left.lost == tuple(sorted([*victims, *late])), left
-    assert left.before[left.comm.rank] == comm.rank and len(left.comm.hosts) == left.comm.size
+    assert left.before[left.comm.rank] == comm.rank and len(left.comm.hosts) == left.comm.world_size
     return left
 
 
@@ -112,8 +113,8 @@ def main(folder: Path, losses: list[str]) -> None:
     """`losses`: as in_exchange:0 or in_collective:1,2:0."""
     comm = connect("mpi")
     try:
-        assert comm.goes_on
-        placement = place(MEMBERS, comm.size)
+        assert comm.survives_loss
+        placement = place(MEMBERS, comm.world_size)
         for number, loss in enumerate(losses):
             way, *ranks = loss.split(":")
             victims, late = ([int(r) for r in each.split(",") if r] for each in (*ranks, "")[:2])
@@ -121,15 +122,15 @@ def main(folder: Path, losses: list[str]) -> None:
             buddies.refresh(comm, placement, herd(placement, comm.rank, step), step, {"rank": comm.rank})
             left = lose(comm, placement, way, victims, late)
             found = buddies.find(left.comm, range(MEMBERS))
-            without = [r for r in left.lost if (r + 1) % comm.size in left.lost]
+            without = [r for r in left.lost if (r + 1) % comm.world_size in left.lost]
             assert (found.step, found.missing) == (step, tuple(m for r in without for m in placement.ranks[r]))
-            assert [fact["rank"] for fact in found.facts] == list(range(comm.size))
-            comm, placement = left.comm, place(MEMBERS, left.comm.size)
+            assert [fact["rank"] for fact in found.facts] == list(range(comm.world_size))
+            comm, placement = left.comm, place(MEMBERS, left.comm.world_size)
             wanted = [[m for m in own if m not in found.missing] for own in placement.ranks]
             state, expected = found.fetch(comm, wanted), herd(Placement(tuple(map(tuple, wanted))), comm.rank, step)
             assert all(torch.equal(state[name], expected[name]) for name in expected)
-        assert comm.collect(b"here") == [b"here"] * comm.size
-        (folder / f"{comm.rank}-{comm.size}").touch()
+        assert comm.all_gather_bytes(b"here") == [b"here"] * comm.world_size
+        (folder / f"{comm.rank}-{comm.world_size}").touch()
         comm.close()
     except BaseException:
         traceback.print_exc()

@@ -30,7 +30,9 @@ class Reader:
     """A board on which all others follow the first rank."""
 
     def __init__(self, comm: Communicator, bound: int) -> None:
-        placement = Placement(tuple(tuple(range(rank * MEMBERS, (rank + 1) * MEMBERS)) for rank in range(comm.size)))
+        placement = Placement(
+            tuple(tuple(range(rank * MEMBERS, (rank + 1) * MEMBERS)) for rank in range(comm.world_size))
+        )
         wanted = [[MEMBERS - 1, *own] if rank else [] for rank, own in enumerate(placement.ranks)]
         self.rank, self.board = comm.rank, VersionBoard(comm, placement, wanted, parts(0, 0), bound)
 
@@ -50,19 +52,19 @@ class Reader:
 
     def has_come(self, version: int) -> None:
         while self.board.versions[0] < version:  # for ever, where it never comes
-            self.board.push()
+            self.board.poll()
 
 
 def without_a_bound(comm: Communicator) -> None:
     """Nobody takes what is too new, though all of it is there already; nor is anything lost."""
     sent, received, reader = comm.bytes_sent, comm.bytes_received, Reader(comm, 0)
-    reader.board.part(0, 3)
+    reader.board.begin_unsynced(0, 3)
     reader.publish(*(range(4) if comm.rank == 0 else []))
     comm.barrier()
     if comm.rank:
         assert [reader.took(version) for version in range(4)] == [0, 1, 2, 3]
-    reader.board.settle()
-    others = comm.size - 1
+    reader.board.drain()
+    others = comm.world_size - 1
     expected = (4 * ROW * others, 0) if comm.rank == 0 else (0, 4 * ROW)
     assert (comm.bytes_sent - sent, comm.bytes_received - received) == expected
 
@@ -70,7 +72,7 @@ def without_a_bound(comm: Communicator) -> None:
 def within_a_bound(comm: Communicator) -> None:
     """The newest that came is taken, up to the bound; who is further behind is waited for; what was not taken is settled."""
     reader = Reader(comm, 1)
-    reader.board.part(0, 5)
+    reader.board.begin_unsynced(0, 5)
     reader.publish(*(range(4) if comm.rank == 0 else []))
     if comm.rank:
         assert reader.took(0) in (0, 1)
@@ -85,10 +87,10 @@ def within_a_bound(comm: Communicator) -> None:
         reader.publish(4)
     comm.barrier()
     reader.publish(*([5] if comm.rank == 0 else []))
-    reader.board.settle()
-    reader.board.part(5, 6)  # together, and apart again
+    reader.board.drain()
+    reader.board.begin_unsynced(5, 6)  # together, and apart again
     reader.publish(*([6] if comm.rank == 0 else []))
-    reader.board.settle()
+    reader.board.drain()
     if comm.rank:
         assert reader.took(6) == 6
 

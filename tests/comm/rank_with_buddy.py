@@ -29,17 +29,17 @@ def check(found: dict[str, torch.Tensor], members: list[int], step: int) -> None
 
 def check_those_left(comm: Communicator, buddies: Buddies, gone: set[int], step: int) -> None:
     """Each of the first ranks left gets a share of the herd back, as it was."""
-    left = [rank for rank in range(comm.size) if rank not in gone]
-    small = comm.among(left)
+    left = [rank for rank in range(comm.world_size) if rank not in gone]
+    small = comm.new_group(left)
     if small is None:
         return
     found = buddies.find(small, range(7))
-    kept = place(7, comm.size).ranks
-    lost = sorted(m for rank in gone if (rank + 1) % comm.size in gone for m in kept[rank])
+    kept = place(7, comm.world_size).ranks
+    lost = sorted(m for rank in gone if (rank + 1) % comm.world_size in gone for m in kept[rank])
     assert (found.step, list(found.missing)) == (step, lost), (found.step, found.missing)
-    assert found.facts == tuple({"rank": rank, "step": step} for rank in range(comm.size))
+    assert found.facts == tuple({"rank": rank, "step": step} for rank in range(comm.world_size))
     there = [m for m in range(7) if m not in lost]
-    wanted = [there[rank :: small.size][::-1] for rank in range(small.size)]
+    wanted = [there[rank :: small.world_size][::-1] for rank in range(small.world_size)]
     check(found.fetch(small, wanted), wanted[small.rank], step)
     assert buddies.find(small, [1, 9]).missing == ((1, 9) if 1 in lost else (9,))
     small.close()
@@ -48,7 +48,7 @@ def check_those_left(comm: Communicator, buddies: Buddies, gone: set[int], step:
 def main(folder: Path) -> None:
     comm = connect(detect(os.environ))
     try:
-        placement, buddies = place(7, comm.size), Buddies()
+        placement, buddies = place(7, comm.world_size), Buddies()
         assert buddies.step is None
         nothing = buddies.find(comm, [0, 3])
         assert (nothing.step, nothing.missing) == (None, (0, 3))
@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
             buddies.refresh(comm, placement, state, step, {"rank": comm.rank, "step": step})
             state["g.params"].zero_()  # what is trained on is not the copy
             assert buddies.step == step
-        for gone in ({1}, {0}, {1, 2}, {0, comm.size - 1}, {1, 3}):
+        for gone in ({1}, {0}, {1, 2}, {0, comm.world_size - 1}, {1, 3}):
             check_those_left(comm, buddies, gone, 20)
         check_interrupted(comm, placement, buddies)
         (folder / str(comm.rank)).touch()

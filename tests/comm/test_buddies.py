@@ -14,13 +14,13 @@ from ganherd.comm.placement import place
 
 
 @pytest.mark.parametrize("ranks", [4, 5])
-def test_members_come_back_from_anothers_memory(ranks: int, tmp_path: Path) -> None:
+def test_lost_members_are_restored_from_buddy_copies(ranks: int, tmp_path: Path) -> None:
     code, said = job("forked", ranks, "rank_with_buddy.py", tmp_path)
     assert code == 0, said
     assert len(list(tmp_path.iterdir())) == ranks, said
 
 
-def test_one_rank_has_nobody_else_and_keeps_its_own() -> None:
+def test_a_single_rank_copies_its_own_members() -> None:
     buddies, state = Buddies(), {"g.params": torch.arange(6.0).view(3, 2)}
     buddies.refresh(Local(), place(3, 1), state, 5, {"seconds": 1.5})
     before = state["g.params"].clone()

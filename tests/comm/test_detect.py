@@ -38,7 +38,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "1", "WORLD_SIZE": "4", "LOCAL_R
         ({"PMI_SIZE": "many"}, "local"),
     ],
 )
-def test_the_launcher_is_told_by_the_environment(environ: dict[str, str], name: str) -> None:
+def test_the_launcher_is_detected_from_the_environment(environ: dict[str, str], name: str) -> None:
     assert detect(environ) == name
 
 
@@ -54,15 +54,15 @@ def test_neither_detecting_nor_reading_heartbeats_imports_torch_or_mpi() -> None
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_one_process_is_connected_with_itself() -> None:
+def test_a_single_process_gets_the_local_communicator() -> None:
     comm = connect("local", {})
-    assert (comm.rank, comm.size, comm.local_rank, comm.local_size) == (0, 1, 0, 1)
-    assert comm.broadcast(b"x") == b"x" and comm.collect(b"y") == [b"y"] and comm.among([0]) is comm
+    assert (comm.rank, comm.world_size, comm.local_rank, comm.local_world_size) == (0, 1, 0, 1)
+    assert comm.broadcast(b"x") == b"x" and comm.all_gather_bytes(b"y") == [b"y"] and comm.new_group([0]) is comm
     comm.barrier()
     comm.close()
 
 
-def test_a_communicator_that_is_not_there_is_named() -> None:
+def test_an_unknown_communicator_is_named() -> None:
     with pytest.raises(UserError, match="no communicator 'smoke': choose local, mpi or torch"):
         connect("smoke", {})
 
@@ -79,5 +79,5 @@ def test_a_communicator_that_is_not_there_is_named() -> None:
         ("torch", {"RANK": "0", "WORLD_SIZE": "4"}, "COMMAND"),
     ],
 )
-def test_a_command_that_goes_on_is_given_with_its_launcher(engine: str, environ: dict[str, str], words: str) -> None:
+def test_the_resume_command_includes_its_launcher(engine: str, environ: dict[str, str], words: str) -> None:
     assert with_launcher("COMMAND", engine, 4, environ) == words

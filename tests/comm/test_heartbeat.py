@@ -14,7 +14,7 @@ import pytest
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.liveness.heartbeat import Heartbeat, read
-from ganherd.comm.liveness.silence import MissingRanks, in_words
+from ganherd.comm.liveness.silence import MissingRanks, describe
 from ganherd.util.errors import UserError
 
 
@@ -28,12 +28,12 @@ def until(found: object) -> None:
     raise AssertionError("it never came")
 
 
-def test_states_and_numbers_are_told_as_they_change(tmp_path: Path) -> None:
+def test_heartbeats_report_states_and_numbers_as_they_change(tmp_path: Path) -> None:
     comm = Local()
-    comm.bytes_sent, comm.bytes_received, comm.seconds = 7, 8, 0.5
-    with Heartbeat(tmp_path / "ranks", rank=2, size=3, members=[4, 5], comm=comm, period=0.01) as heart:
+    comm.bytes_sent, comm.bytes_received, comm.exchange_seconds = 7, 8, 0.5
+    with Heartbeat(tmp_path / "ranks", rank=2, world_size=3, members=[4, 5], comm=comm, period=0.01) as heart:
         until(lambda: [beat.state for beat in read(tmp_path / "ranks")] == ["inactive"])
-        comm.waits_since = time.monotonic() - 3.0
+        comm.waiting_since = time.monotonic() - 3.0
         heart.note("processing", step=10, rate=2.5)
         until(lambda: read(tmp_path / "ranks")[0].state == "processing")
         (beat,) = read(tmp_path / "ranks")
@@ -46,8 +46,8 @@ def test_states_and_numbers_are_told_as_they_change(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "ranks").iterdir()] == ["rank-002.json"]
 
 
-def test_who_stops_is_late_and_then_lost(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), Heartbeat(tmp_path, rank=0, size=1, period=0.5) as heart:
+def test_a_rank_that_stops_is_late_and_then_lost(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Heartbeat(tmp_path, rank=0, world_size=1, period=0.5) as heart:
         heart.note("processing")
         raise KeyboardInterrupt
     (beat,) = read(tmp_path)
@@ -61,16 +61,16 @@ def test_who_stops_is_late_and_then_lost(tmp_path: Path) -> None:
     ]
 
 
-def test_who_has_finished_is_never_late(tmp_path: Path) -> None:
-    with Heartbeat(tmp_path, rank=0, size=1):
+def test_a_finished_rank_is_never_late(tmp_path: Path) -> None:
+    with Heartbeat(tmp_path, rank=0, world_size=1):
         pass
     (beat,) = read(tmp_path)
     assert beat.health(beat.time + 1e6) == "finished"
 
 
-def test_a_disk_that_refuses_does_not_disturb(tmp_path: Path) -> None:
+def test_heartbeats_survive_a_disk_that_refuses_writes(tmp_path: Path) -> None:
     (tmp_path / "ranks").write_text("not a folder")
-    with Heartbeat(tmp_path / "ranks", rank=0, size=1, period=0.001) as heart:
+    with Heartbeat(tmp_path / "ranks", rank=0, world_size=1, period=0.001) as heart:
         heart.note("processing", step=1)
         threading.Event().wait(0.05)
         assert heart._thread.is_alive()
@@ -78,7 +78,7 @@ def test_a_disk_that_refuses_does_not_disturb(tmp_path: Path) -> None:
 
 
 def test_a_reader_never_sees_half_a_beat(tmp_path: Path) -> None:
-    with Heartbeat(tmp_path, rank=0, size=1, members=range(2000), period=1e-4):
+    with Heartbeat(tmp_path, rank=0, world_size=1, members=range(2000), period=1e-4):
         until(lambda: read(tmp_path))
         for _ in range(300):
             assert len(read(tmp_path)[0].members) == 2000
@@ -109,12 +109,12 @@ def says_once(folder: Path, rank: int, step: int, dies: bool = True) -> None:
             raise KeyboardInterrupt
 
 
-def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path, clock: list[float]) -> None:
+def test_a_silent_rank_is_reported_late_once_and_back_once(tmp_path: Path, clock: list[float]) -> None:
     """Also where its thread is alive and the disk is not: what counts is what others can read."""
     said: list[tuple[str, int, int]] = []
 
     def tell(event: str, facts: dict[str, Any]) -> None:
-        assert f"rank 1 on {platform.node()} is {event}: nothing was heard of it" in in_words(event, facts)
+        assert f"rank 1 on {platform.node()} is {event}: nothing was heard of it" in describe(event, facts)
         said.append((event, facts["rank"], facts["at"]))
 
     listener = MissingRanks(tmp_path, 0, 3, tell)
@@ -131,7 +131,7 @@ def test_who_falls_silent_is_missed_once_and_said_to_be_back_once(tmp_path: Path
     assert said == [("late", 1, 7), ("back", 1, 8)]
 
 
-def test_nobody_is_missed_for_the_time_that_the_listener_slept(tmp_path: Path, clock: list[float]) -> None:
+def test_no_rank_is_late_for_time_in_which_the_listener_was_suspended(tmp_path: Path, clock: list[float]) -> None:
     said: list[str] = []
     listener = MissingRanks(tmp_path, 0, 3, lambda event, facts: said.append(event))
     says_once(tmp_path, 1, 7)
@@ -150,7 +150,7 @@ def test_a_rank_listens_with_every_beat(tmp_path: Path) -> None:
     assert set(heard) == {0.01}
 
 
-def test_nobody_is_missed_for_what_an_earlier_job_left(tmp_path: Path) -> None:
+def test_heartbeats_of_an_earlier_job_make_no_rank_late(tmp_path: Path) -> None:
     """Its ranks had finished, or were killed, long before this one listens."""
     said: list[str] = []
     for rank in (1, 2):
@@ -167,8 +167,8 @@ def test_nobody_is_missed_for_what_an_earlier_job_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"step": "1"}, {"state": "dancing"}, {"more": 1}, {"members": [0.5]}, {"period": 0}]
 )
-def test_what_ganherd_did_not_write_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    with Heartbeat(tmp_path, rank=0, size=1):
+def test_a_damaged_heartbeat_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    with Heartbeat(tmp_path, rank=0, world_size=1):
         pass
     path = tmp_path / "rank-000.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))

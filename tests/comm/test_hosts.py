@@ -45,7 +45,7 @@ def names(made: list[Host]) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=LONG)])
-def test_torchrun_starts_them_again_and_goes_on_without_a_host_that_is_cut_off(count: int, folder: Path) -> None:
+def test_torchrun_restarts_and_continues_without_a_host_that_is_cut_off(count: int, folder: Path) -> None:
     with hosts(count, folder) as made:
         nodes = f"{count - 1}:{count}"
         running = [host.start(torchrun(made[0], host, nodes, PROGRAM, folder), GANHERD_LOST_AFTER="3") for host in made]
@@ -80,7 +80,7 @@ def test_a_herd_trained_over_two_hosts_is_that_of_one_process(folder: Path) -> N
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("lost", ["killed", pytest.param("cut", marks=LONG)])
-def test_mpi_goes_on_without_a_rank_on_another_host(lost: str, folder: Path) -> None:
+def test_mpi_continues_without_a_lost_rank_on_another_host(lost: str, folder: Path) -> None:
     need_ulfm()
     # mpiexec hears of a process that dies; that a host is silent only the ranks can notice, where they are asked to
     watch = ["--mca", "mpi_ft_detector", "1", "--mca", "mpi_ft_detector_thread", "1"]

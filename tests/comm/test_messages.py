@@ -22,15 +22,15 @@ def of(rank: int) -> dict[str, torch.Tensor]:
 
 
 @given(WANTED)
-def test_all_that_is_wanted_comes_as_it_was_when_it_was_sent(wanted: list[list[int]]) -> None:
+def test_wanted_members_arrive_as_they_were_when_sent(wanted: list[list[int]]) -> None:
     states, every = [of(rank) for rank in range(3)], [routes(HOME, wanted, rank) for rank in range(3)]
     layout = Layout.of(states[0])
     sent = [layout.pack_all(state, way.send, HOST) for state, way in zip(states, every, strict=True)]
-    own = [layout.own(state, way) for state, way in zip(states, every, strict=True)]
+    own = [layout.copy_local(state, way) for state, way in zip(states, every, strict=True)]
     for value in itertools.chain.from_iterable(state.values() for state in states):
         value.fill_(torch.nan)
     for rank, way in enumerate(every):
-        found = layout.fill(own[rank], way, {peer: sent[peer][rank] for peer in way.receive})
+        found = layout.assemble(own[rank], way, {peer: sent[peer][rank] for peer in way.receive})
         assert list(found) == list(states[rank])
         assert found["set.lr"].tolist() == wanted[rank]
         assert found["g.params"].tolist() == [[float(member)] * 5 for member in wanted[rank]]

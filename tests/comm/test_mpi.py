@@ -30,7 +30,7 @@ def test_ranks_answer_as_one_process(ranks: int, tmp_path: Path) -> None:
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(("how", "ends"), [("abort", 3), ("fail", 4)])
-def test_a_rank_that_cannot_go_on_ends_the_job(how: str, ends: int, tmp_path: Path) -> None:
+def test_a_rank_that_fails_ends_the_job(how: str, ends: int, tmp_path: Path) -> None:
     """Else the others would wait for it for ever."""
     code, said = job("mpi", 2, "rank_that_dies.py", how, tmp_path)
     assert code == ends, said

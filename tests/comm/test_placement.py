@@ -74,7 +74,7 @@ def test_a_rectangles_border_is_what_its_cells_meet(rows: int, columns: int, dat
     together=st.integers(1, 3),
     on_grid=st.booleans(),
 )
-def test_everyone_lives_somewhere(
+def test_every_member_is_placed_on_exactly_one_rank(
     cells: tuple[int, int], ranks: int, replicas: int, together: int, on_grid: bool
 ) -> None:
     members = cells[0] * cells[1] * together
@@ -82,7 +82,7 @@ def test_everyone_lives_somewhere(
     assert len(found.ranks) == ranks
     assert sorted(m for own in found.ranks for m in own) == list(range(members * replicas))
     assert all(list(own) == sorted(own) for own in found.ranks)
-    homes = found.home()
+    homes = found.locations()
     assert all(homes[m][0] == homes[m - m % together][0] for m in homes)  # a cell is not parted
     used = [rank for rank, own in enumerate(found.ranks) if own]
     assert used == list(range(len(used)))  # spares are the last
@@ -90,18 +90,18 @@ def test_everyone_lives_somewhere(
         assert max(map(len, found.ranks)) == together * -(-members // together // min(ranks, members // together))
 
 
-def test_whole_replicas_stay_together_where_they_can() -> None:
+def test_replicas_stay_on_one_rank_if_possible() -> None:
     assert place(4, 2, replicas=2, grid=(2, 2)).ranks == (tuple(range(4)), tuple(range(4, 8)))
     apart = place(4, 4, replicas=2, grid=(2, 2)).ranks
     assert [{m // 4 for m in own} for own in apart] == [{0}, {0}, {1}, {1}]
 
 
-def test_rectangles_are_not_bought_with_a_slower_step() -> None:
+def test_rectangles_never_make_a_step_slower() -> None:
     assert [len(own) for own in place(9, 2, grid=(3, 3)).ranks] == [5, 4]
 
 
 @given(st.integers(0, 7), st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.7, 3.0]), min_size=1, max_size=4).filter(any))
-def test_no_shares_would_be_done_earlier(items: int, weights: list[float]) -> None:
+def test_no_other_shares_finish_earlier(items: int, weights: list[float]) -> None:
     found = shares(items, weights)
     assert sum(found) == items
 

@@ -26,7 +26,7 @@ def together(*work: Callable[[], str]) -> list[str]:
     return [found[number] for number in range(len(work))]
 
 
-def test_every_attempt_has_a_name_of_its_own_in_the_same_store() -> None:
+def test_every_attempt_gets_a_unique_name_in_the_same_store() -> None:
     store, seen = dist.HashStore(), set()
     for _ in range(5):
         names = together(*(lambda rank=rank: meet(store, rank, 3, 20.0) for rank in range(3)))
@@ -35,7 +35,7 @@ def test_every_attempt_has_a_name_of_its_own_in_the_same_store() -> None:
     assert len(seen) == 5
 
 
-def test_who_was_there_before_and_died_is_not_counted() -> None:
+def test_ranks_that_died_in_an_earlier_attempt_do_not_count() -> None:
     """A rank says its word and is killed; another takes its place while the first rank already waits."""
     store = dist.HashStore()
     for rank, missing in ((0, "rank 1, rank 2, which did not start"), (1, "rank 2, which did not start")):
@@ -51,7 +51,7 @@ def test_who_was_there_before_and_died_is_not_counted() -> None:
     assert len(set(names)) == 1
 
 
-def test_other_sizes_do_not_mix() -> None:
+def test_attempts_with_different_world_sizes_do_not_mix() -> None:
     """A host is lost, and those left meet as fewer: what was said for more does not count."""
     store = dist.HashStore()
     before = together(*(lambda rank=rank: meet(store, rank, 3, 20.0) for rank in range(3)))
@@ -62,11 +62,11 @@ def test_other_sizes_do_not_mix() -> None:
 SILENT = """
 import sys, threading
 import torch.distributed as dist
-from ganherd.comm.backends.rendezvous import Watch
+from ganherd.comm.backends.rendezvous import LivenessRing
 class Hangs:
     def set(self, *words): threading.Event().wait()
 store = dist.HashStore()
-watch = Watch(Hangs if sys.argv[1] == "hangs" else lambda: store, "attempt", 1, 3, 1.5)
+watch = LivenessRing(Hangs if sys.argv[1] == "hangs" else lambda: store, "attempt", 1, 3, 1.5)
 if sys.argv[1] == "closed":
     watch.close()
 for beat in range(30):
@@ -80,7 +80,7 @@ print("went on")
 @pytest.mark.parametrize(
     ("other", "who"), [("silent", "rank 0"), ("hangs", "the store"), ("alive", ""), ("closed", "")]
 )
-def test_a_rank_ends_where_the_one_before_it_falls_silent_or_the_store(other: str, who: str) -> None:
+def test_a_rank_ends_if_the_previous_rank_or_the_store_falls_silent(other: str, who: str) -> None:
     done = subprocess.run(
         [warm_python.python(), "-c", SILENT, other], env=environment(), capture_output=True, text=True, timeout=60
     )
@@ -90,6 +90,6 @@ def test_a_rank_ends_where_the_one_before_it_falls_silent_or_the_store(other: st
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
-def test_a_patience_that_is_no_number_is_refused(text: str) -> None:
+def test_an_invalid_lost_after_setting_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="GANHERD_LOST_AFTER=.*: give seconds, or 0 for never"):
         lost_after(text)

@@ -45,35 +45,35 @@ def test_a_killed_rank_is_noticed_and_the_group_meets_again(tmp_path: Path) -> N
     assert "RankLost: rank 0 waited for another rank, which is gone" in said
 
 
-def test_all_end_where_the_first_rank_is_killed_also_who_waits_for_the_living(tmp_path: Path) -> None:
+def test_all_ranks_end_if_the_first_is_killed_even_if_they_wait_for_a_live_one(tmp_path: Path) -> None:
     code, said = job("torch", 3, "rank_that_dies.py", "first", tmp_path, options=("--max-restarts", "1"))
     assert code == 0, said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0-1", "1-1", "2-1"], said
 
 
-def test_what_becomes_of_a_job_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_loss_names_restarts_or_the_resume_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from ganherd.comm.backends.torchrun import Torch
 
     comm = object.__new__(Torch)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert comm.after_loss("ganherd train --resume RUN") == "torchrun starts all ranks again, 2 times at most."
+    assert comm.describe_loss("ganherd train --resume RUN") == "torchrun starts all ranks again, 2 times at most."
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
-    ends = "The job ends; go on with: ganherd train --resume RUN"
+    ends = "The job ends; resume with: ganherd train --resume RUN"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert comm.after_loss("ganherd train --resume RUN") == f"{ends} (torchrun --max-restarts 3 does so by itself)"
+    assert comm.describe_loss("ganherd train --resume RUN") == f"{ends} (torchrun --max-restarts 3 does so by itself)"
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # as for ranks that `ganherd train --ranks` starts
-    assert comm.after_loss("ganherd train --resume RUN") == ends
+    assert comm.describe_loss("ganherd train --resume RUN") == ends
 
 
-def test_of_an_engines_error_the_reason_is_told() -> None:
+def test_a_lost_rank_is_reported_with_the_reason_of_gloo() -> None:
     from ganherd.comm.backends.torchrun import Torch
 
     comm = object.__new__(Torch)
     comm.rank = 2
     said = "[/gloo/tcp/pair.cc:537] Read error [127.0.0.1]:81: reset by peer. This is typically caused by bugs. GLHF!"
     reason = "Read error [127.0.0.1]:81: reset by peer"
-    assert str(comm._lost(RuntimeError(said))) == f"rank 2 waited for another rank, which is gone ({reason})"
+    assert str(comm._rank_lost(RuntimeError(said))) == f"rank 2 waited for another rank, which is gone ({reason})"
 
 
 @pytest.mark.gpu
@@ -115,7 +115,7 @@ def test_torchrun_trains_a_run_in_the_folder_that_it_is_given(tmp_path: Path) ->
     assert json.loads(done.stdout)["run"] == str(run)
 
 
-def test_half_an_environment_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_torchrun_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("MASTER_ADDR", "MASTER_PORT"):

@@ -29,7 +29,7 @@ def need_ulfm() -> None:
         *(pytest.param(4, [f"{way}:{rank}"], marks=LONG) for way in ("in_exchange", "under_way") for rank in range(4)),
     ],
 )
-def test_those_left_go_on(ranks: int, losses: list[str], tmp_path: Path) -> None:
+def test_remaining_ranks_continue_after_a_loss_under_ulfm(ranks: int, losses: list[str], tmp_path: Path) -> None:
     """Also where the first rank is killed, several at once, or one while the others look for survivors."""
     need_ulfm()
     code, said = job("mpi", ranks, "rank_that_goes_on.py", tmp_path, *losses, options=("--with-ft", "ulfm"))
@@ -39,7 +39,7 @@ def test_those_left_go_on(ranks: int, losses: list[str], tmp_path: Path) -> None
 
 
 @pytest.mark.mpi
-def test_without_it_the_job_ends_and_the_sentence_says_how_to_go_on(tmp_path: Path) -> None:
+def test_without_ulfm_the_job_ends_and_names_the_resume_command(tmp_path: Path) -> None:
     code, said = job("mpi", 2, "rank_that_dies.py", "killed", tmp_path)
     assert code != 0 and not list(tmp_path.iterdir()), said
-    assert "The job ends; go on with: ganherd train --resume RUN" in said, said
+    assert "The job ends; resume with: ganherd train --resume RUN" in said, said

@@ -132,7 +132,7 @@ def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> No
     words = (*two, "--budget", "4steps", "--seeds", 1, "-o", "out")
     monkeypatch.setattr(session, "train", interrupted)
     stopped = cli("compare", *words, *METRICS, "-q")
-    assert stopped.code == 75 and "the same command goes on" in stopped.err
+    assert stopped.code == 75 and "the same command resumes it" in stopped.err
     assert json.loads(Path("out/compare.json").read_text())["state"] == "running"
     (Path("out/budget/b")).mkdir()  # as a kill before the first word of a run leaves it
     (Path("out/budget/b") / "recipe.yaml").write_text("")
@@ -177,7 +177,7 @@ def test_what_cannot_be_compared(cli, two, data) -> None:
     assert "at least two recipes" in cli("compare", a, "--budget", "2steps").sentence
     assert "--budget" in cli("compare", a, b).sentence
     assert "no metric named 'fdi'" in cli("compare", a, b, "--budget", "2steps", "--metrics", "fdi").sentence
-    assert "--per-class goes with --downstream" in cli("compare", a, b, "--budget", "1s", "--per-class", "3").sentence
+    assert "--per-class needs --downstream" in cli("compare", a, b, "--budget", "1s", "--per-class", "3").sentence
     other = cli("compare", a, "ring8", "--budget", "2steps", "-q").sentence
     assert "a and ring8 do not train on the same data" in other
     assert not Path("comparisons").exists()
@@ -363,5 +363,5 @@ def test_good_images_help_and_bad_ones_do_not(run, monkeypatch) -> None:
 
 def test_downstream_needs_labels_and_runs(cli, run) -> None:
     assert "no run folder nowhere" in cli("compare", "--downstream", "nowhere").sentence
-    assert "--budget is for recipes" in cli("compare", "--downstream", run, "--budget", "3s").sentence
+    assert "--budget applies to recipes" in cli("compare", "--downstream", run, "--budget", "3s").sentence
     assert "--per-class 1,x" in cli("compare", "--downstream", run, "--per-class", "1,x").sentence

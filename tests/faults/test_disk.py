@@ -191,7 +191,7 @@ def test_a_disk_that_runs_full_while_recording(disk: Path, tmp_path: Path, monke
     run_files.assert_same_run(disk / "run", tmp_path / "whole")
 
 
-def test_a_run_folder_that_may_only_be_read(disk: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_run_folder_is_refused(disk: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(whole, disk / "run")
     before = run_files.snapshot(disk / "run")
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)

@@ -87,7 +87,7 @@ def test_a_run_folder_that_is_nested_deeper_than_any_run_is_refused(cli: Cli, ho
     assert "holds folders within folders" in cli(command, hostile).sentence
 
 
-def test_a_mixture_folder_by_itself_is_looked_at_too(cli: Cli, hostile: Path) -> None:
+def test_a_separate_mixture_folder_is_checked_too(cli: Cli, hostile: Path) -> None:
     os.mkfifo(hostile / "mixture" / "pipe")
     assert "is neither a file nor a folder" in cli("sample", hostile / "mixture", "-o", "x.npz").sentence
 

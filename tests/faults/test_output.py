@@ -105,7 +105,7 @@ def test_a_result_on_a_full_disk_is_one_sentence_and_the_run_is_saved(tmp_path: 
     assert_finished(tmp_path / "run")
 
 
-def test_training_goes_on_when_the_terminal_of_its_display_is_closed(tmp_path: Path) -> None:
+def test_training_continues_when_the_terminal_of_its_display_is_closed(tmp_path: Path) -> None:
     recipe, run = recipes.write_recipe(tmp_path, budget="400steps", net="tiny", checkpoint_every=20), tmp_path / "run"
     master, slave = pty.openpty()
     process = start("train", recipe, "--run", run, stdout=subprocess.PIPE, stderr=slave)

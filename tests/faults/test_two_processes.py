@@ -41,7 +41,7 @@ def test_the_second_process_is_refused_and_the_lock_dies_with_the_first(
         pass
 
 
-def test_two_that_begin_in_one_folder_at_once(tmp_path: Path) -> None:
+def test_of_two_processes_in_one_new_folder_only_one_gets_the_lock(tmp_path: Path) -> None:
     """Both may find it empty; only one gets the lock."""
     first, second = RunFolder.create(tmp_path / "run"), RunFolder.create(tmp_path / "run")
     with first.lock(), pytest.raises(UserError, match="another process is training"):
@@ -50,7 +50,7 @@ def test_two_that_begin_in_one_folder_at_once(tmp_path: Path) -> None:
         pass
 
 
-def test_a_file_system_without_locks_is_no_reason_to_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unable(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 

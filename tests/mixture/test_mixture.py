@@ -124,7 +124,7 @@ def test_the_prior_of_the_recipe_is_sampled_from(data, prior) -> None:
     assert made.prior == prior and made.sample(5).x.shape == (5, 1, 8, 8)
 
 
-def test_bad_questions(run) -> None:
+def test_impossible_requests_are_refused(run) -> None:
     made = ganherd.load(run)
     for n in (0, -3):
         with pytest.raises(UserError, match="ask for at least 1"):
@@ -138,7 +138,7 @@ def test_bad_questions(run) -> None:
 def test_a_broken_member_is_named_and_the_others_still_work(run) -> None:
     made = ganherd.load(run)
     next(iter(made.breeds[0].params.values()))[1] = float("nan")
-    with pytest.raises(UserError, match="member 1 of the mixture makes images that are not finite"):
+    with pytest.raises(UserError, match="member 1 of the mixture generates numbers that are not finite"):
         made.sample(5, label="one")
     assert len(made.sample(5, label="zero")) == 5
 
@@ -170,7 +170,7 @@ def test_sampling_says_how_far_it_is(run) -> None:
     assert told == sorted(told) and told[-1] == 200
 
 
-def test_a_mixture_is_where_it_is_put(run) -> None:
+def test_to_returns_a_copy_on_the_device(run) -> None:
     made = ganherd.load(run)
     assert made.device.type == "cpu" and made.to("cpu") is made
     assert np.array_equal(made.sample(5, device="cpu").x, made.sample(5).x)
@@ -236,7 +236,7 @@ def test_dropout_is_off_while_batch_norm_is_estimated() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.9), nn.BatchNorm1d(4))
     params = {name: p.detach() for name, p in module.named_parameters()}
     buffers = dict(module.named_buffers())
-    found = mixtures.recalibrated(module, params, buffers, 3, "normal", [], 1)
+    found = mixtures.recalibrate_batch_norm(module, params, buffers, 3, "normal", [], 1)
     wanted = (params["0.weight"] ** 2).sum(1)  # of normal noise, with nothing dropped
     assert found["2.running_var"] == pytest.approx(wanted, rel=0.1)
     assert float(buffers["2.running_var"][0]) == 1.0  # the caller's stay
@@ -255,7 +255,7 @@ def test_what_is_saved_is_what_is_loaded(data, tmp_path) -> None:
     assert {p.name for p in (tmp_path / "mixture").iterdir()} == {"mixture.json", "generators.safetensors"}
 
 
-def test_replicas_are_the_runs_that_they_stand_for(data) -> None:
+def test_a_replica_equals_the_run_with_its_seed(data) -> None:
     """Two seeds stacked sample as each does alone."""
     both = make_mixture(assembled(data, steps=2, herd={"seeds": 2}, run={"seed": 5}), 2)
     alone = make_mixture(assembled(data, steps=2, run={"seed": 6}), 2)
@@ -264,22 +264,22 @@ def test_replicas_are_the_runs_that_they_stand_for(data) -> None:
     assert all(torch.equal(mine[name], value) for name, value in alone.breeds[0].params.items())
 
 
-def test_a_winner_is_marked_and_found_again(data, tmp_path) -> None:
+def test_a_winner_is_saved_and_loaded(data, tmp_path) -> None:
     made = make_mixture(assembled(data), 1)
     made.save(tmp_path / "mixture")
     assert ganherd.load(tmp_path).winner is None
     tensors = (tmp_path / "mixture" / "generators.safetensors").read_bytes()
     winner = mixture_files.NeighbourhoodWinner(member=1, value=0.25)
-    mixture_files.mark(tmp_path / "mixture", winner)
+    mixture_files.set_winner(tmp_path / "mixture", winner)
     again = ganherd.load(tmp_path)
     assert again.winner == winner and np.array_equal(again.sample(9).x, made.sample(9).x)
     assert (tmp_path / "mixture" / "generators.safetensors").read_bytes() == tensors
     again.save(tmp_path / "copy" / "mixture")
     assert ganherd.load(tmp_path / "copy").winner == winner
-    mixture_files.mark(tmp_path / "mixture", None)
+    mixture_files.set_winner(tmp_path / "mixture", None)
     assert ganherd.load(tmp_path).winner is None and equal(made, ganherd.load(tmp_path))
     with pytest.raises(ValueError):
-        mixture_files.mark(tmp_path / "mixture", mixture_files.NeighbourhoodWinner(member=9, value=0.25))
+        mixture_files.set_winner(tmp_path / "mixture", mixture_files.NeighbourhoodWinner(member=9, value=0.25))
 
 
 def tamper(folder: Path, **changes: Any) -> Path:

@@ -121,7 +121,7 @@ def test_a_likelihood_is_that_of_the_members_own_net_and_prior(mixture: Mixture)
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda facts: facts["breeds"][0].update(members=2), "breeds must have as many members as there are"),
+        (lambda facts: facts["breeds"][0].update(members=2), "breeds must have as many members as the mixture"),
         (lambda facts: facts.update(prior=["normal"]), "prior must be one for all members, or one for each"),
         (lambda facts: facts["breeds"].append({"generator": {"name": "mlp"}, "members": 1}), "breeds must have"),
         (lambda facts: facts["breeds"][1]["generator"]["settings"].update(hidden=[6]), "has another shape"),

@@ -47,7 +47,7 @@ class Two(nn.Module):
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_it_is_what_pytorch_computes(kind: str) -> None:
+def test_spectral_norm_equals_pytorchs(kind: str) -> None:
     """Outputs, first and second derivatives and the estimate itself, over a few training forwards."""
     torch.manual_seed(0)
     make, plain, data = LAYERS[kind]

@@ -17,7 +17,7 @@ import tiny_runs
 
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
-from ganherd.comm.ranks import job
+from ganherd.comm.ranks import open_job
 from ganherd.recipe import recipe_file
 from ganherd.strategies.cellular.cellular import Cellular
 from ganherd.strategies.strategy import Event
@@ -31,14 +31,14 @@ def uneven(patch: pytest.MonkeyPatch, comm: Communicator, folder: Path, slow: in
         (folder / f"{comm.rank}-{step // self.span}").touch()
         yield from open_(self, step)
 
-    def closing(self: Cellular, step: int, goes_on: bool = False) -> Iterator[Event]:
-        iteration, leg = step // self.span - 1, self.apart // self.span
+    def closing(self: Cellular, step: int, continues: bool = False) -> Iterator[Event]:
+        iteration, leg = step // self.span - 1, self.max_unsynced_steps // self.span
         furthest = min(iteration + self.settings.staleness + 1, iteration // leg * leg + leg - 1)
         while comm.rank == slow and not all(
-            (folder / f"{rank}-{furthest}").exists() for rank in range(comm.size) if rank != slow
+            (folder / f"{rank}-{furthest}").exists() for rank in range(comm.world_size) if rank != slow
         ):
             time.sleep(0.001)
-        yield from close(self, step, goes_on)
+        yield from close(self, step, continues)
 
     patch.setattr(Cellular, "open", opening)
     patch.setattr(Cellular, "close", closing)
@@ -46,7 +46,7 @@ def uneven(patch: pytest.MonkeyPatch, comm: Communicator, folder: Path, slow: in
 
 def main(engine: str, *jobs: str) -> None:
     tiny_runs.skip_products(pytest.MonkeyPatch())
-    with job(lambda: connect(engine)) as comm:
+    with open_job(lambda: connect(engine)) as comm:
         for each in map(json.loads, jobs):
             with pytest.MonkeyPatch.context() as patch:
                 if "slow" in each:

@@ -25,7 +25,7 @@ import tiny_runs
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.buddies import Buddies
 from ganherd.comm.communicator import Communicator
-from ganherd.comm.ranks import job
+from ganherd.comm.ranks import open_job
 from ganherd.herd.engine import engines
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
@@ -145,9 +145,11 @@ def train(comm: Communicator, folder: Path, run: dict[str, Any]) -> None:
         return
     with pytest.MonkeyPatch.context() as patch:
         victim = Victim(marker, run.get("step", 0), run.get("seconds", 0.0))
-        if run.get("refused") and comm.rank == comm.size - 1:
+        if run.get("refused") and comm.rank == comm.world_size - 1:
             refuse(patch, run["refused"])
-        victims = [victim % comm.size for victim in (run["victim"], *run.get("also", ()))] if "victim" in run else []
+        victims = (
+            [victim % comm.world_size for victim in (run["victim"], *run.get("also", ()))] if "victim" in run else []
+        )
         if comm.rank in victims and not marker.exists():
             victim.watch(patch)
         count_steps(patch, folder / f"{run['name']}.steps-{os.getpid()}")
@@ -164,7 +166,7 @@ def train(comm: Communicator, folder: Path, run: dict[str, Any]) -> None:
 
 def main(engine: str, folder: str, runs: str) -> None:
     tiny_runs.skip_products(pytest.MonkeyPatch())
-    with job(lambda: connect(engine)) as comm:
+    with open_job(lambda: connect(engine)) as comm:
         for run in json.loads(runs):
             train(comm.latest, Path(folder), run)
 

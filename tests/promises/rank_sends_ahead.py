@@ -19,7 +19,7 @@ import tiny_runs
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.pending import Fetch
-from ganherd.comm.ranks import job
+from ganherd.comm.ranks import open_job
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures
@@ -58,7 +58,7 @@ def stopped(patch: pytest.MonkeyPatch) -> None:
 
 def main(folder: Path, *jobs: str) -> None:
     tiny_runs.skip_products(pytest.MonkeyPatch())
-    with job(lambda: connect("torch")) as comm:
+    with open_job(lambda: connect("torch")) as comm:
         for name, text in zip(jobs[::2], jobs[1::2], strict=True):
             recipe = recipe_file.load(json.loads(text))
             log: list[str] = []

@@ -16,7 +16,7 @@ import tiny_runs
 
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
-from ganherd.comm.ranks import job
+from ganherd.comm.ranks import open_job
 from ganherd.recipe import recipe_file
 from ganherd.training import loop, session
 from ganherd.training.ranks import balance
@@ -28,20 +28,20 @@ def stopped(comm: Communicator, patch: pytest.MonkeyPatch) -> None:
 
     def acting(self: loop.Trainer, step: int) -> None:
         tick(self, step)
-        if step == 7 and self.ranks.own[-1] == self.ranks.size - 1:
+        if step == 7 and self.ranks.local_members[-1] == self.ranks.num_members - 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
     patch.setattr(loop.Trainer, "tick", acting)
 
 
 def unlike(comm: Communicator, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(comm, "hosts", ("fast", *(f"slow{rank}" for rank in range(1, comm.size))))
+    patch.setattr(comm, "hosts", ("fast", *(f"slow{rank}" for rank in range(1, comm.world_size))))
     patch.setattr(balance, "measured", lambda assembly: 3.0 if comm.rank == 0 else 1.0 + 0.1 * comm.rank)
 
 
 def main(engine: str, *jobs: str) -> None:
     tiny_runs.skip_products(pytest.MonkeyPatch())
-    with job(lambda: connect(engine)) as comm:
+    with open_job(lambda: connect(engine)) as comm:
         for each in jobs:
             how, given, run = json.loads(each)
             if how == "resume":

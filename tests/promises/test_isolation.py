@@ -264,5 +264,5 @@ def test_a_run_finishes_with_a_member_that_was_not_repaired(tmp_path: Path, monk
     assert "member 1 of the mixture" in run.scores["skipped"]["diversity"]
     made = ganherd.load(run.path)
     assert len(made.sample(5, label="zero")) == 5
-    with pytest.raises(UserError, match="member 1 of the mixture makes images that are not finite"):
+    with pytest.raises(UserError, match="member 1 of the mixture generates numbers that are not finite"):
         made.sample(5, label="one")

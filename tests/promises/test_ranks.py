@@ -294,8 +294,8 @@ def test_a_killed_rank_is_reported_with_the_command_that_resumes(victim: int, da
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 75, said
     assert f"ganherd: rank {victim} was ended by SIGKILL" in said, said
-    assert said.count("go on with: ") == 1, said
-    assert "The job ends; go on with: ganherd train --resume run --ranks 3\n" in said, said
+    assert said.count("resume with: ") == 1, said
+    assert "The job ends; resume with: ganherd train --resume run --ranks 3\n" in said, said
     assert RunFolder(tmp_path / "run").info.state == "interrupted"
 
 

@@ -152,8 +152,8 @@ class Piece(Local):
         first, width = offset % self.whole[name].shape[1], state[name].shape[1]
         return {name: self.whole[name][list(wanted[self.rank])][:, first : first + width]}
 
-    def gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
-        everyone = np.ones(placement.size, values.dtype)
+    def all_gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
+        everyone = np.ones(placement.num_members, values.dtype)
         everyone[list(placement.ranks[self.rank])] = values
         return everyone
 

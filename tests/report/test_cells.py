@@ -131,7 +131,7 @@ def test_losses_that_are_drawn_for_every_batch_are_counted() -> None:
     counts = {"drawn_minimax": [200, 210, 190, 205], "drawn_hinge": [400, 390, 410, 395]}
     ends = [{**event, **counts} if event["event"] == "replacement" else event for event in story().events]
     page = cells(story(events=ends))
-    assert "Drawn anew for every batch" in page
+    assert "Drawn for every batch" in page
     assert ">minimax, 2,415 times<" in page and ">hinge, 4,785 times<" in page  # in three iterations of four cells
 
 

@@ -197,7 +197,10 @@ def test_a_run_that_has_just_begun(make_run: MakeRun, fakes: Any) -> None:
 def test_a_run_that_was_stopped_says_how_to_go_on(make_run: MakeRun) -> None:
     run = make_run(records=20, state="interrupted")
     _, outline = page(run, None)
-    assert f"stopped before its end, and saved at step 0: ganherd train --resume {run.path} goes on" in outline.text
+    assert (
+        f"stopped before its end, and saved at step 0: resume it with ganherd train --resume {run.path}."
+        in outline.text
+    )
     assert "Not scored yet: it is when it has ended." in outline.text
 
 

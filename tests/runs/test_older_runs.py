@@ -70,7 +70,7 @@ def test_it_is_reported(run: Path, strategy: str) -> None:
 
 
 def test_it_is_resumed_exactly(run: Path, strategy: str, cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    _leave_out_scores(monkeypatch)
+    monkeypatch.setattr("ganherd.api.FINISHERS", ())
     info, state = _json(run / "run.json"), _json(next(run.glob("checkpoints/*/state.json")))
     lines = (run / "metrics.jsonl").read_bytes()[: state["bytes"]["metrics"]]
     answer = cli("train", "--resume", run, "--budget", RESUMED["budget"], "--quiet")
@@ -91,11 +91,6 @@ def test_it_is_resumed_exactly(run: Path, strategy: str, cli: Command, monkeypat
 def _same_machine() -> bool:
     """Return whether arithmetic here is that of the recorded digests: the same PyTorch and the same vector instructions."""
     return bool(RESUMED["machine"] == HERE)
-
-
-def _leave_out_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ganherd.report.write", lambda *_, **__: None)
-    monkeypatch.setattr("ganherd.training.finish.write_scores", lambda *_: {})
 
 
 def _json(path: Path) -> Any:

@@ -108,7 +108,7 @@ def test_alarms_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
     def poison(self: loop.Trainer, step: int) -> None:
         tick(self, step)
-        if step == 5 and not self.repairs[2]:
+        if step == 5 and not self.state.repairs[2]:
             self.herd.state["g.params"][2] = float("nan")
 
     monkeypatch.setattr(loop.Trainer, "tick", poison)
@@ -126,7 +126,7 @@ def test_what_is_wrong_at_the_last_step_is_told_once(
 
     def poison(self: loop.Trainer, step: int) -> None:
         tick(self, step)
-        if step == 6 and not self.repairs[1]:
+        if step == 6 and not self.state.repairs[1]:
             self.herd.state["g.params"][1] = float("nan")
         if step >= 4:
             self.herd.state["g.params"][2] = 0.0

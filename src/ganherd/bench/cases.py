@@ -1,4 +1,4 @@
-"""What the fusion benchmark trains: pairs of nets with their batch and loss, on random images; known without torch."""
+"""The cases of the benchmarks: pairs of nets with their batch and loss, on random images. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ganherd.nets import catalog
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 
-IMAGES = 5_000  # as many as a class of CIFAR-10 has
-SEVERAL = (1, 4, 10, 16, 64)  # members that small nets are measured with on a CPU
+IMAGES = 5_000  # as in a class of CIFAR-10
+SEVERAL = (1, 4, 10, 16, 64)  # numbers of members of small nets on a CPU
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pair of nets, the data's shape and the rules of a step; everything else is a recipe's default."""
+    """A pair of nets, the shape of the data and the rules of a step; everything else is the default of a recipe."""
 
     about: str
     net: str  # of generator and discriminator
@@ -24,7 +24,7 @@ class Case:
     latent: int
     batch: int
     loss: str
-    sizes: tuple[int, ...]  # members that are measured on a GPU
+    sizes: tuple[int, ...]  # numbers of members on a GPU
     cpu_sizes: tuple[int, ...]
 
 
@@ -50,12 +50,12 @@ CASES: dict[str, Case] = {
         "small", (1, 8, 8), 32, 64, "wasserstein-gp", (1, 10, 100), SEVERAL,
     ),
 }  # fmt: skip
-ON_GPU = ("wcgan", "dcgan64", "mlp", "residual")  # what is measured where nobody names a case
+ON_GPU = ("wcgan", "dcgan64", "mlp", "residual")  # the default cases
 ON_CPU = ("mlp",)
 
 
 def known(name: str) -> Case:
-    """The case by name.
+    """Return a case by its name.
 
     >>> known("mlp").batch
     100
@@ -66,13 +66,13 @@ def known(name: str) -> Case:
 
 
 def missing(case: Case) -> str:
-    """Why the case cannot be measured with these nets; empty where it can."""
+    """Return why a case cannot be measured; empty if it can."""
     there = case.net in catalog.GENERATORS and case.net in catalog.DISCRIMINATORS
     return "" if there else f"the catalog has no pair of nets {case.net!r}"
 
 
 def recipe_of(case: Case, members: int, source: Path | str, device: str, precision: str) -> Recipe:
-    """The recipe of so many members that all train on the same data: n_critic 1, Adam with betas (0.5, 0.999), no average."""
+    """Return the recipe of members that train on the same data: n_critic 1, Adam with betas (0.5, 0.999), no average."""
     settings: dict[str, Any] = {
         "data": {"source": str(source), "partition": "all", "holdout": 0.0},
         "herd": {"members": members},

@@ -1,4 +1,4 @@
-"""What an iteration of a grid costs, routine by routine, beside the reference implementation and the bare matrix products."""
+"""Measure an iteration of a grid by routine, next to the reference implementation and the bare matrix products."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
 
 Row = JsonObject
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 # CPU seconds of the training thread per cell and iteration: Lipizzaner's code in one process, 2 × 2 grid, 600 batches of
-# 100, one thread, a Xeon at 2.8 GHz. Ours reads its data within `update`, and has copies and replacements of its own.
+# 100, one thread, a Xeon at 2.8 GHz. ganherd reads its data within `update`, and has other copies and replacements.
 REFERENCE = {
     "gather": 0.02, "data loading": 6.86, "update": 7.77, "train": 0.38, "mutate": 0.07, "evaluate": 0.46, "mixture": 1.09,
     "replace": None,
 }  # fmt: skip
 REFERENCE_TOTAL = 16.7
-REFERENCE_OF = {"grid": 2, "batches": 600}  # nothing else can be compared with it
+REFERENCE_OF = {"grid": 2, "batches": 600}  # only this is comparable
 IMAGES = 60_000
 
 
 @dataclass(frozen=True)
 class CellularCostRequest:
+    """What to measure."""
+
     grid: int = 2  # rows and columns
     iterations: int = 2
     batches: int = 600
-    network: str | None = (
-        None  # of the mixtures' score; none: that of the papers, with drawn weights where they are missing
-    )
+    network: str | None = None  # scores the mixtures; None: that of the papers, with random weights if it is missing
     device: str = "cpu"
     precision: str = "float32"
     threads: int = 1
@@ -47,36 +47,36 @@ class CellularCostRequest:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of `iterations` of `cells` cells, in seconds of a clock."""
+    """Seconds of `iterations` iterations of `cells` cells."""
 
     cells: int
     iterations: int
     routines: dict[str, float]
     total: float
-    data: float  # the look at the real data, once a run
+    data: float  # features of the real data, once a run
     engine: str
-    memory: int = 0  # bytes held at most at once
+    memory: int = 0  # peak bytes
 
     def per_cell(self, seconds: float) -> float:
         return seconds / self.cells / self.iterations
 
 
-def measure(asked: CellularCostRequest, say: Say) -> list[Row]:
-    """A row for each routine, in CPU seconds per cell and iteration, then the total and the look at the data."""
-    with _recipe(asked, asked.grid, say) as recipe:
-        say(f"{asked.grid} × {asked.grid} cells, {asked.iterations} iterations of {asked.batches} batches…")
-        cost = run(recipe, asked.iterations, asked.batches, time.process_time, say)
+def measure(request: CellularCostRequest, log: Log) -> list[Row]:
+    """Return a row for each routine in CPU seconds per cell and iteration, the total, and the features of the data."""
+    with _recipe(request, request.grid, log) as recipe:
+        log(f"{request.grid} × {request.grid} cells, {request.iterations} iterations of {request.batches} batches…")
+        cost = run(recipe, request.iterations, request.batches, time.process_time, log)
         floor: dict[str, float] = {}
         if has_rivals():
             products = rival_module("products", "the floor")
-            floor = products.floor(recipe, asked.batches, time.process_time)
+            floor = products.floor(recipe, request.batches, time.process_time)
     facts = {
-        "grid": [asked.grid] * 2,
-        "batches": asked.batches,
+        "grid": [request.grid] * 2,
+        "batches": request.batches,
         "engine": cost.engine,
         "unit": "CPU s per cell-iteration",
     }
-    comparable = {"grid": asked.grid, "batches": asked.batches} == REFERENCE_OF
+    comparable = {"grid": request.grid, "batches": request.batches} == REFERENCE_OF
     rows: list[Row] = []
     for name, theirs in REFERENCE.items():
         theirs = theirs if comparable else None
@@ -94,17 +94,20 @@ def measure(asked: CellularCostRequest, say: Say) -> list[Row]:
     return rows
 
 
-def sizes(asked: CellularCostRequest, grids: Sequence[int], say: Say, keep: Callable[[list[Row]], None]) -> list[Row]:
-    """A row for each grid of so many rows and columns: wall-clock seconds of an iteration, after one that warms up; `keep` gets
-    what there is after each."""
+def sizes(request: CellularCostRequest, grids: Sequence[int], log: Log, keep: Callable[[list[Row]], None]) -> list[Row]:
+    """Return a row for each n × n grid: wall-clock seconds of an iteration, after one for warming up.
+
+    Args:
+        keep: Called with the rows after each grid.
+    """
     rows: list[Row] = []
     for grid in grids:
         if grid < 1:
             raise UserError(f"--grid-sizes {grid}: a grid has at least 1 row and 1 column.")
-        say(f"{grid} × {grid} cells…")
-        with _recipe(asked, grid, say) as recipe:
+        log(f"{grid} × {grid} cells…")
+        with _recipe(request, grid, log) as recipe:
             try:
-                cost = run(recipe, asked.iterations, asked.batches, time.perf_counter, say, warm_up=True)
+                cost = run(recipe, request.iterations, request.batches, time.perf_counter, log, warm_up=True)
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise
@@ -113,7 +116,7 @@ def sizes(asked: CellularCostRequest, grids: Sequence[int], say: Say, keep: Call
                 break
         one = cost.total / cost.iterations
         each = {name: round(s / cost.iterations, 6) for name, s in cost.routines.items()}
-        facts = {"batches": asked.batches, "precision": asked.precision, "engine": cost.engine, "routines": each}
+        facts = {"batches": request.batches, "precision": request.precision, "engine": cost.engine, "routines": each}
         facts["memory"] = cost.memory
         rows.append({"grid": grid, "cells": cost.cells, "seconds": one, "seconds_per_cell": one / cost.cells, **facts})
         keep(rows)
@@ -121,9 +124,9 @@ def sizes(asked: CellularCostRequest, grids: Sequence[int], say: Say, keep: Call
 
 
 def run(
-    recipe: Recipe, iterations: int, batches: int, clock: Callable[[], float], say: Say, warm_up: bool = False
+    recipe: Recipe, iterations: int, batches: int, clock: Callable[[], float], log: Log, warm_up: bool = False
 ) -> Cost:
-    """Whole iterations as a run makes them, less what is written down."""
+    """Run whole iterations like a training, without writing records."""
     from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
@@ -137,7 +140,7 @@ def run(
     assembly = assemble(recipe)
     herd = assembly.herd
     reset_peaks(herd.device)
-    plan = autotune.choose(herd, recipe.engine, say)
+    plan = autotune.choose(herd, recipe.engine, log)
     with torch_threads(plan.threads):
         place_state(herd, plan)
         strategy = make_strategy(assembly, {"iteration": batches})
@@ -154,7 +157,7 @@ def run(
             list(strategy.open(number * batches))
             left = clock()
             engine.advance(number * batches, (number + 1) * batches, sums)
-            strategy.trained(clock() - left, (number + 1) * batches)
+            strategy.on_steps_done(clock() - left, (number + 1) * batches)
             list(strategy.close((number + 1) * batches))
         synchronize(herd.device)
         total = clock() - began
@@ -165,8 +168,8 @@ def run(
 
 
 @contextmanager
-def _recipe(asked: CellularCostRequest, grid: int, say: Say) -> Iterator[Recipe]:
-    """`mnist-cellular-2x2` with another grid, on MNIST if it is here, else on made images of that shape and number."""
+def _recipe(request: CellularCostRequest, grid: int, log: Log) -> Iterator[Recipe]:
+    """Yield `mnist-cellular-2x2` with another grid, on MNIST, or on random images of that shape if MNIST is missing."""
     import numpy as np
 
     from ganherd.data.readers.named import find
@@ -175,37 +178,37 @@ def _recipe(asked: CellularCostRequest, grid: int, say: Say) -> Iterator[Recipe]
     from ganherd.util.paths import data_home
 
     with TemporaryDirectory() as folder:
-        source, network = "mnist", asked.network
+        source, network = "mnist", request.network
         random = np.random.default_rng(0)
         if find("mnist") is None:
-            say("MNIST is not here: made images of its shape and number stand in, which cost the same")
+            log("MNIST is missing: random images of the same shape and number are used, which cost the same")
             source = str(Path(folder) / "made.npz")
             np.savez(source, x=random.integers(0, 256, (IMAGES, 1, 28, 28), np.uint8), y=np.arange(IMAGES) % 10)
         if network is None and (data_home() / FILE).is_file():
             network = "lipizzaner-mnist"
         elif network is None:
-            say("the papers' small classifier is not here: its net with drawn weights stands in, which costs the same")
+            log("the small classifier of the papers is missing: random weights are used, which cost the same")
             network = str(Path(folder) / FILE)
             _write_net(Path(network))
-        engine = {"device": asked.device, **({"threads": asked.threads} if asked.device == "cpu" else {})}
+        engine = {"device": request.device, **({"threads": request.threads} if request.device == "cpu" else {})}
         yield recipe_file.load(
             "mnist-cellular-2x2",
             [
                 f"data.source={source}",
                 f"strategy.cellular.grid=[{grid}, {grid}]",
                 f"strategy.cellular.mixing.network={network}",
-                "strategy.cellular.mutation.learning_rate=reference",  # all that the reference does
+                "strategy.cellular.mutation.learning_rate=reference",  # like the reference
                 "strategy.cellular.mixing.keep=last",
-                f"train.precision={asked.precision}",
+                f"train.precision={request.precision}",
                 *(f"engine.{key}={value}" for key, value in engine.items()),
-                # an own share of the images, where made ones are split
+                # random images have no held-out part
                 *(["data.holdout=0"] if source != "mnist" else []),
             ],
         )
 
 
 def _write_net(path: Path) -> None:
-    """Weights for the papers' network, drawn with a seed."""
+    """Write random weights for the network of the papers."""
     import numpy as np
     import torch
 
@@ -222,11 +225,11 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "out of memory" in str(error).lower() or "alloc" in str(error).lower()
 
 
-# -- for people -------------------------------------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------------------------
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Ours beside the reference's, and the products alone.
+    """Return a table of ganherd, the reference, and the matrix products alone.
 
     >>> print(table([{"routine": "update", "ganherd": 2.5, "reference": 7.77, "floor": 1.25}]).splitlines()[1])
     update                       2.50       7.77   1.25
@@ -256,7 +259,8 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def sizes_table(rows: Sequence[Row]) -> str:
-    """
+    """Return a table of the grids.
+
     >>> row = {"grid": 2, "cells": 4, "seconds": 0.5, "seconds_per_cell": 0.125, "memory": 2**30, "engine": "graph"}
     >>> print(sizes_table([row]))
     grid  cells  s an iteration  ms a cell   GiB  engine
@@ -274,7 +278,7 @@ def sizes_table(rows: Sequence[Row]) -> str:
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """The rows as .json, and the cost of an iteration over the number of cells as .png beside it."""
+    """Write the rows as .json, and a plot of the seconds over the number of cells as .png."""
     import json
 
     from ganherd.viz import pictures

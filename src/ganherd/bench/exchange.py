@@ -1,4 +1,4 @@
-"""What a swap of GAP costs: its time, its bytes, and its share of an epoch, on the device at hand."""
+"""Measure what a GAP swap costs: its time, its bytes, and its share of an epoch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ganherd.util.host import torch_threads
 from ganherd.util.text import size, text_table
 
 Row = JsonObject
-SELDOM = 0.5  # swaps an epoch: one every two epochs, for which the claim stands that they cost little
-OFTEN = 2.0  # one every half epoch, where the paper's DCGANs varied least
-LITTLE = 0.01  # of an epoch: what swaps may cost
+SELDOM = 0.5  # swaps an epoch: one every two epochs, which should cost little
+OFTEN = 2.0  # one every half epoch: the DCGANs of the paper varied least at this rate
+LITTLE = 0.01  # share of an epoch that swaps may cost
 IMAGES = 50_000  # each member of a GAP herd sees all data: MNIST or CIFAR-10 less what is held out
 TRAVELS = ("weights", "all")
 ON_GPU, ON_CPU = (4, 16, 64), (4, 16)  # members
@@ -29,7 +29,7 @@ _SWAPS = 5  # at least, after two that warm up
 
 @dataclass(frozen=True)
 class ExchangeRequest:
-    """What is to be measured; None leaves it to the device."""
+    """What to measure; None means the default of the device."""
 
     cases: tuple[str, ...] | None = None
     members: tuple[int, ...] | None = None
@@ -39,29 +39,29 @@ class ExchangeRequest:
     images: int = IMAGES  # of an epoch
 
     def check(self) -> None:
-        """A UserError for what nobody can measure, before anything is loaded."""
+        """Raise a UserError for an impossible request, before torch is loaded."""
         for name in self.cases or ():
             cases.known(name)
         if any(number < 2 for number in self.members or ()):
-            raise UserError("a swap needs at least two members.")
+            raise UserError("A swap needs at least two members.")
 
 
-def measure(asked: ExchangeRequest, say: Callable[[str], None]) -> list[Row]:
-    """A row for each case, number of members, and what travels."""
-    asked.check()
+def measure(request: ExchangeRequest, log: Callable[[str], None]) -> list[Row]:
+    """Return a row for each case, number of members, and kind of swap."""
+    request.check()
     from ganherd.herd.engine.device import device_of
 
-    gpu = device_of(cases.recipe_of(cases.CASES["small"], 2, "random", asked.device, "float32")).type == "cuda"
-    precision = asked.precision or ("bf16" if gpu else "float32")
+    gpu = device_of(cases.recipe_of(cases.CASES["small"], 2, "random", request.device, "float32")).type == "cuda"
+    precision = request.precision or ("bf16" if gpu else "float32")
     rows = []
-    for name in asked.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
-        for members in asked.members or (ON_GPU if gpu else ON_CPU):
-            say(f"{name}: {members} members…")
-            rows += _rows(name, members, asked, precision, say)
+    for name in request.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
+        for members in request.members or (ON_GPU if gpu else ON_CPU):
+            log(f"{name}: {members} members…")
+            rows += _rows(name, members, request, precision, log)
     return rows
 
 
-def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: Callable[[str], None]) -> list[Row]:
+def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log: Callable[[str], None]) -> list[Row]:
     from ganherd.bench.peak_memory import synchronize
     from ganherd.bench.random_images import as_file
     from ganherd.herd.engine import autotune
@@ -70,39 +70,41 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
     from ganherd.herd.state import finite_members
     from ganherd.recipe import recipe_file
     from ganherd.recipe.strategy.gap_config import GapConfig
-    from ganherd.strategies.gap.gap import travelling
+    from ganherd.strategies.gap.gap import swapped_tensors
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.setup.build_strategy import make_strategy
 
     case = cases.known(name)
     with as_file(case) as path:
-        recipe = recipe_file.load(cases.recipe_of(case, members, path, asked.device, precision), ["strategy.name=gap"])
+        recipe = recipe_file.load(
+            cases.recipe_of(case, members, path, request.device, precision), ["strategy.name=gap"]
+        )
         set_precision(recipe)
         assembly = assemble(recipe)
     herd = assembly.herd
-    plan = autotune.choose(herd, recipe.engine, say)
+    plan = autotune.choose(herd, recipe.engine, log)
     with torch_threads(plan.threads):
-        step = herd.num_members / measure_rate(herd, plan, asked.seconds)  # seconds
+        step = herd.num_members / measure_rate(herd, plan, request.seconds)  # seconds
         place_state(herd, plan)
-        # a step takes the same time however many images there are, so the few random ones of the file do for it
-        steps, rows = -(-asked.images // recipe.train.batch), []
+        # the time of a step does not depend on the number of images, so a few random ones are enough
+        steps, rows = -(-request.images // recipe.train.batch), []
         for travels in TRAVELS:
             settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})
             changed = recipe.model_copy(update={"strategy": settings})
             assembly = replace(assembly, data=replace(assembly.data, recipe=changed))
             strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
             took: list[float] = []
-            while len(took) < 2 + _SWAPS or sum(took) < asked.seconds / len(TRAVELS):
+            while len(took) < 2 + _SWAPS or sum(took) < request.seconds / len(TRAVELS):
                 synchronize(herd.device)
                 began = time.perf_counter()
-                # as the loop does: it looks for members that turned NaN before they meet, and tells what it saw
-                strategy.looked(len(took) + 1, finite_members(herd.state).cpu().numpy())
-                ((_, swap),) = strategy.open(len(took) + 1)  # who meets whom, and the exchange
+                # like the training loop: check that members are finite before they meet
+                strategy.on_health_check(len(took) + 1, finite_members(herd.state).cpu().numpy())
+                ((_, swap),) = strategy.open(len(took) + 1)  # draw the pairs, and exchange
                 synchronize(herd.device)
                 took.append(time.perf_counter() - began)
             moved = sum(
                 herd.state[part][0].numel() * herd.state[part].element_size()
-                for part in travelling(herd.state, "d", travels)
+                for part in swapped_tensors(herd.state, "d", travels)
             )
             one = median(took[2:])
             seldom, often = (swaps * one / (steps * step) for swaps in (SELDOM, OFTEN))
@@ -118,7 +120,7 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
                     "bytes": moved * 2 * len(swap["pairs"]),
                     "microseconds": 1e6 * one,
                     "step_microseconds": 1e6 * step,
-                    "images": asked.images,
+                    "images": request.images,
                     "steps_per_epoch": steps,
                     "swaps_per_epoch": [SELDOM, OFTEN],
                     "share_of_epoch": [seldom, often],
@@ -129,7 +131,7 @@ def _rows(name: str, members: int, asked: ExchangeRequest, precision: str, say: 
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """The rows as JSON, with the command, the device and torch's version."""
+    """Write the rows as JSON, with the command, the device and the version of torch."""
     import torch
 
     gpu = any(row["device"].startswith("cuda") for row in rows)
@@ -147,7 +149,7 @@ def save(rows: Sequence[Row], path: Path) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows for people, and what their columns mean.
+    """Return the rows as a table, and what its columns mean.
 
     >>> print(table([]).splitlines()[0])
     case  members  travels  bytes  a swap, µs  a step, µs  steps an epoch  at 0.5 swaps an epoch  at 2 swaps  below 1 %
@@ -174,6 +176,6 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _below(row: Row) -> str:
-    """For how many swaps an epoch they cost little: both, the fewer, or neither."""
+    """Return at which rates swaps cost less than 1 %: both, the lower one, or none."""
     seldom, often = row["below_1_percent"]
     return "both" if often else f"at {SELDOM:g}" if seldom else "no"

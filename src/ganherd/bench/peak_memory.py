@@ -1,4 +1,4 @@
-"""How much memory something took at its peak: of the device's allocator, or of this process on a CPU."""
+"""Measure peak memory: of the allocator of the device, or of this process on a CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Forgets what came before; a process on a CPU cannot."""
+    """Reset the peaks of a GPU; those of a process cannot be reset."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -25,7 +25,7 @@ def reset_peaks(device: torch.device) -> None:
 
 
 def peaks(device: torch.device) -> tuple[int, int]:
-    """Bytes of tensors, and bytes held for them, at most at once since they were reset."""
+    """Return the peak bytes of tensors, and the peak bytes that were reserved for them."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
     resident = _resident()
@@ -33,7 +33,7 @@ def peaks(device: torch.device) -> tuple[int, int]:
 
 
 def _resident() -> int:
-    """The most that this process had in memory; the system's own count also remembers the one that started it."""
+    """Return the peak memory of this process; `getrusage` would include the process that started it."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))

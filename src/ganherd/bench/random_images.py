@@ -1,4 +1,4 @@
-"""The images of the benchmark: random, the same for every way."""
+"""Random images for the benchmarks, the same for every way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ganherd.bench.cases import IMAGES, Case
 
 
 def images(case: Case) -> np.ndarray:
-    """[n, C, H, W] uint8
+    """Return the images of a case, uint8 [n, C, H, W].
 
     >>> from ganherd.bench.cases import known
     >>> images(known("small")).shape
@@ -24,7 +24,7 @@ def images(case: Case) -> np.ndarray:
 
 @contextmanager
 def as_file(case: Case) -> Iterator[Path]:
-    """The same in a file, as a recipe names its data."""
+    """Write the images to a temporary file, for a recipe."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "random.npz"
         np.savez(path, x=images(case))

@@ -1,4 +1,4 @@
-"""Measure rows of the fusion benchmark in a process of their own: CASE MEMBERS WAY SECONDS DEVICE PRECISION.
+"""Measure rows of the fusion benchmark in a separate process: CASE MEMBERS WAY SECONDS DEVICE PRECISION.
 
 Each row is printed as a line of JSON.
 """

@@ -1,4 +1,4 @@
-"""What fusing buys: every way to train N small GANs on this machine, measured in one run on the same data."""
+"""Measure every way to train N small GANs on this machine, on the same data."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ WAYS = {
     "processes": "one process per GAN, all at once (ten at most)",
     "streams": "one cuDNN call per member, on streams, in one CUDA graph",
     "grouped": "grouped convolutions (batched products for an MLP) over all members, in a CUDA graph",
-    "compiled": "streams through torch.compile; only where it is asked for",
+    "compiled": "streams through torch.compile; only on request",
     "loop": "ganherd, one member after another",
     "fused": "ganherd, all members at once",
     "graph": "ganherd, all members at once as a CUDA graph",
-    "ours": "ganherd, by the engine that it chooses itself",
+    "ours": "ganherd, with the engine that it chooses",
 }
 OURS = ("loop", "fused", "graph", "ours")
 ON_GPU = ("eager", "processes", "streams", "grouped", "ours")
 ON_CPU = ("loop", "fused", "eager")  # `ours` is the better of the first two
-AT_ONCE = 10  # processes; more GANs than that take turns, so their rate is that of ten
-_PATIENCE = 240.0  # seconds for a row beside those that are measured: kernels are compiled, engines compared
+AT_ONCE = 10  # processes at most; more GANs would take turns
+_PATIENCE = 240.0  # extra seconds for a row, to compile kernels and compare engines
 
 
 @dataclass(frozen=True)
 class ThroughputRequest:
-    """What is to be measured; None leaves it to the device."""
+    """What to measure; None means the default of the device."""
 
     cases: tuple[str, ...] | None = None
     ways: tuple[str, ...] | None = None
@@ -49,7 +49,7 @@ class ThroughputRequest:
     precision: str | None = None
 
     def check(self) -> None:
-        """A UserError for a name that nobody knows, before torch is loaded."""
+        """Raise a UserError for unknown names, before torch is loaded."""
         for name in self.cases or ():
             cases.known(name)
         for way in self.ways or ():
@@ -60,18 +60,18 @@ class ThroughputRequest:
         self.recipe(self.precision or "float32")
 
     def recipe(self, precision: str) -> Recipe:
-        """A small one that asks for the device and the precision."""
+        """Return a small recipe with the device and the precision."""
         return cases.recipe_of(cases.CASES["small"], 1, "random", self.device, precision)
 
 
 @dataclass
 class ThroughputResult:
-    """All that one run measured."""
+    """Everything that one run measured."""
 
     machine: str
     device: str
     precision: str
-    rates: dict[str, float]  # of a large matrix product and a large copy on this device
+    rates: dict[str, float]  # of a large matrix product and a large copy; empty if not measured
     cases: dict[str, Row] = field(default_factory=dict)  # what a member-step takes, by case
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -81,56 +81,64 @@ class ThroughputResult:
 
 
 def measure(
-    asked: ThroughputRequest, say: Callable[[str], None], keep: Callable[[ThroughputResult], object] | None = None
+    request: ThroughputRequest, log: Callable[[str], None], keep: Callable[[ThroughputResult], object] | None = None
 ) -> ThroughputResult:
-    """Case by case and way by way, each in a process of its own; `keep` gets what there is after each."""
-    asked.check()
+    """Measure case by case and way by way, each in a separate process.
+
+    Args:
+        keep: Called with the result after each row.
+    """
+    request.check()
     from ganherd.herd.engine.device import device_of
 
-    device = device_of(asked.recipe("float32"))
+    device = device_of(request.recipe("float32"))
     gpu = device.type == "cuda"
-    precision = asked.precision or ("bf16" if gpu else "float32")
-    ways = asked.ways or (ON_GPU if gpu else ON_CPU)
-    found = ThroughputResult(str(device), str(device), precision, {})
+    precision = request.precision or ("bf16" if gpu else "float32")
+    ways = request.ways or (ON_GPU if gpu else ON_CPU)
+    result = ThroughputResult(str(device), str(device), precision, {})
     limits: Any = None
     if has_rivals():
-        limits = rival_module("ceiling", "the floor").Limits(device, asked.recipe(precision))
-        found.machine, found.rates = limits.machine.name, limits.rates
+        limits = rival_module("ceiling", "the floor").Limits(device, request.recipe(precision))
+        result.machine, result.rates = limits.machine.name, limits.rates
     else:
         left_out = [way for way in ways if way not in OURS]
         ways = tuple(way for way in ways if way in OURS)
-        found.notes.append(f"the floor and {', '.join(left_out)} were left out: {WHERE}")
-    for name in asked.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
+        result.notes.append(f"left out: {', '.join(['the floor', *left_out])}; {WHERE}")
+    for name in request.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
         case = cases.CASES[name]
         if why := cases.missing(case):
-            found.notes.append(f"{name} was left out: {why}")
-            say(found.notes[-1])
+            result.notes.append(f"{name} was left out: {why}")
+            log(result.notes[-1])
             continue
-        found.cases[name] = {"about": case.about, **(limits.of_case(case) if limits else {})}
-        sizes = asked.members or (case.sizes if gpu else case.cpu_sizes)
+        result.cases[name] = {"about": case.about, **(limits.of_case(case) if limits else {})}
+        sizes = request.members or (case.sizes if gpu else case.cpu_sizes)
         for way in ways:
-            for row in _rows(name, way, sizes, asked.seconds, str(device), precision, gpu, say):
-                found.rows.append(row)
-                _tell(row, say)
-                _compare(found)
+            for row in _rows(name, way, sizes, request.seconds, str(device), precision, gpu, log):
+                result.rows.append(row)
+                _tell(row, log)
+                _compare(result)
                 if keep:
-                    keep(found)
-    found.rows.sort(key=lambda row: (list(cases.CASES).index(row["case"]), row["members"]))  # stable: ways as they came
-    return found
+                    keep(result)
+    # stable: the ways keep their order
+    result.rows.sort(key=lambda row: (list(cases.CASES).index(row["case"]), row["members"]))
+    return result
 
 
 def _rows(
     name: str, way: str, sizes: Sequence[int], seconds: float, device: str, precision: str, gpu: bool,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Iterator[Row]:  # fmt: skip
-    """A row for each size, as soon as it is measured. On a GPU one process measures them all, a new one takes over after a failure;
-    on a CPU each has its own, since a process cannot forget its peak of memory."""
+    """Yield a row for each number of members as soon as it is measured.
+
+    On a GPU one process measures them all, and a new one continues after a failure. On a CPU each has its own process,
+    because the peak memory of a process cannot be reset.
+    """
     if way == "processes":
         sizes = [min(AT_ONCE, max(sizes))]
     left = list(dict.fromkeys(sizes))
     while left:
         now = left if gpu else left[:1]
-        say(f"{name}, {way}: {', '.join(map(str, now))} member{'' if now == [1] else 's'}…")
+        log(f"{name}, {way}: {', '.join(map(str, now))} member{'' if now == [1] else 's'}…")
         words, failed, seen = [name, ",".join(map(str, now)), way, str(seconds), device, precision], None, 0
         with _Process(words, len(now) * (_PATIENCE + 4 * seconds)) as process:
             for row in process.rows():
@@ -139,7 +147,7 @@ def _rows(
                     failed = row
                 else:
                     yield row
-        if failed is None and seen < len(now):  # it died, or took too long
+        if failed is None and seen < len(now):  # it died or took too long
             why, seen = process.complaint.strip().splitlines(), seen + 1
             failed = {"case": name, "members": now[seen - 1], "way": way, "error": why[-1] if why else "it died"}
         if failed is not None:
@@ -148,7 +156,7 @@ def _rows(
 
 
 class _Process:
-    """One that measures, a line for each row; it is stopped if it takes too long, and never outlives its user."""
+    """A process that prints a line for each row. It is killed if it takes too long, and at the end of the block."""
 
     def __init__(self, words: Sequence[str], patience: float) -> None:
         self._command = [sys.executable, "-m", "ganherd.bench.rows", *words]
@@ -177,18 +185,18 @@ class _Process:
         self._said.close()
 
 
-def _tell(row: Row, say: Callable[[str], None]) -> None:
+def _tell(row: Row, log: Callable[[str], None]) -> None:
     reached = (
         f"no number: {row['error']}"
         if "error" in row
         else f"{two_digits(row['member_steps_per_second'])} member-steps/s"
     )
     herd = "1 member" if row["members"] == 1 else f"{row['members']} members"
-    say(f"  {row['case']}, {herd}, {row['way']}: {reached}")
+    log(f"  {row['case']}, {herd}, {row['way']}: {reached}")
 
 
 def two_digits(rate: float) -> str:
-    """Two digits at least, and all of those before the point.
+    """Return a rate with at least two digits, and all digits before the point.
 
     >>> two_digits(0.951), two_digits(1.04), two_digits(9.97), two_digits(1234.5)
     ('0.95', '1.0', '10', '1,234')
@@ -196,21 +204,21 @@ def two_digits(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 9.95 else f"{rate:#.2g}"
 
 
-def _compare(found: ThroughputResult) -> None:
-    """Puts beside every row what it stands for: operations, bytes, the share of the floor, and how it is to the others."""
-    rows = [row for row in found.rows if "error" not in row]
+def _compare(result: ThroughputResult) -> None:
+    """Add to every row its operations, its bytes, its share of the floor, and its ratio to other ways."""
+    rows = [row for row in result.rows if "error" not in row]
     for row in rows:
-        case, rate = found.cases[row["case"]], row["member_steps_per_second"]
+        case, rate = result.cases[row["case"]], row["member_steps_per_second"]
         if "flops_per_member_step" in case:
             row["tflops"] = rate * case["flops_per_member_step"] / 1e12
             row["gigabytes_per_second"] = rate * case["least_bytes_per_member_step"] / 1e9
             row["share_of_floor"] = [rate / limit for limit in reversed(case["floor_member_steps_per_second"])]
-        beside = [other for other in rows if (other["case"], other["members"]) == (row["case"], row["members"])]
+        same_size = [other for other in rows if (other["case"], other["members"]) == (row["case"], row["members"])]
         for way in ("eager", "loop"):
-            row[f"against_{way}"] = _ratio(rate, [other for other in beside if other["way"] == way])
+            row[f"against_{way}"] = _ratio(rate, [other for other in same_size if other["way"] == way])
         alone = [other for other in rows if (other["case"], other["way"]) == (row["case"], "processes")]
         row["against_processes"] = _ratio(rate, alone)
-        own = [other for other in beside if other["way"] in OURS]
+        own = [other for other in same_size if other["way"] in OURS]
         chosen = [other for other in own if other["way"] == "ours"] or own
         row["chosen"] = bool(chosen) and row is max(chosen, key=lambda other: other["member_steps_per_second"])
 
@@ -219,15 +227,15 @@ def _ratio(rate: float, others: Sequence[Row]) -> float | None:
     return rate / others[0]["member_steps_per_second"] if others else None
 
 
-def save(found: ThroughputResult, path: Path) -> dict[str, Path]:
-    """The rows as JSON and the picture as PNG, side by side; `path` names either. What was written, by its kind."""
+def save(result: ThroughputResult, path: Path) -> dict[str, Path]:
+    """Write the rows as .json and the picture as .png; return the written files by their kind."""
     from ganherd.bench.throughput_text import draw
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"command": " ".join(["ganherd", *sys.argv[1:]]), **found.plain()}
+    facts = {"command": " ".join(["ganherd", *sys.argv[1:]]), **result.plain()}
     rows, picture = path.with_suffix(".json"), path.with_suffix(".png")
     rows.write_text(json.dumps(facts, indent=1) + "\n")
-    if all("error" in row for row in found.rows):
+    if all("error" in row for row in result.rows):
         return {"rows": rows}
-    draw(found, picture)
+    draw(result, picture)
     return {"rows": rows, "picture": picture}

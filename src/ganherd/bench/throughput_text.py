@@ -1,4 +1,4 @@
-"""The fusion benchmark for people: a table of every row, and a picture of bars."""
+"""Show the fusion benchmark as a table and as a bar chart."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _HEAD = (
 )  # fmt: skip
 
 
-def table(found: ThroughputResult) -> str:
-    """Every row of every case, then what the columns mean."""
-    lines = [f"{found.machine}, {found.precision}"]
-    if found.rates:
+def table(result: ThroughputResult) -> str:
+    """Return a table of every case, then what the columns mean."""
+    lines = [f"{result.machine}, {result.precision}"]
+    if result.rates:
         lines.append(
-            f"a large matrix product: {_three(found.rates['matmul_flops_per_second'] / 1e12)} TFLOP/s; "
-            f"a large copy: {found.rates['copy_bytes_per_second'] / 1e9:,.0f} GB/s"
+            f"a large matrix product: {_three(result.rates['matmul_flops_per_second'] / 1e12)} TFLOP/s; "
+            f"a large copy: {result.rates['copy_bytes_per_second'] / 1e9:,.0f} GB/s"
         )
-    for name, case in found.cases.items():
+    for name, case in result.cases.items():
         lines += ["", f"{name}: {case['about']}", *_floor(case)]
-        lines += _rows([row for row in found.rows if row["case"] == name], found.device == "cpu")
-    lines += ["", *(f"note: {note}" for note in found.notes)]
-    if found.rates:
+        lines += _rows([row for row in result.rows if row["case"] == name], result.device == "cpu")
+    lines += ["", *(f"note: {note}" for note in result.notes)]
+    if result.rates:
         lines.append(
             "FLOP: products and convolutions of the plain modules, forward and backward. GB: layer outputs and state, perfectly "
             "fused. Floor: both at the rates above, one after the other to perfectly overlapped."
@@ -54,7 +54,7 @@ def _floor(case: Row) -> list[str]:
 
 
 def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
-    """A line for each row below a head; columns in which nothing stands are left out."""
+    """Return the lines of a table; empty columns are left out."""
     cells = [_cells(row) for row in rows]
     shown = [i for i in range(len(_HEAD)) if i < 2 or any(i < len(line) and line[i] for line in cells)]
     lines = text_table(
@@ -100,7 +100,7 @@ def _times(ratio: float | None) -> str:
 
 
 def _three(value: float) -> str:
-    """Three digits, and all of those before the point.
+    """Return a number with three digits, and all digits before the point.
 
     >>> _three(0.01234), _three(1234.5)
     ('0.0123', '1,234')
@@ -108,12 +108,12 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def draw(found: ThroughputResult, path: Path) -> None:
-    """A panel for each case: bars of every way for each number of members, on a log axis; the floor as a band."""
+def draw(result: ThroughputResult, path: Path) -> None:
+    """Draw a panel for each case: bars of every way by number of members on a log axis, and the floor as a band."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in found.rows if "error" not in row]
-    shown = [name for name in found.cases if any(row["case"] == name for row in rows)]
+    rows = [row for row in result.rows if "error" not in row]
+    shown = [name for name in result.cases if any(row["case"] == name for row in rows)]
     columns = min(2, len(shown))
     figure = Figure(figsize=(7.6 * columns, 4.4 * -(-len(shown) // columns)), layout="constrained")
     ways = [way for way in COLOURS if any(row["way"] == way for row in rows)]
@@ -122,18 +122,18 @@ def draw(found: ThroughputResult, path: Path) -> None:
         axes = figure.add_subplot(-(-len(shown) // columns), columns, number + 1)
         own = [row for row in rows if row["case"] == name]
         rates = [row["member_steps_per_second"] for row in own]
-        if floor := found.cases[name].get("floor_member_steps_per_second"):
+        if floor := result.cases[name].get("floor_member_steps_per_second"):
             axes.axhspan(*floor, color="#10b981", alpha=0.18, lw=0, label="what the machine allows")
             rates += floor
         _bars(axes, own, ways)
         axes.set_ylim(min(rates) / 3, 3 * max(rates))
-        axes.set_title(found.cases[name]["about"], color=INK, fontsize=9.5, loc="left")
+        axes.set_title(result.cases[name]["about"], color=INK, fontsize=9.5, loc="left")
         axes.set_ylabel("member-steps/s", color=INK)
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=4 * columns, frameon=False, fontsize=9
     )
-    figure.suptitle(f"{found.machine}, {found.precision}", color=INK, fontsize=10)
+    figure.suptitle(f"{result.machine}, {result.precision}", color=INK, fontsize=10)
     figure.savefig(path, dpi=150)
 
 

@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and how each of them ends. What they do stands in `ganherd.cli`."""
+"""Register the commands of the command line, and turn errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ganherd.util.errors import Interrupted, RunFailed, UserError
 from ganherd.util.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
 
 app = typer.Typer(
-    name="ganherd", help="Trains many GANs as one.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    name="ganherd", help="Train many GANs as one.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 for command in (train, sample, score, ensemble, compare, report, figures, status, recipes, doctor):
@@ -46,8 +46,8 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def main() -> None:
-    """Run a command and end the process with its exit code. What goes wrong is one sentence on stderr."""
-    # Before torch is loaded: threads that wait spin otherwise, and two of them on a shared core are 50 times slower than one.
+    """Run a command and exit with its code. An error is reported in one sentence on stderr."""
+    # Set before torch is loaded: otherwise waiting threads spin, and two on a shared core are 50 times slower than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     reserve_descriptors()
     with safe_streams("stderr"), safe_streams("stdout", kind=ResultStream):
@@ -59,7 +59,7 @@ def main() -> None:
 def _code_of_command() -> int:
     try:
         code = app(standalone_mode=False, prog_name="ganherd")
-        sys.stdout.flush()  # here, where a failure has its sentence
+        sys.stdout.flush()  # here, so that a failure is reported in a sentence
     except UserError as error:
         return _end(str(error), 2)
     except Interrupted as error:

@@ -1,4 +1,4 @@
-"""What several commands share: options that mean the same everywhere, and the ways in which they answer."""
+"""Options that several commands share, and how commands print results."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ganherd.util.text import printable, say, show
 
 __all__ = ["Json", "Quiet", "Set", "Trust", "print_json", "printable", "say", "show"]
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout and nothing else there.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Trust = Annotated[
-    bool, typer.Option("--trust-code", help="Load code that is not ganherd's own: modules and TorchScript.")
+    bool, typer.Option("--trust-code", help="Allow code that is not part of ganherd: modules and TorchScript.")
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the recipe; may be repeated.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe. May be repeated.")
 ]
 
 
 def print_json(facts: Mapping[str, Any]) -> None:
-    """One object, of strict JSON: a number that is not finite becomes its name."""
+    """Print an object as strict JSON; numbers that are not finite become strings."""
     from ganherd.runs.records import plain
 
     print(json.dumps(plain(facts), allow_nan=False))

@@ -1,1 +1,1 @@
-"""Ranks of a job: which members each has, and what carries members between them."""
+"""Communication between the ranks of a job, and the placement of members on ranks."""

@@ -1,4 +1,4 @@
-"""Copies of members in the memory of another rank, so that those of a rank that dies can go on without a file."""
+"""Copies of members in the memory of another rank, so that the members of a rank that dies can continue without a file."""
 
 from __future__ import annotations
 
@@ -17,106 +17,128 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuddyCopy:
-    """Members as they were at a step, in the host's memory."""
+    """Members as they were at a step, in host memory."""
 
     step: int
     members: tuple[int, ...]
     rows: State
-    facts: tuple[Any, ...]  # what each rank had to say with it
+    facts: tuple[Any, ...]  # what each rank passed to `Buddies.refresh`
 
 
 class Buddies:
-    """Each rank keeps its own members and those of the rank before it, as they were at the last refresh.
+    """Hold copies of this rank's members and of those of the previous rank, as they were at the last refresh.
 
-    A refresh that a loss interrupts leaves the one before whole: on every rank that is left there is a step of which all have
-    their copies. Keeps twice the state of a rank in the host's memory, during a refresh four times.
+    If a loss interrupts a refresh, the copies of the one before are still complete: there is always a step of which all
+    remaining ranks have copies. The copies take twice the state of a rank in host memory, and four times during a refresh.
     """
 
     def __init__(self) -> None:
-        self._copies: list[BuddyCopy] = []  # the last whole one, and one that not all ranks may have
+        self._copies: list[BuddyCopy] = []  # the last complete one, then one that some ranks may not have
 
     @property
     def step(self) -> int | None:
-        """Of the last whole copy; None: there is none yet."""
+        """Return the step of the last complete copy; None: there is none yet."""
         return self._copies[0].step if self._copies else None
 
     def refresh(self, comm: Communicator, placement: Placement, state: State, step: int, facts: Any = None) -> None:
-        """Called by all ranks, at the same step; `facts`: small and plain, as JSON holds it."""
-        told = tuple(json.loads(each) for each in comm.collect(json.dumps(facts).encode()))
-        own, before = placement.ranks[comm.rank], placement.ranks[comm.rank - 1]
+        """Copy all members as they are now. All ranks call this at the same step.
+
+        Args:
+            comm: All ranks that have members.
+            placement: Where the members live.
+            state: Tensors [n, …] of this rank's members.
+            step: The step of the run.
+            facts: Small values of this rank, as JSON holds them; they are copied along.
+        """
+        all_facts = tuple(json.loads(each) for each in comm.all_gather_bytes(json.dumps(facts).encode()))
         host = {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
-        wanted = [(*placement.ranks[rank], *placement.ranks[rank - 1]) for rank in range(comm.size)]
-        rows = comm.fetch(host, placement, wanted if comm.size > 1 else [own])
-        self._copies.append(BuddyCopy(step, (*own, *before) if comm.size > 1 else own, rows, told))
-        comm.barrier()  # who comes through knows that all have this copy, and needs the one before no more
+        if comm.world_size > 1:
+            wanted = [(*placement.ranks[rank], *placement.ranks[rank - 1]) for rank in range(comm.world_size)]
+        else:
+            wanted = [placement.ranks[0]]
+        rows = comm.fetch(host, placement, wanted)
+        self._copies.append(BuddyCopy(step, wanted[comm.rank], rows, all_facts))
+        comm.barrier()  # After it all ranks are known to have this copy, and the one before can be dropped.
         self._copies = self._copies[-1:]
 
     def find(self, comm: Communicator, members: Sequence[int]) -> BuddyCopies:
-        """Which of these members can be given back, and from whose memory; called by all ranks of `comm`: those that are left.
+        """Return which of these members have copies, and on which rank. All ranks of `comm`, the remaining ones, call this.
 
-        All copies are of one step: the newest of which all of these members are there, else the newest that every rank which
-        keeps copies has its part of. A rank that keeps none, as a spare, is given members all the same.
+        All copies are of one step: the newest step that has copies of all these members, or else the newest step of which
+        every rank that holds copies has some. A rank without copies, such as a spare, gets the same answer.
         """
-        mine: dict[int, dict[int, tuple[BuddyCopy, int]]] = {}
+        local: dict[int, dict[int, tuple[BuddyCopy, int]]] = {}  # step -> member -> (copy, row)
         for copy in self._copies:
-            mine.setdefault(copy.step, {}).update({m: (copy, row) for row, m in enumerate(copy.members)})
-        told = comm.collect(json.dumps({step: list(own) for step, own in mine.items()}).encode())
-        said = [{int(step): own for step, own in json.loads(each).items()} for each in told]
-        step = _newest(said, members)
+            local.setdefault(copy.step, {}).update({member: (copy, row) for row, member in enumerate(copy.members)})
+        answers = comm.all_gather_bytes(json.dumps({step: list(rows) for step, rows in local.items()}).encode())
+        held = [{int(step): own for step, own in json.loads(each).items()} for each in answers]
+        step = _newest_step(held, members)
         if step is None:
-            return BuddyCopies(None, Placement(((),) * comm.size), tuple(members), (), {})
-        holders: dict[int, int] = {}
-        for rank, each in enumerate(said):
-            for member in each.get(step, ()):
-                holders.setdefault(member, rank)
-        placement = Placement(tuple(tuple(sorted(m for m in holders if holders[m] == r)) for r in range(comm.size)))
-        speaker = next(rank for rank, each in enumerate(said) if step in each)
-        speech = b""
-        if comm.rank == speaker:
+            return BuddyCopies(None, Placement(((),) * comm.world_size), tuple(members), (), {})
+        holders = _holders(held, step)
+        by_rank = [sorted(member for member in holders if holders[member] == rank) for rank in range(comm.world_size)]
+        placement = Placement(tuple(map(tuple, by_rank)))
+        facts, layout = self._facts_and_layout(comm, step, first=next(r for r, each in enumerate(held) if step in each))
+        rows = empty_rows(layout)
+        if copies := [local[step][member] for member in placement.ranks[comm.rank]]:
+            rows = {name: torch.stack([copy.rows[name][row] for copy, row in copies]) for name in rows}
+        missing = tuple(member for member in members if member not in holders)
+        return BuddyCopies(step, placement, missing, tuple(facts), rows)
+
+    def _facts_and_layout(self, comm: Communicator, step: int, first: int) -> Any:
+        """Return the facts and the layout of the copies of a step, from the first rank that has some."""
+        content = b""
+        if comm.rank == first:
             last = next(copy for copy in reversed(self._copies) if copy.step == step)
-            speech = json.dumps([last.facts, layout(last.rows)]).encode()
-        facts, known = json.loads(comm.collect(speech)[speaker])
-        at = [mine[step][member] for member in placement.ranks[comm.rank]]
-        empty = nothing(known)
-        rows = {name: torch.stack([copy.rows[name][row] for copy, row in at]) for name in empty} if at else empty
-        return BuddyCopies(step, placement, tuple(m for m in members if m not in holders), tuple(facts), rows)
+            content = json.dumps([last.facts, row_layout(last.rows)]).encode()
+        return json.loads(comm.all_gather_bytes(content)[first])
 
 
-def _newest(said: Sequence[dict[int, list[int]]], members: Sequence[int]) -> int | None:
-    """The step of the copies to take, from the members that each rank has of each step."""
-    for step in sorted({step for each in said for step in each}, reverse=True):
-        if set(members) <= {member for each in said for member in each.get(step, ())}:
+def _newest_step(held: Sequence[dict[int, list[int]]], members: Sequence[int]) -> int | None:
+    """Return the step of the copies to use; `held` lists for each rank the members that it has of each step."""
+    for step in sorted({step for each in held for step in each}, reverse=True):
+        if set(members) <= {member for each in held for member in each.get(step, ())}:
             return step
-    common = [set(each) for each in said if each]
+    common = [set(each) for each in held if each]
     return max(set.intersection(*common), default=None) if common else None
 
 
-def layout(rows: State) -> list[tuple[str, str, list[int]]]:
-    """What a rank needs to know of tensors of which it has no row, as JSON holds it."""
+def _holders(held: Sequence[dict[int, list[int]]], step: int) -> dict[int, int]:
+    """Return for each member with a copy of this step the first rank that has one."""
+    holders: dict[int, int] = {}
+    for rank, each in enumerate(held):
+        for member in each.get(step, ()):
+            holders.setdefault(member, rank)
+    return holders
+
+
+def row_layout(rows: State) -> list[tuple[str, str, list[int]]]:
+    """Return name, type and row shape of each tensor, as JSON holds them, for a rank that has no row of it."""
     return [(name, str(value.dtype).removeprefix("torch."), list(value.shape[1:])) for name, value in rows.items()]
 
 
-def nothing(known: Sequence[tuple[str, str, list[int]]]) -> State:
-    """Tensors of that layout, without a row.
+def empty_rows(layout: Sequence[tuple[str, str, list[int]]]) -> State:
+    """Return tensors of that layout without rows.
 
-    >>> nothing(layout({"g.params": torch.zeros(3, 2)}))
+    >>> empty_rows(row_layout({"g.params": torch.zeros(3, 2)}))
     {'g.params': tensor([], size=(0, 2))}
     """
-    return {name: torch.empty(0, *shape, dtype=getattr(torch, dtype)) for name, dtype, shape in known}
+    return {name: torch.empty(0, *shape, dtype=getattr(torch, dtype)) for name, dtype, shape in layout}
 
 
 @dataclass(frozen=True)
 class BuddyCopies:
-    """What the memories of the ranks that are left hold together."""
+    """The copies that the remaining ranks hold together."""
 
     step: int | None  # of all copies; None: there are none
-    holders: Placement  # member -> the rank that gives it back
-    missing: tuple[
-        int, ...
-    ]  # of the members asked for, those that are in nobody's memory: a checkpoint has to give them back
-    facts: tuple[Any, ...]  # of each rank at that step, by the ranks of then
-    rows: State  # this rank's part, by `holders`
+    holders: Placement  # the members that each rank returns
+    missing: tuple[int, ...]  # requested members without a copy; they must come from a checkpoint
+    facts: tuple[Any, ...]  # of each rank at that step, by the rank numbers of then
+    rows: State  # the copies that this rank returns, as `holders` lists them
 
     def fetch(self, comm: Communicator, wanted: Sequence[Sequence[int]]) -> State:
-        """The members wanted[rank] as they were at that step, on the host; called by all ranks, for members that are there."""
+        """Return the members wanted[rank] as they were at that step, on the host. All ranks call this.
+
+        The members must not be `missing`.
+        """
         return comm.fetch(self.rows, self.holders, wanted)

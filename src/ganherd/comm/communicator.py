@@ -1,4 +1,4 @@
-"""What carries members between processes: a small interface that strategies are written against."""
+"""The interface that carries members between the processes of a job; strategies are written against it."""
 
 from __future__ import annotations
 
@@ -22,209 +22,231 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which members live on which rank, by their number in the whole herd; in order, and each on one rank."""
+    """Assign every member of the herd to one rank. Members are numbered over the whole herd, ascending on each rank."""
 
-    ranks: tuple[tuple[int, ...], ...]
+    ranks: tuple[tuple[int, ...], ...]  # the members of each rank
 
     @property
-    def size(self) -> int:
-        """Members of the whole herd."""
-        return sum(len(own) for own in self.ranks)
+    def num_members(self) -> int:
+        """Return the number of members in the whole herd."""
+        return sum(len(members) for members in self.ranks)
 
-    def home(self) -> dict[int, tuple[int, int]]:
-        """Member -> (its rank, its row there)."""
-        return {member: (rank, row) for rank, own in enumerate(self.ranks) for row, member in enumerate(own)}
+    def locations(self) -> dict[int, tuple[int, int]]:
+        """Return for each member its rank and its row on that rank."""
+        return {member: (rank, row) for rank, members in enumerate(self.ranks) for row, member in enumerate(members)}
 
 
 class RankLost(Exception):
-    """Another rank of the job is gone, so that what was asked of it will never come."""
+    """Raised when another rank of the job has died, so that its messages will never arrive."""
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """Who is left of a communicator that lost ranks."""
+    """The ranks that remain after a communicator lost some."""
 
-    comm: Communicator  # of those that are left, in their old order; hosts and counters go on
-    before: tuple[int, ...]  # of each rank of `comm`, the one that it was
-    lost: tuple[int, ...]  # the ranks of before that are gone
+    comm: Communicator  # of the remaining ranks, in their old order; hosts and counters are carried over
+    before: tuple[int, ...]  # for each rank of `comm`, its rank in the old communicator
+    lost: tuple[int, ...]  # the old ranks that died
 
     def left(self, placement: Placement) -> Placement:
-        """Where members live after the loss, by new ranks; those of lost ranks live nowhere, to be given new homes."""
+        """Return the placement over the new ranks. Members of lost ranks are missing from it and need new ranks."""
         return Placement(tuple(placement.ranks[rank] for rank in self.before))
 
 
 class Communicator(ABC):
-    """One process of a run, as the others see it. Every method is called by all ranks together, in the same order.
+    """The connection of one process to the other ranks of a job.
 
-    The exceptions are `abort` and what only looks: `check`, `after_loss`, `rank`, `size`, `hosts`, `local_rank` and the
-    counters. An engine (MPI, torch.distributed) has to bring two things: `_start` of an exchange of buffers between peers, and
-    `_share` of bytes among all.
+    Every method is collective: all ranks call it, in the same order. Exceptions are `abort`, `raise_if_rank_lost`,
+    `describe_loss`, `rank`, `world_size`, `hosts`, `local_rank` and the counters. A backend (MPI, torch.distributed)
+    implements two operations: `_start` exchanges buffers between peers, and `_all_gather_bytes` shares bytes among all ranks.
 
-    A rank that dies. Whoever waits for another rank, or calls `check`, raises `RankLost`, and from then on so does every
-    call of every rank, also of those that wait for one that is alive. Where `goes_on`, all that are left then call
-    `survivors`, on the communicator of the whole job, spares included (a part made by `among` is lost with its loss), and go
-    on with what it answers. Else the rank says `after_loss` and ends with an error: torchrun starts the group again, any
-    other launcher ends the job.
+    If a rank dies, every rank that waits for another one, or calls `raise_if_rank_lost`, raises `RankLost`. From then on
+    every call on every rank raises it, also on ranks that wait for one that is alive. If `survives_loss`, the remaining ranks
+    call `shrink` on the communicator of the whole job, spares included, and continue with the communicator that it returns.
+    A group made by `new_group` cannot be used any more. If not `survives_loss`, the rank reports `describe_loss` and ends
+    with an error: torchrun restarts all ranks, other launchers end the job.
     """
 
     name: str  # local, mpi, torch
     rank: int
-    size: int
-    hosts: tuple[str, ...] = ()  # of each rank, once the ranks have been introduced: see `agree.introduce`
-    bytes_sent = 0  # by `fetch`, from this rank to others: rows of members alone, as they are
+    world_size: int
+    hosts: tuple[str, ...] = ()  # the host of each rank; set by `handshake.introduce`
+    bytes_sent = 0  # by `fetch`, from this rank to others; counts only the rows of members
     bytes_received = 0
-    seconds = 0.0  # in `fetch`, waiting for others included
-    waits_since: float | None = None  # time.monotonic() since when this rank waits for others; for its heartbeat
-    successor: Communicator | None = None  # of those that are left, where this one lost ranks and the run goes on
-    goes_on = False  # whether those that are left when a rank is lost can go on: see `survivors`
-    hears_of_loss = True  # whether they live long enough to say so; else the launcher ends all at once
-    _broken: tuple[type[Exception], ...] = ()  # what the engine raises where a peer is gone
+    exchange_seconds = 0.0  # spent in `fetch`, waiting included
+    waiting_since: float | None = None  # time.monotonic() when this rank began to wait for others; for its heartbeat
+    successor: Communicator | None = None  # the communicator of the remaining ranks, if this one lost ranks
+    survives_loss = False  # whether the remaining ranks can continue after a loss; see `shrink`
+    detects_loss = (
+        True  # whether the remaining ranks live long enough to report a loss; otherwise the launcher ends them
+    )
+    _peer_errors: tuple[type[Exception], ...] = ()  # the backend's exceptions for a peer that died
 
     # -- members ------------------------------------------------------------------------------------------------------
 
     def fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> State:
-        """Copies of the members wanted[rank], in that order, wherever they live; only slices that cross a rank are sent.
+        """Return copies of members, wherever they live. Only rows that change rank are sent.
 
-        `state` holds this rank's own members. All ranks know what each of them wants, so nothing has to be asked for.
+        Args:
+            state: Tensors [n, …] of this rank's members.
+            placement: Where all members live.
+            wanted: For each rank the members that it receives, in this order. All ranks pass the same lists, so no
+                requests have to be exchanged.
         """
         return self.begin_fetch(state, placement, wanted).wait()
 
     def begin_fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> Fetch:
-        """The same, not waited for: members as they are now, whatever happens to `state` until they are waited for.
+        """Start a `fetch` without waiting for it.
 
-        All ranks begin and wait in the same order; other calls may lie between. `seconds` counts what a rank spends in both.
+        The result holds the members as they are now: later changes to `state` do not matter. All ranks begin and wait in
+        the same order, and may make other calls in between. `exchange_seconds` counts the time spent in both calls.
         """
         began = time.perf_counter()
-        routes = row_messages.routes(placement.home(), wanted, self.rank)
+        routes = row_messages.routes(placement.locations(), wanted, self.rank)
         layout = row_messages.Layout.of(state)
-        devices = {value.device for value in state.values()}
-        device = devices.pop() if len(devices) == 1 else torch.device("cpu")
-        device = device if self._carries(device) else torch.device("cpu")
+        device = self._message_device(state)
         outgoing = layout.pack_all(state, routes.send, device)
-        incoming = {peer: layout.empty(len(rows), device) for peer, rows in routes.receive.items()}
-        found = layout.own(state, routes)
+        incoming = {peer: layout.empty(len(members), device) for peer, members in routes.receive.items()}
+        local = layout.copy_local(state, routes)
         work = None
         if routes.crosses and layout.width:
-            with self._watched():
+            with self._translating_errors():
                 work = self._start(outgoing, incoming, device)
         self.bytes_sent += sum(message.numel() for message in outgoing.values())
         self.bytes_received += sum(message.numel() for message in incoming.values())
-        self.seconds += time.perf_counter() - began
-        return Fetch(self, work, lambda: layout.fill(found, routes, incoming))
+        self.exchange_seconds += time.perf_counter() - began
+        return Fetch(self, work, lambda: layout.assemble(local, routes, incoming))
 
-    # -- small things -------------------------------------------------------------------------------------------------
+    def _message_device(self, state: State) -> torch.device:
+        """Return the device of the state if messages can lie there, otherwise the CPU."""
+        devices = {value.device for value in state.values()}
+        device = devices.pop() if len(devices) == 1 else torch.device("cpu")
+        return device if self._supports_device(device) else torch.device("cpu")
 
-    def gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
-        """Small numbers of this rank's members [n, …] -> those of all members [N, …], on every rank."""
-        own = np.ascontiguousarray(values)
-        if len(own) != len(placement.ranks[self.rank]):
-            raise ValueError(f"{len(own)} rows for the {len(placement.ranks[self.rank])} members of rank {self.rank}")
-        width = own.dtype.itemsize * int(np.prod(own.shape[1:], dtype=np.int64))
-        shared = self._shared(own.tobytes(), [len(members) * width for members in placement.ranks])
-        rows = np.frombuffer(shared, own.dtype).reshape(placement.size, *own.shape[1:])
+    # -- small values -------------------------------------------------------------------------------------------------
+
+    def all_gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
+        """Return small values of all members [N, …], in order, on every rank.
+
+        Args:
+            values: The values of this rank's members [n, …].
+            placement: Where all members live.
+        """
+        local = np.ascontiguousarray(values)
+        if len(local) != len(placement.ranks[self.rank]):
+            raise ValueError(f"{len(local)} rows for the {len(placement.ranks[self.rank])} members of rank {self.rank}")
+        width = local.dtype.itemsize * int(np.prod(local.shape[1:], dtype=np.int64))
+        content = self._all_gather(local.tobytes(), [len(members) * width for members in placement.ranks])
+        rows = np.frombuffer(content, local.dtype).reshape(placement.num_members, *local.shape[1:])
         out = np.empty_like(rows)
         out[[member for members in placement.ranks for member in members]] = rows
         return out
 
-    def collect(self, content: bytes) -> list[bytes]:
-        """A few bytes of each rank, as JSON, on every rank."""
-        counts = np.frombuffer(self._shared(np.int64(len(content)).tobytes(), [8] * self.size), np.int64)
-        shared, ends = self._shared(content, counts.tolist()), np.cumsum(counts).tolist()
-        return [shared[end - count : end] for count, end in zip(counts.tolist(), ends, strict=True)]
+    def all_gather_bytes(self, content: bytes) -> list[bytes]:
+        """Return the bytes that each rank passes, e.g. JSON, on every rank."""
+        counts = np.frombuffer(self._all_gather(np.int64(len(content)).tobytes(), [8] * self.world_size), np.int64)
+        joined, ends = self._all_gather(content, counts.tolist()), np.cumsum(counts).tolist()
+        return [joined[end - count : end] for count, end in zip(counts.tolist(), ends, strict=True)]
 
     def broadcast(self, content: bytes | None) -> bytes:
-        """What rank 0 gives, as a decision in JSON, on every rank; the others give None."""
-        own = (content or b"") if self.rank == 0 else b""
-        nobody = [0] * (self.size - 1)
-        length = self._shared(np.int64(len(own)).tobytes() if self.rank == 0 else b"", [8, *nobody])
-        return self._shared(own, [int(np.frombuffer(length, np.int64)[0]), *nobody])
+        """Return the bytes that rank 0 passes, on every rank; the other ranks pass None."""
+        local = (content or b"") if self.rank == 0 else b""
+        others = [0] * (self.world_size - 1)
+        length = self._all_gather(np.int64(len(local)).tobytes() if self.rank == 0 else b"", [8, *others])
+        return self._all_gather(local, [int(np.frombuffer(length, np.int64)[0]), *others])
 
     def barrier(self) -> None:
-        """Returns when all ranks have come here."""
-        self._shared(b"!", [1] * self.size)
+        """Return when all ranks have called this."""
+        self._all_gather(b"!", [1] * self.world_size)
 
-    def _shared(self, own: bytes, counts: Sequence[int]) -> bytes:
+    def _all_gather(self, content: bytes, counts: Sequence[int]) -> bytes:
+        """Call the backend's `_all_gather_bytes`, unless no rank has anything to send."""
         if not any(counts):
             return b""
         with self._waiting():
-            return self._share(own, counts)
+            return self._all_gather_bytes(content, counts)
 
-    # -- where it runs, and how it ends -------------------------------------------------------------------------------
+    # -- hosts and groups ---------------------------------------------------------------------------------------------
 
     @property
     def local_rank(self) -> int:
-        """Its number among the ranks of the same host: which GPU is its own."""
+        """Return the number of this rank among the ranks of its host; it selects the GPU."""
         return sum(host == self.hosts[self.rank] for host in self.hosts[: self.rank])
 
     @property
-    def local_size(self) -> int:
-        """How many ranks share this host, and so its cores and GPUs."""
+    def local_world_size(self) -> int:
+        """Return the number of ranks that share this host, and so its cores and GPUs."""
         return sum(host == self.hosts[self.rank] for host in self.hosts)
 
-    def among(self, ranks: Sequence[int]) -> Communicator | None:
-        """The communicator of these ranks alone, in ascending order; None on the others, which are spares."""
+    def new_group(self, ranks: Sequence[int]) -> Communicator | None:
+        """Return a communicator of these ranks, in ascending order; None on the other ranks, which are spares."""
         chosen = sorted(set(ranks))
-        if chosen == list(range(self.size)):
+        if chosen == list(range(self.world_size)):
             return self
-        with self._watched():
-            made = self._among(chosen)
-        if made is not None:
-            made.hosts = tuple(self.hosts[rank] for rank in chosen) if self.hosts else ()
-        return made
+        with self._translating_errors():
+            group = self._new_group(chosen)
+        if group is not None:
+            group.hosts = tuple(self.hosts[rank] for rank in chosen) if self.hosts else ()
+        return group
 
     # -- when a rank is lost ------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Raises `RankLost` where a rank is known to be gone, and waits for nobody: for long stretches in which nobody meets."""
+    def raise_if_rank_lost(self) -> None:
+        """Raise `RankLost` if a rank is known to have died. Does not wait; for long phases without an exchange."""
         return
 
-    def survivors(self) -> Survivors:
-        """Called by all that are left, after `RankLost`; returns when all have come. Raises `RankLost` where that cannot be."""
-        raise RankLost(f"{self.name} cannot go on without a rank that is lost")
+    def shrink(self) -> Survivors:
+        """Return the communicator of the remaining ranks. All of them call this after `RankLost`.
 
-    def agreed(self) -> None:
-        """As `barrier`; where ranks can be lost, all that are left hear the same: none goes on while another has to look for
-        survivors."""
+        Raises:
+            RankLost: This backend cannot continue after a loss.
+        """
+        raise RankLost(f"{self.name} cannot continue without a rank that is lost")
+
+    def agree(self) -> None:
+        """Act as a `barrier` that succeeds or fails on all remaining ranks alike, so that none continues while others
+        have to call `shrink`."""
         self.barrier()
 
     @property
     def latest(self) -> Communicator:
-        """The communicator of those that are left by now: this one, where nobody was lost."""
+        """Return the communicator of the ranks that remain by now; this one if no rank was lost."""
         return self if self.successor is None else self.successor.latest
 
-    def after_loss(self, resume: str) -> str:
-        """What becomes of the job when a rank is lost, as a sentence; `resume`: the command that goes on with the run."""
-        return f"Go on with: {resume}"
+    def describe_loss(self, resume: str) -> str:
+        """Return a sentence about what becomes of the job after a loss; `resume` is the command that resumes the run."""
+        return f"Resume with: {resume}"
 
-    def is_teller(self) -> bool:
-        """Whether it is this rank, of those that were left by a loss, that says so: the first that asks, where that is known."""
+    def is_loss_reporter(self) -> bool:
+        """Return whether this rank reports a loss: the first remaining rank that asks, if that can be determined."""
         return True
 
     @property
     def restarts_left(self) -> int:
-        """How often the launcher will start all ranks again, where one is lost."""
+        """Return how many more times the launcher will restart all ranks after a loss."""
         return 0
 
-    # -- how it ends --------------------------------------------------------------------------------------------------
+    # -- the end of a job ---------------------------------------------------------------------------------------------
 
     @abstractmethod
     def abort(self, code: int) -> NoReturn:
-        """Ends every rank at once with this exit code; for a rank that cannot go on while others wait for it."""
+        """End every rank at once with this exit code; for a rank that fails while others wait for it."""
 
     @abstractmethod
     def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
         """End the job if only this rank has an error.
 
-        Returns if all ranks come here within `patience` seconds, as after a mistake that all were given. Otherwise the others
-        wait for this one: `last_words` go to stderr, since nothing can be said later, and all end with this exit code.
+        Returns if all ranks call this within `patience` seconds, as after a mistake in the input of all ranks. Otherwise
+        the others wait for this rank: `last_words` are written to stderr, because nothing can be written later, and all
+        ranks end with this exit code.
         """
 
     def close(self) -> None:
-        """The last call: waits, without using the processor, until all ranks have come here, however long that takes."""
+        """Wait until all ranks have called this, however long it takes and without using the CPU, and disconnect."""
         self.barrier()
-        self._leave()
+        self._release()
 
-    # -- what an engine brings ----------------------------------------------------------------------------------------
+    # -- implemented by backends --------------------------------------------------------------------------------------
 
     @abstractmethod
     def _start(
@@ -232,44 +254,51 @@ class Communicator(ABC):
         outgoing: Mapping[int, Tensor],
         incoming: Mapping[int, Tensor],
         device: torch.device,
-        apart: bool = False,
+        unsynced: bool = False,
     ) -> PendingWork:
-        """Sends one message to each peer of `outgoing` and fills `incoming`: uint8 [bytes], contiguous, none empty, all on
-        that device, and left alone until it is done. Called by every rank where anything crosses anywhere. `apart`: by a
-        rank when it likes, on a host; these messages meet none of the others."""
+        """Start to send one message to each peer in `outgoing` and to fill the messages in `incoming`.
+
+        Messages are uint8 [bytes], contiguous, not empty, on `device`, and must not change until the work is done. Every
+        rank calls this if any row crosses between any two ranks.
+
+        Args:
+            unsynced: This rank alone calls this, with messages on the host. They are never matched with other messages.
+        """
 
     @abstractmethod
-    def _share(self, own: bytes, counts: Sequence[int]) -> bytes:
-        """Bytes of all ranks, one after another; rank r gives counts[r] of them, which may be none."""
+    def _all_gather_bytes(self, content: bytes, counts: Sequence[int]) -> bytes:
+        """Return the bytes of all ranks, concatenated; rank r passes counts[r] bytes, which may be 0."""
 
     @abstractmethod
-    def _among(self, ranks: Sequence[int]) -> Communicator | None:
-        """As `among`, for some of the ranks."""
+    def _new_group(self, ranks: Sequence[int]) -> Communicator | None:
+        """Implement `new_group` for a proper subset of the ranks."""
 
     @abstractmethod
-    def _leave(self) -> None:
-        """Lets go of the engine."""
+    def _release(self) -> None:
+        """Release the backend's resources."""
 
-    def _carries(self, device: torch.device) -> bool:
-        """Whether messages may lie on that device; else they go through the host's memory."""
+    def _supports_device(self, device: torch.device) -> bool:
+        """Return whether messages may lie on that device; otherwise they are copied through host memory."""
         return device.type == "cpu"
 
-    def _lost(self, error: Exception) -> RankLost:
-        """What is raised for an engine's error; also the moment to wake those that wait for others."""
+    def _rank_lost(self, error: Exception) -> RankLost:
+        """Return the exception to raise for a backend's error, and wake ranks that wait for others."""
         return RankLost(f"rank {self.rank} waited for another rank, which is gone ({str(error).partition(chr(10))[0]})")
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
+        """Raise `RankLost` in place of the backend's errors."""
         try:
             yield
-        except self._broken as error:
-            raise self._lost(error) from error
+        except self._peer_errors as error:
+            raise self._rank_lost(error) from error
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        self.waits_since = time.monotonic()
+        """Translate errors, and show in the heartbeat that this rank waits."""
+        self.waiting_since = time.monotonic()
         try:
-            with self._watched():
+            with self._translating_errors():
                 yield
         finally:
-            self.waits_since = None
+            self.waiting_since = None

@@ -1,4 +1,4 @@
-"""The ranks introduce themselves: where each runs, and whether all of them run the same ganherd on the same recipe."""
+"""Exchange host names between ranks, and check that all ranks run the same software on the same recipe."""
 
 from __future__ import annotations
 
@@ -10,39 +10,53 @@ from collections.abc import Iterable
 from ganherd.comm.communicator import Communicator
 from ganherd.util.errors import UserError, few
 
-_NAMED = 3  # ranks in a sentence
+_NAMED = 3  # ranks that a message lists
 
 
 def introduce(comm: Communicator) -> None:
-    """Every rank learns the hosts of all; raises `UserError`, on all of them, where versions differ."""
-    everyone = [json.loads(each) for each in comm.collect(json.dumps([platform.node(), versions()]).encode())]
-    comm.hosts = tuple(host for host, _ in everyone)
-    first = everyone[0][1]
+    """Set `comm.hosts` on every rank.
+
+    Raises:
+        UserError: Software versions differ between ranks; raised on all of them.
+    """
+    introductions = comm.all_gather_bytes(json.dumps([platform.node(), versions()]).encode())
+    ranks = [json.loads(each) for each in introductions]
+    comm.hosts = tuple(host for host, _ in ranks)
+    first = ranks[0][1]
     for package in first:
-        other = [rank for rank, (_, own) in enumerate(everyone) if own.get(package) != first[package]]
-        if other:
-            theirs = everyone[other[0]][1].get(package)
+        differing = [rank for rank, (_, installed) in enumerate(ranks) if installed.get(package) != first[package]]
+        if differing:
+            other = ranks[differing[0]][1].get(package)
             raise UserError(
                 f"the ranks do not run the same software: {package} is {first[package]} on {_named(comm, [0])}, and "
-                f"{theirs} on {_named(comm, other)}; use one environment on all hosts."
+                f"{other} on {_named(comm, differing)}; use one environment on all hosts."
             )
 
 
 def agree(comm: Communicator, what: str, text: str) -> None:
-    """All ranks were given the same text, as a recipe with its overrides; else `UserError`, on all of them."""
-    digests = comm.collect(hashlib.sha256(text.encode()).digest())
-    other = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if not other:
+    """Check that all ranks were started with the same text, e.g. a recipe with its overrides.
+
+    Args:
+        comm: All ranks of the job.
+        what: The name of the text in the message.
+        text: The text of this rank.
+
+    Raises:
+        UserError: The text differs between ranks; raised on all of them.
+    """
+    digests = comm.all_gather_bytes(hashlib.sha256(text.encode()).digest())
+    differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if not differing:
         return
     difference = _difference(comm.broadcast(text.encode()).decode(), text)
-    told = json.loads(comm.collect(json.dumps(difference).encode())[other[0]])
+    shown = json.loads(comm.all_gather_bytes(json.dumps(difference).encode())[differing[0]])
     raise UserError(
-        f"{_named(comm, other)} was given another {what} than rank 0 ({told}): start all ranks with the same one."
+        f"{_named(comm, differing)} was given another {what} than rank 0 ({shown}): start all ranks with the same one."
     )
 
 
 def versions() -> dict[str, str]:
-    """What must be the same for all ranks to compute the same numbers."""
+    """Return the versions that must match for all ranks to compute the same numbers."""
     import numpy
     import torch
 
@@ -56,13 +70,13 @@ def versions() -> dict[str, str]:
     }
 
 
-def _difference(theirs: str, own: str) -> str:
-    """The first line that differs.
+def _difference(expected: str, actual: str) -> str:
+    """Describe the first line that differs.
 
     >>> _difference("train:\\n  batch: 64", "train:\\n  batch: 32")
     "'batch: 32' in place of 'batch: 64'"
     """
-    first, second = theirs.splitlines(), own.splitlines()
+    first, second = expected.splitlines(), actual.splitlines()
     longest = max(len(first), len(second))
     pairs = zip(*(lines + [""] * (longest - len(lines)) for lines in (first, second)), strict=True)
     before, after = next(((a.strip(), b.strip()) for a, b in pairs if a != b), ("", ""))
@@ -70,5 +84,5 @@ def _difference(theirs: str, own: str) -> str:
 
 
 def _named(comm: Communicator, ranks: Iterable[int]) -> str:
-    """Ranks with their hosts, the first few of them."""
+    """Return the first few of these ranks with their hosts."""
     return few([f"rank {rank}" + (f" on {comm.hosts[rank]}" if comm.hosts else "") for rank in ranks], _NAMED)

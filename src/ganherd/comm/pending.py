@@ -1,4 +1,4 @@
-"""Messages under way, and the members that they bring: what `Communicator.begin_fetch` answers."""
+"""Handles for messages in transit, as `Communicator.begin_fetch` returns them."""
 
 from __future__ import annotations
 
@@ -12,42 +12,51 @@ if TYPE_CHECKING:
 
 
 class PendingWork(Protocol):
-    """Messages that an engine has begun to send and to receive; it keeps their buffers."""
+    """Messages that a backend has started to send and receive. It holds references to their buffers."""
 
-    def push(self) -> None:
-        """Moves them on, where the engine has no thread for that."""
+    def poll(self) -> None:
+        """Advance the messages, if the backend has no thread that does."""
         ...
 
-    def ready(self) -> bool:
-        """Moves them on, and says whether all are done; for who does not want to wait."""
+    def is_completed(self) -> bool:
+        """Advance the messages and return, without waiting, whether all are done."""
         ...
 
     def wait(self) -> None:
-        """Returns when all are done."""
+        """Return when all messages are done."""
         ...
 
 
 class Fetch:
-    """Members on their way. They are what they were when the fetch was begun."""
+    """Members in transit, as they were when the fetch began."""
 
     def __init__(self, comm: Communicator, work: PendingWork | None, assemble: Callable[[], State]) -> None:
-        """`work`: None where nothing crosses. `assemble`: the members, once all messages are there."""
-        self._comm, self._work, self._assemble = comm, work, assemble
-        self._found: State | None = None
+        """Track one fetch.
 
-    def push(self) -> None:
-        """To be called now and then until `wait`: under MPI messages move while somebody looks. Costs microseconds."""
+        Args:
+            comm: The communicator that counts the time spent.
+            work: The messages; None if no row crosses between ranks.
+            assemble: Returns the members once all messages have arrived.
+        """
+        self._comm, self._work, self._assemble = comm, work, assemble
+        self._members: State | None = None
+
+    def poll(self) -> None:
+        """Advance the messages; call it now and then before `wait`, because MPI only progresses inside calls.
+
+        A call costs microseconds.
+        """
         if self._work is not None:
-            with self._comm._watched():
-                self._work.push()
+            with self._comm._translating_errors():
+                self._work.poll()
 
     def wait(self) -> State:
-        """The members; a second time the same ones."""
-        if self._found is None:
+        """Return the members; later calls return the same tensors."""
+        if self._members is None:
             began = time.perf_counter()
             if self._work is not None:
                 with self._comm._waiting():
                     self._work.wait()
-            self._found, self._work = self._assemble(), None
-            self._comm.seconds += time.perf_counter() - began
-        return self._found
+            self._members, self._work = self._assemble(), None
+            self._comm.exchange_seconds += time.perf_counter() - began
+        return self._members

@@ -1,4 +1,4 @@
-"""Ranks of unlike speed: how fast each is with its members, and the weights by which members are handed out."""
+"""Weights for the placement of members on ranks of different speed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-ALIKE = 1.2  # ranks that differ by no more than this factor get equal shares
+ALIKE = 1.2  # Ranks whose speeds differ by at most this factor get equal shares.
 
 
 def weights(rates: Sequence[float | None], kinds: Sequence[str]) -> list[float] | None:
-    """How fast each rank is, for `placement.place`; None: all are alike. `rates`: in member-steps per second; None for a spare.
+    """Return the speed of each rank, for `placement.place`; None if all ranks are about equally fast.
 
-    Ranks of one kind (the same host and sort of device, an equal share of its cores) do the same work in the same time: what
-    they differ in is what else ran there just then, so the middle one stands for all of them.
+    Ranks of one kind (same host, type of device and share of its cores) are equally fast: measured differences come from
+    other processes on the host. So all of them get the median of their rates.
+
+    Args:
+        rates: Member-steps per second of each rank; None for a spare.
+        kinds: The kind of each rank.
 
     >>> weights([100.0, 104.0, 50.0, None], ["a", "a", "b", "b"])
     [102.0, 102.0, 50.0, 0.0]

@@ -1,7 +1,7 @@
-"""One herd over the ranks of a job: who has which members, what the first rank decides, what all agree on, how they end.
+"""A herd spread over the ranks of a job: which members each rank has, collective decisions, and the end of a job.
 
-Members live on one rank each; small numbers of all members are known to all ranks, which so come to the same decisions at
-the same step. The first rank alone writes records, run.json and the mixture. In one process all of this is nothing.
+Each member lives on one rank. Small values of all members are known to all ranks, so that these make the same decisions at
+the same step. Only rank 0 writes records, run.json and the mixture. In a single process every operation here is local.
 """
 
 from __future__ import annotations
@@ -30,203 +30,228 @@ _CODES = {UserError: 2, Interrupted: 75}
 
 @dataclass(frozen=True)
 class Ranks:
-    """A rank of a job that has members, or a spare that has none yet."""
+    """A rank with members, or a spare that has none yet, and its connections to the others."""
 
     job: Communicator  # of all ranks, spares included
-    comm: Communicator | None  # of those that have members; None: this one is a spare
+    comm: Communicator | None  # of the ranks that have members; None on a spare
     placement: Placement  # of the members over the ranks of `comm`
-    homes: tuple[tuple[int, ...], ...]  # the members of each rank of `job`: none of a spare
-    weights: tuple[float, ...] | None = None  # how fast each rank of `job` is, where that was measured and counts
+    members_by_rank: tuple[tuple[int, ...], ...]  # the members of each rank of `job`; empty for a spare
+    weights: tuple[float, ...] | None = None  # the speed of each rank of `job`, if it was measured and differs
 
     @staticmethod
-    def alone(members: int) -> Ranks:
-        """All members in this process."""
+    def single_process(members: int) -> Ranks:
+        """Return the ranks of a run in this process only."""
         from ganherd.comm.backends.local import Local
         from ganherd.comm.communicator import Placement
 
-        comm, all_of_them = Local(), (tuple(range(members)),)
-        return Ranks(comm, comm, Placement(all_of_them), all_of_them)
+        comm, members_by_rank = Local(), (tuple(range(members)),)
+        return Ranks(comm, comm, Placement(members_by_rank), members_by_rank)
 
     @staticmethod
-    def over(job: Communicator, recipe: Recipe, members: int, weights: Sequence[float] | None = None) -> Ranks:
-        """The members of one replica, and those of the others, over the ranks of the job; called by all of them.
+    def distribute(job: Communicator, recipe: Recipe, members: int, weights: Sequence[float] | None = None) -> Ranks:
+        """Place the members of all replicas on the ranks of the job. All ranks call this.
 
-        `weights`: how fast each of them is; None: alike.
+        Args:
+            job: All ranks.
+            recipe: Its strategy decides which members should be on the same rank.
+            members: The number of members in one replica.
+            weights: The speed of each rank; None: all are equally fast.
         """
         from ganherd.comm.communicator import Placement
         from ganherd.comm.placement import place
 
         grid, together = recipe.strategy.settings.torus, recipe.strategy.settings.group_size
-        replicas, each = recipe.herd.seeds, None if weights is None else list(weights)
-        found = place(members, job.size, replicas=replicas, grid=grid, together=together, weights=each)
-        while each and not found.ranks[0]:  # however slow it is, the first rank writes the run, so it is no spare
-            each[0] = 2 * each[0] or min(w for w in each if w)
-            found = place(members, job.size, replicas=replicas, grid=grid, together=together, weights=each)
-        busy = [rank for rank, own in enumerate(found.ranks) if own]
-        placement = Placement(tuple(found.ranks[rank] for rank in busy))
-        return Ranks(job, job.among(busy), placement, found.ranks, None if weights is None else tuple(weights))
+        replicas, speeds = recipe.herd.seeds, None if weights is None else list(weights)
+        placed = place(members, job.world_size, replicas=replicas, grid=grid, together=together, weights=speeds)
+        while speeds and not placed.ranks[0]:  # The first rank writes the run, so it must not be a spare.
+            speeds[0] = 2 * speeds[0] or min(speed for speed in speeds if speed)
+            placed = place(members, job.world_size, replicas=replicas, grid=grid, together=together, weights=speeds)
+        busy = [rank for rank, own in enumerate(placed.ranks) if own]
+        placement = Placement(tuple(placed.ranks[rank] for rank in busy))
+        return Ranks(job, job.new_group(busy), placement, placed.ranks, None if weights is None else tuple(weights))
 
-    # -- who ------------------------------------------------------------------------------------------------------------
+    # -- this rank ------------------------------------------------------------------------------------------------------
 
     @property
-    def everyone(self) -> Communicator:
-        """The communicator of those that have members; asked by one of them."""
-        assert self.comm is not None, "a spare has nobody to talk to"
+    def member_comm(self) -> Communicator:
+        """Return the communicator of the ranks that have members; not available on a spare."""
+        assert self.comm is not None, "a spare has no members to communicate about"
         return self.comm
 
     @property
-    def own(self) -> tuple[int, ...]:
-        """The members of this rank, ascending; row r of its state is member own[r]."""
+    def local_members(self) -> tuple[int, ...]:
+        """Return the members of this rank, ascending; row r of its state belongs to local_members[r]."""
         return self.placement.ranks[self.comm.rank] if self.comm is not None else ()
 
     @property
-    def size(self) -> int:
-        """Members on all ranks."""
-        return self.placement.size
+    def num_members(self) -> int:
+        """Return the number of members on all ranks."""
+        return self.placement.num_members
 
     @property
     def is_first(self) -> bool:
+        """Return whether this is rank 0, which writes the run."""
         return self.job.rank == 0
 
     @property
-    def is_alone(self) -> bool:
-        return self.job.size == 1
+    def is_single_process(self) -> bool:
+        """Return whether the job has no other rank."""
+        return self.job.world_size == 1
 
-    def row(self, member: int) -> int | None:
-        """Where a member lies on this rank; None: it lives elsewhere."""
-        return self.own.index(member) if member in self.own else None
+    def local_row(self, member: int) -> int | None:
+        """Return the row of a member on this rank; None if it lives on another one."""
+        return self.local_members.index(member) if member in self.local_members else None
 
-    # -- what all know --------------------------------------------------------------------------------------------------
+    # -- collective operations of the ranks with members ----------------------------------------------------------------
 
-    def gather(self, values: Tensor) -> Tensor:
-        """Small numbers of this rank's members [n, …] -> those of all members [N, …], on the host."""
+    def all_gather(self, values: Tensor) -> Tensor:
+        """Return small values of all members [N, …] from those of this rank's members [n, …], on the host."""
         import torch
 
-        own = values.detach().cpu()
-        if self.everyone.size == 1:
-            return own
-        return torch.from_numpy(self.everyone.gather(own.numpy(), self.placement))
+        local = values.detach().cpu()
+        if self.member_comm.world_size == 1:
+            return local
+        return torch.from_numpy(self.member_comm.all_gather(local.numpy(), self.placement))
 
-    def told(self, facts: Any) -> list[Any]:
-        """What each rank says, as JSON, on every rank."""
-        if self.everyone.size == 1:
-            return [facts]
-        return [json.loads(each) for each in self.everyone.collect(json.dumps(facts).encode())]
+    def all_gather_json(self, value: Any) -> list[Any]:
+        """Return the values that each rank passes, on every rank; values must fit JSON."""
+        if self.member_comm.world_size == 1:
+            return [value]
+        return [json.loads(each) for each in self.member_comm.all_gather_bytes(json.dumps(value).encode())]
 
-    def told_by(self, member: int, facts: Any) -> Any:
-        """What the rank of that member says."""
-        return self.told(facts)[self.placement.home()[member][0]]
+    def from_owner(self, member: int, value: Any) -> Any:
+        """Return the value that the rank of that member passes; all ranks pass one."""
+        return self.all_gather_json(value)[self.placement.locations()[member][0]]
 
-    def decided(self, value: T) -> T:
-        """What the first rank says."""
-        if self.everyone.size == 1:
+    def broadcast(self, value: T) -> T:
+        """Return the value that the first rank passes; it must fit JSON."""
+        if self.member_comm.world_size == 1:
             return value
         content = json.dumps(value).encode() if self.is_first else None
-        return json.loads(self.everyone.broadcast(content))  # type: ignore[no-any-return]
+        return json.loads(self.member_comm.broadcast(content))  # type: ignore[no-any-return]
 
-    def listed(self, values: Sequence[T]) -> list[T]:
-        """What JSON can hold of each of this rank's members -> of all members."""
+    def all_gather_list(self, values: Sequence[T]) -> list[T]:
+        """Return a value for every member from those of this rank's members; values must fit JSON."""
         if not values:
             return []
-        by_rank, home = self.told(list(values)), self.placement.home()
-        return [by_rank[rank][row] for rank, row in (home[member] for member in range(self.size))]
+        by_rank, locations = self.all_gather_json(list(values)), self.placement.locations()
+        return [by_rank[rank][row] for rank, row in (locations[member] for member in range(self.num_members))]
 
-    def every(self, work: Callable[[], T]) -> list[T]:
-        """What the work answers on each rank, as JSON; where the disk of one of them refuses it, `OSError` on all."""
-        if self.everyone.size == 1:
+    def run_io(self, work: Callable[[], T]) -> list[T]:
+        """Do file work on each rank and return all results; they must fit JSON.
+
+        Raises:
+            OSError: The work failed on some rank; raised on all of them.
+        """
+        if self.member_comm.world_size == 1:
             return [work()]
-        done, refused = None, None
+        result, failure = None, None
         try:
-            done = work()
+            result = work()
         except OSError as error:
-            refused = [error.errno, f"{error.strerror or error} on {self.job.hosts[self.job.rank]}"]
-        answers = self.told([done, refused])
-        for _, refused in answers:
-            if refused is not None:
-                raise OSError(*refused)
-        return [done for done, _ in answers]
+            failure = [error.errno, f"{error.strerror or error} on {self.job.hosts[self.job.rank]}"]
+        answers = self.all_gather_json([result, failure])
+        for _, failure in answers:
+            if failure is not None:
+                raise OSError(*failure)
+        return [result for result, _ in answers]
 
-    def to_first(self, state: State, members: Sequence[int]) -> State:
-        """Copies of these members on the first rank; nothing on the others."""
-        nobody: list[Sequence[int]] = [[] for _ in self.placement.ranks]
-        return self.everyone.fetch(state, self.placement, [members, *nobody[1:]])
+    def fetch_to_first(self, state: State, members: Sequence[int]) -> State:
+        """Return copies of these members on the first rank, and no rows on the others."""
+        others: list[Sequence[int]] = [[] for _ in self.placement.ranks[1:]]
+        return self.member_comm.fetch(state, self.placement, [members, *others])
 
-    # -- how it ends ----------------------------------------------------------------------------------------------------
+    # -- the end of a run -----------------------------------------------------------------------------------------------
 
-    def end(self, error: Exception | None = None) -> None:
-        """What all ranks come to at the same place, for good (no error) or not: the first one says it, spares hear of it."""
+    def finish(self, error: Exception | None = None) -> None:
+        """End the run on all ranks with members, and release the spares.
+
+        Args:
+            error: Why the run ends; None: it succeeded. The first rank raises it, the others exit with its code.
+        """
         code = _code(error) if error is not None else 0
         if self.job is not self.comm:
-            self.job.collect(str(code).encode())
+            self.job.all_gather_bytes(str(code).encode())
         if error is not None:
             raise error if self.is_first else SystemExit(code)
 
     def wait(self) -> None:
-        """A spare waits for the end of the others; `RankLost` where one of them is lost, whose members it may get."""
-        code = max(int(each) for each in self.job.collect(b"0"))
+        """Wait, as a spare, for the end of the other ranks.
+
+        Raises:
+            RankLost: A rank was lost, whose members this spare may get.
+            SystemExit: The run failed.
+        """
+        code = max(int(each) for each in self.job.all_gather_bytes(b"0"))
         if code:
             raise SystemExit(code)
 
 
 @contextmanager
-def job(connect: Callable[[], Communicator]) -> Iterator[Communicator]:
-    """A communicator for as long as it is needed. A rank that ends with an error ends the others, if they wait for it."""
+def open_job(connect: Callable[[], Communicator]) -> Iterator[Communicator]:
+    """Connect the ranks of a job for a block. A rank that ends with an error ends the others if they wait for it."""
     from ganherd.comm.communicator import RankLost
 
     comm = connect()
     try:
         yield comm
-    except RankLost as error:  # which the run itself outlives, or explains; every rank hears of it and ends by itself
-        if not comm.latest.is_teller():
+    except RankLost as error:  # A run handles or explains it. Here every rank gets it and ends by itself.
+        if not comm.latest.is_loss_reporter():
             raise SystemExit(75) from None
         raise Interrupted(f"{error}, before the run had begun: start the job again.") from error
     except BaseException as error:
         comm.latest.fail(_code(error), last_words=_last_words(error))
         raise
-    if comm.goes_on:
-        with suppress(RankLost):  # all are done: who is lost now is missed by nobody
+    if comm.survives_loss:
+        with suppress(RankLost):  # All are done, so a rank that is lost now does not matter.
             comm.latest.close()
         return
     comm.close()
 
 
-def together(comm: Communicator | None, work: Callable[[], T]) -> T:
-    """Does some work on every rank. A user's mistake on one of them is the end of all: the lowest that has one tells it."""
-    if comm is None or comm.size == 1:
+def run_on_all_ranks(comm: Communicator | None, work: Callable[[], T]) -> T:
+    """Do some work on every rank, and end all of them if it fails with a user's mistake on any.
+
+    Raises:
+        UserError: The mistake, on the lowest rank that has one.
+        SystemExit: On the other ranks.
+    """
+    if comm is None or comm.world_size == 1:
         return work()
-    mistake, done = "", None
+    mistake, result = "", None
     try:
         with refused_if_too_large():
-            done = work()
+            result = work()
     except UserError as error:
         mistake = str(error)
-    mistakes = [each.decode() for each in comm.collect(mistake.encode())]
-    found = [rank for rank, each in enumerate(mistakes) if each]
-    if not found:
-        return done  # type: ignore[return-value]
-    if comm.rank != found[0]:
+    mistakes = [each.decode() for each in comm.all_gather_bytes(mistake.encode())]
+    mistaken = [rank for rank, each in enumerate(mistakes) if each]
+    if not mistaken:
+        return result  # type: ignore[return-value]
+    if comm.rank != mistaken[0]:
         raise SystemExit(2)
     raise UserError(f"rank {comm.rank} on {comm.hosts[comm.rank]}: {mistake}" if comm.rank else mistake)
 
 
-def cores(comm: Communicator) -> int:
-    """The share of this host's cores that a rank may use: those that it is bound to, by the ranks that are bound to the same."""
-    own = own_cores()
-    everyone = [json.loads(each) for each in comm.collect(json.dumps(own).encode())]
-    beside = sum(host == comm.hosts[comm.rank] and one == own for host, one in zip(comm.hosts, everyone, strict=True))
-    result: int = max(1, len(own) // beside)
-    return result
+def cores_per_rank(comm: Communicator) -> int:
+    """Return the share of this host's cores for this rank: its cores, divided by the number of ranks bound to the same."""
+    cores = own_cores()
+    cores_by_rank = [json.loads(each) for each in comm.all_gather_bytes(json.dumps(cores).encode())]
+    host = comm.hosts[comm.rank]
+    sharing = sum(other == host and bound == cores for other, bound in zip(comm.hosts, cores_by_rank, strict=True))
+    share: int = max(1, len(cores) // sharing)
+    return share
 
 
 def _code(error: BaseException) -> int:
-    """The exit code that the command will have."""
+    """Return the exit code of the command for an error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1)
 
 
 def _last_words(error: BaseException) -> str:
-    """Return what the command would report of an error.
+    """Return what the command would print about an error.
 
     >>> _last_words(Interrupted("stopped at step 9.")), _last_words(SystemExit(75))
     ('ganherd: stopped at step 9.', '')

@@ -1,4 +1,4 @@
-"""Which rows of members cross between ranks, and how they lie in one message for each peer: bytes, in a fixed order of names."""
+"""Plan which rows of members cross between ranks, and pack them into one message of bytes for each peer."""
 
 from __future__ import annotations
 
@@ -16,126 +16,135 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Routes:
-    """What one rank sends, receives and already has."""
+    """The rows that one rank sends, receives and already has."""
 
     rank: int
-    crosses: bool  # whether anything crosses anywhere: the same on every rank
+    crosses: bool  # whether any row crosses between any two ranks; the same on every rank
     send: dict[int, list[int]]  # peer -> the rows of this rank that it wants, each once
-    receive: dict[int, list[int]]  # peer -> the members that come from it, each once
-    places: dict[int, tuple[list[int], list[int]]]  # source -> (places among the wanted, rows of that source)
-    count: int  # of the wanted
+    receive: dict[int, list[int]]  # peer -> the members that it sends, each once
+    places: dict[int, tuple[list[int], list[int]]]  # source rank -> (positions in the result, rows of that source)
+    count: int  # the number of members in the result
 
 
-def routes(home: Mapping[int, tuple[int, int]], wanted: Sequence[Sequence[int]], rank: int) -> Routes:
-    """From where each member lives and what every rank wants; a member goes to a rank once, however often it is wanted.
+def routes(locations: Mapping[int, tuple[int, int]], wanted: Sequence[Sequence[int]], rank: int) -> Routes:
+    """Return the routes of one rank. A member is sent to a rank once, however often that rank wants it.
 
-    >>> home = {0: (0, 0), 1: (0, 1), 2: (1, 0)}
-    >>> found = routes(home, [[2, 0, 2], [1]], rank=0)
-    >>> found.send, found.receive, found.places
+    Args:
+        locations: For each member its rank and its row there.
+        wanted: The members that each rank wants, in order; members may repeat.
+        rank: The rank whose routes are returned.
+
+    >>> locations = {0: (0, 0), 1: (0, 1), 2: (1, 0)}
+    >>> plan = routes(locations, [[2, 0, 2], [1]], rank=0)
+    >>> plan.send, plan.receive, plan.places
     ({1: [1]}, {1: [2]}, {1: ([0, 2], [0, 0]), 0: ([1], [0])})
     """
     send: dict[int, list[int]] = {}
     receive: dict[int, list[int]] = {}
     places: dict[int, tuple[list[int], list[int]]] = {}
     crosses = False
-    for taker, members in enumerate(wanted):
+    for receiver, members in enumerate(wanted):
         for member in dict.fromkeys(members):
-            giver, row = home[member]
-            if giver == taker:
+            sender, row = locations[member]
+            if sender == receiver:
                 continue
             crosses = True
-            if giver == rank:
-                send.setdefault(taker, []).append(row)
-            elif taker == rank:
-                receive.setdefault(giver, []).append(member)
-    numbers = {peer: {member: n for n, member in enumerate(members)} for peer, members in receive.items()}
-    for place, member in enumerate(wanted[rank]):
-        giver, row = home[member]
-        at, rows = places.setdefault(giver, ([], []))
-        at.append(place)
-        rows.append(row if giver == rank else numbers[giver][member])
+            if sender == rank:
+                send.setdefault(receiver, []).append(row)
+            elif receiver == rank:
+                receive.setdefault(sender, []).append(member)
+    message_rows = {peer: {member: n for n, member in enumerate(members)} for peer, members in receive.items()}
+    for position, member in enumerate(wanted[rank]):
+        sender, row = locations[member]
+        positions, rows = places.setdefault(sender, ([], []))
+        positions.append(position)
+        rows.append(row if sender == rank else message_rows[sender][member])
     return Routes(rank, crosses, send, receive, places, len(wanted[rank]))
 
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """One tensor of the state, less its first axis."""
+    """The name, type and row shape of one tensor of the state."""
 
     name: str
     dtype: torch.dtype
-    shape: tuple[int, ...]  # of a row
+    shape: tuple[int, ...]  # of a row, without the member axis
 
     @property
     def width(self) -> int:
-        """Bytes of a row."""
+        """Return the number of bytes in a row."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The parts of a message: all rows of one name, then of the next; large numbers first, so that each lies aligned."""
+    """The order of tensors in a message: all rows of one tensor, then of the next. Wide types come first, so that every
+    tensor is aligned."""
 
-    parts: tuple[TensorSlice, ...]
+    slices: tuple[TensorSlice, ...]
 
     @staticmethod
     def of(state: State) -> Layout:
-        parts = [TensorSlice(name, value.dtype, tuple(value.shape[1:])) for name, value in state.items()]
-        return Layout(tuple(sorted(parts, key=lambda part: (-part.dtype.itemsize, part.name))))
+        """Return the layout of messages for a state."""
+        slices = [TensorSlice(name, value.dtype, tuple(value.shape[1:])) for name, value in state.items()]
+        return Layout(tuple(sorted(slices, key=lambda each: (-each.dtype.itemsize, each.name))))
 
     @property
     def width(self) -> int:
-        """Bytes of one member."""
-        return sum(part.width for part in self.parts)
+        """Return the number of bytes of one member."""
+        return sum(each.width for each in self.slices)
 
     def empty(self, rows: int, device: torch.device) -> Tensor:
-        """A message of so many members, to be filled."""
+        """Return an uninitialised message for this many members."""
         return torch.empty(rows * self.width, dtype=torch.uint8, device=device)
 
     def pack(self, state: State, rows: Sequence[int], device: torch.device) -> Tensor:
-        """uint8 [bytes] those rows of this rank's members."""
+        """Return these rows of this rank's members as one message, uint8 [bytes]."""
         message = self.empty(len(rows), device)
-        for part, room in zip(self.parts, self._cut(message, len(rows)), strict=True):
-            room.copy_(_rows(state[part.name].detach(), rows))
+        for each, view in zip(self.slices, self._views(message, len(rows)), strict=True):
+            view.copy_(_select(state[each.name].detach(), rows))
         return message
 
     def pack_all(self, state: State, send: Mapping[int, Sequence[int]], device: torch.device) -> dict[int, Tensor]:
-        """A message for each peer; those who want the same members get the same one, which lies in memory once."""
+        """Return a message for each peer. Peers that want the same members share one tensor."""
         packed = {rows: self.pack(state, rows, device) for rows in {tuple(rows) for rows in send.values()}}
         return {peer: packed[tuple(rows)] for peer, rows in send.items()}
 
-    def own(self, state: State, routes: Routes) -> State:
-        """Copies of the wanted members that live here; names in the order of `state`."""
+    def copy_local(self, state: State, routes: Routes) -> State:
+        """Return copies of the wanted members that live on this rank; names in the order of `state`."""
         _, rows = routes.places.get(routes.rank, ([], []))
-        return {name: _rows(value.detach(), rows) for name, value in state.items()}
+        return {name: _select(value.detach(), rows) for name, value in state.items()}
 
-    def fill(self, own: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
-        """All the wanted members: those that live here, and those that came."""
-        here, _ = routes.places.get(routes.rank, ([], []))
-        if len(here) == routes.count:
-            return own
-        found = {name: value.new_empty(routes.count, *value.shape[1:]) for name, value in own.items()}
-        for name, value in own.items():
-            _put(found[name], here, value)
+    def assemble(self, local: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
+        """Return all wanted members: local copies, and rows from the messages of other ranks."""
+        local_positions, _ = routes.places.get(routes.rank, ([], []))
+        if len(local_positions) == routes.count:
+            return local
+        out = {name: value.new_empty(routes.count, *value.shape[1:]) for name, value in local.items()}
+        for name, value in local.items():
+            _write(out[name], local_positions, value)
         for peer, message in messages.items():
-            places, rows = routes.places[peer]
-            for part, given in zip(self.parts, self._cut(message, len(routes.receive[peer])), strict=True):
-                _put(found[part.name], places, _rows(given, rows))
-        return found
+            positions, rows = routes.places[peer]
+            for each, view in zip(self.slices, self._views(message, len(routes.receive[peer])), strict=True):
+                _write(out[each.name], positions, _select(view, rows))
+        return out
 
-    def _cut(self, message: Tensor, rows: int) -> list[Tensor]:
-        """Views [rows, …] of the message's bytes, a tensor for each part."""
-        pieces = message.split([rows * part.width for part in self.parts])
-        return [piece.view(part.dtype).view(rows, *part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
-
-
-def _put(out: Tensor, places: Sequence[int], given: Tensor) -> None:
-    out.index_copy_(0, index(places, out.device), given.to(out.device))
+    def _views(self, message: Tensor, rows: int) -> list[Tensor]:
+        """Return views [rows, …] of a message's bytes, one for each tensor."""
+        pieces = message.split([rows * each.width for each in self.slices])
+        return [piece.view(each.dtype).view(rows, *each.shape) for piece, each in zip(pieces, self.slices, strict=True)]
 
 
-def _rows(value: Tensor, rows: Sequence[int]) -> Tensor:
+def _write(out: Tensor, positions: Sequence[int], values: Tensor) -> None:
+    """Write values [n, …] to these rows of `out`."""
+    out.index_copy_(0, index(positions, out.device), values.to(out.device))
+
+
+def _select(value: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return a copy of these rows."""
     return value.index_select(0, index(rows, value.device))
 
 
 def index(rows: Sequence[int], device: torch.device) -> Tensor:
-    """int64 [n] on that device; the host does not wait until it is there, nor for what the device does before."""
+    """Return row numbers as int64 [n] on a device. The host does not wait for the copy or for earlier work of the device."""
     return torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True)

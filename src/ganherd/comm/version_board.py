@@ -1,4 +1,4 @@
-"""Members of other ranks as they were last heard of: each rank publishes its own under a version, and takes the newest."""
+"""Exchange members without synchronising: each rank publishes versions of its members and takes the newest of others."""
 
 from __future__ import annotations
 
@@ -19,141 +19,163 @@ if TYPE_CHECKING:
     from ganherd.herd.state import State
 
 _HOST = torch.device("cpu")
-_STAMP = 8  # bytes of a version, behind the rows of a message
-_NAP = 5e-5, 1e-2  # seconds, at least and at most, between two looks whether a message has come
+_STAMP = 8  # bytes of the version number, after the rows of a message
+_NAP = 5e-5, 1e-2  # seconds, at least and at most, between two polls while waiting
 
 
 class VersionBoard:
-    """Ranks part; then each publishes and takes when it likes, and waits only for a rank that is too far behind.
+    """Publish and take members at each rank's own pace; wait only for a rank that is too many versions behind.
 
-    When they part they say up to which version each of them will publish before all are together again. So nobody waits for a
-    message that never comes, and nothing is under way when they have settled. Messages go through the host; those of a pair
-    come in the order in which they were sent, and of each peer the newest is kept.
+    `begin_unsynced` fixes the last version that each rank will publish before all synchronise again. So no rank waits for a
+    message that never comes, and no message is in transit after `drain`. Messages are copied through host memory. Those of
+    a pair of ranks arrive in the order in which they were sent; the newest of each peer is stored.
     """
 
     def __init__(
-        self, comm: Communicator, placement: Placement, wanted: Sequence[Sequence[int]], parts: State, bound: int
+        self, comm: Communicator, placement: Placement, wanted: Sequence[Sequence[int]], tensors: State, bound: int
     ) -> None:
-        """`wanted`: the members that each rank takes. `parts`: what is published of a member, with any values. `bound`: by how
-        many versions what is taken may be older, or newer, than what this rank publishes."""
-        self._comm, self._bound, self._layout = comm, bound, row_messages.Layout.of(parts)
-        self._routes = row_messages.routes(placement.home(), wanted, comm.rank)
-        sizes = {peer: len(members) * self._layout.width for peer, members in self._routes.receive.items()}
-        self._channels = {peer: _Channel(comm, peer, size) for peer, size in sizes.items()}
-        self._sent: list[PendingWork] = []  # that may not have been received yet
-        self._most = -1  # what comes later than this version is left for later
-        self.last = -1  # the version with which all are together again
-        self.published = -1  # the newest version of this rank's own; -1: none yet
+        """Set up the channels between this rank and its peers.
+
+        Args:
+            comm: The communicator of all ranks that have members.
+            placement: Where all members live.
+            wanted: The members that each rank takes.
+            tensors: The tensors that are published of a member; only names, types and shapes matter.
+            bound: The largest difference between a version that is taken and the version that this rank publishes.
+        """
+        self._comm, self._bound, self._layout = comm, bound, row_messages.Layout.of(tensors)
+        self._routes = row_messages.routes(placement.locations(), wanted, comm.rank)
+        self._channels: dict[int, _Channel] = {}
+        for peer, members in self._routes.receive.items():
+            self._channels[peer] = _Channel(comm, peer, len(members) * self._layout.width)
+        self._sent: list[PendingWork] = []  # messages that may not have been received yet
+        self._newest_allowed = -1  # later versions are not read yet
+        self.last = -1  # the version with which all ranks synchronise again
+        self.published = -1  # the newest version that this rank published; -1: none yet
 
     @property
     def versions(self) -> dict[int, int]:
-        """Of each rank that members come from, the version that is known here; -1: none yet."""
+        """Return the version that is known of each rank that sends members; -1: none yet."""
         return {peer: channel.version for peer, channel in self._channels.items()}
 
     @property
     def bytes_received(self) -> int:
-        """Of members' rows, up to now."""
+        """Return the number of bytes of members' rows received so far."""
         return sum(channel.bytes_received for channel in self._channels.values())
 
-    def part(self, first: int, last: int) -> None:
-        """Until all are together again, each rank will publish up to version `last`, one after another: from the one after its
-        newest on, or from `first` on, where it has published none. Called by all ranks together."""
+    def begin_unsynced(self, first: int, last: int) -> None:
+        """Begin a phase in which ranks do not synchronise. All ranks call this together.
+
+        Each rank then publishes consecutive versions, from the one after its newest up to `last`.
+
+        Args:
+            first: The first version of a rank that has published none yet.
+            last: The version with which the phase ends.
+        """
         self.last = last
         for channel in self._channels.values():
             channel.expect(first, last)
-        self.push()
+        self.poll()
 
-    def publish(self, parts: State, version: int) -> None:
-        """This rank's own members as they are now, whatever happens to them afterwards; waits for nobody."""
-        with self._counted():
+    def publish(self, tensors: State, version: int) -> None:
+        """Send this rank's members as they are now. Does not wait, and later changes to `tensors` do not matter."""
+        with self._timed():
             stamp = torch.from_numpy(np.frombuffer(np.int64(version).tobytes(), np.uint8).copy())
-            packed = self._layout.pack_all(parts, self._routes.send, _HOST)
-            stamped = {id(message): torch.cat([message, stamp]) for message in packed.values()}  # once, as they are
+            packed = self._layout.pack_all(tensors, self._routes.send, _HOST)
+            # Peers that share a message also share its stamped copy.
+            stamped = {id(message): torch.cat([message, stamp]) for message in packed.values()}
             outgoing = {peer: stamped[id(message)] for peer, message in packed.items()}
             if outgoing:
-                self._sent.append(self._comm._start(outgoing, {}, _HOST, apart=True))
+                self._sent.append(self._comm._start(outgoing, {}, _HOST, unsynced=True))
                 self._comm.bytes_sent += sum(message.numel() - _STAMP for message in outgoing.values())
             self.published = version
-            self._look()
+            self._receive()
 
-    def take(self, parts: State, version: int) -> State:
-        """Copies of the wanted members: this rank's own, and of the others the newest that came and are within the bound of
-        `version`. A rank of which only older ones came is waited for."""
-        with self._counted():
-            self._most = version + self._bound
+    def take(self, tensors: State, version: int) -> State:
+        """Return copies of the wanted members: this rank's current ones, and the newest received of the other ranks.
+
+        Received members are within the bound of `version`. A rank whose newest members are older is waited for.
+        """
+        with self._timed():
+            self._newest_allowed = version + self._bound
             oldest = max(0, version - self._bound)
             self._wait(lambda: all(each.version >= oldest for each in self._channels.values()))
-            self._most += 1  # while it trains, what the next version may take
-            came = {peer: channel.rows for peer, channel in self._channels.items()}
-            return self._layout.fill(self._layout.own(parts, self._routes), self._routes, came)
+            self._newest_allowed += 1  # While this rank trains, messages that the next `take` may use can arrive.
+            messages = {peer: channel.rows for peer, channel in self._channels.items()}
+            return self._layout.assemble(self._layout.copy_local(tensors, self._routes), self._routes, messages)
 
-    def push(self) -> None:
-        """To be called now and then: under MPI messages move while somebody looks. Costs microseconds."""
-        with self._comm._watched():
-            self._look()
+    def poll(self) -> None:
+        """Advance messages; call it now and then, because MPI only progresses inside calls. Costs microseconds."""
+        with self._comm._translating_errors():
+            self._receive()
 
-    def settle(self) -> None:
-        """All that was published comes. Called by all ranks together, when each has published the last version."""
-        with self._counted():
-            self._most = max(self._most, self.last)
-            self._wait(lambda: not self._sent and all(each.is_settled for each in self._channels.values()))
+    def drain(self) -> None:
+        """Wait until every published message has arrived. All ranks call this, after publishing the last version."""
+        with self._timed():
+            self._newest_allowed = max(self._newest_allowed, self.last)
+            self._wait(lambda: not self._sent and all(each.is_drained for each in self._channels.values()))
 
-    def _look(self) -> None:
-        self._sent = [work for work in self._sent if not work.ready()]
+    def _receive(self) -> None:
+        """Store messages that have arrived, and forget those that were delivered."""
+        self._sent = [work for work in self._sent if not work.is_completed()]
         for channel in self._channels.values():
-            channel.look(self._most)
+            channel.receive(self._newest_allowed)
 
     def _wait(self, is_enough: Callable[[], bool]) -> None:
-        """Sleeps between looks, longer the longer it takes."""
-        self._look()
+        """Poll until a condition holds; naps between polls grow with the time waited."""
+        self._receive()
         if is_enough():
             return
         with self._comm._waiting():
             began = time.monotonic()
             while not is_enough():
                 time.sleep(min(max(_NAP[0], (time.monotonic() - began) / 50), _NAP[1]))
-                self._look()
+                self._receive()
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _timed(self) -> Iterator[None]:
+        """Count the time of a block as exchange, and translate the backend's errors."""
         began = time.perf_counter()
-        with self._comm._watched():
+        with self._comm._translating_errors():
             yield
-        self._comm.seconds += time.perf_counter() - began
+        self._comm.exchange_seconds += time.perf_counter() - began
 
 
 class _Channel:
-    """What one peer publishes for this rank: the newest message, and the next one on its way."""
+    """Receive the messages of one peer: store the newest, and fill a second buffer with the next."""
 
-    def __init__(self, comm: Communicator, peer: int, size: int) -> None:
-        """`size`: bytes of rows in a message."""
-        self._comm, self._peer, self._size = comm, peer, size
-        self._newest, self._spare = (torch.empty(size + _STAMP, dtype=torch.uint8) for _ in range(2))
-        self._coming: PendingWork | None = None  # into the spare one
-        self._next, self._last = 0, -1  # versions: of the next message, and of the last that will come
+    def __init__(self, comm: Communicator, peer: int, num_bytes: int) -> None:
+        """`num_bytes`: of the rows in a message, without its version."""
+        self._comm, self._peer, self._num_bytes = comm, peer, num_bytes
+        self._newest, self._spare = (torch.empty(num_bytes + _STAMP, dtype=torch.uint8) for _ in range(2))
+        self._incoming: PendingWork | None = None  # into the spare buffer
+        self._next, self._last = 0, -1  # the versions of the next message and of the last one that will come
         self.version = -1
         self.bytes_received = 0
 
     @property
     def rows(self) -> Tensor:
-        return self._newest[: self._size]
+        """Return the rows of the newest message."""
+        return self._newest[: self._num_bytes]
 
     @property
-    def is_settled(self) -> bool:
+    def is_drained(self) -> bool:
+        """Return whether the last expected message has arrived."""
         return self._next > self._last
 
     def expect(self, first: int, last: int) -> None:
+        """Expect messages up to version `last`, beginning with `first` if none has arrived yet."""
         self._next, self._last = max(self._next, first), last
 
-    def look(self, most: int) -> None:
-        """Takes over all that came, up to that version, and lets the next one come."""
-        while not self.is_settled:
-            if self._coming is None:
-                self._coming = self._comm._start({}, {self._peer: self._spare}, _HOST, apart=True)
-            if not self._coming.ready() or self._next > most:
+    def receive(self, newest_allowed: int) -> None:
+        """Store all messages that have arrived, up to a version, and start to receive the next one."""
+        while not self.is_drained:
+            if self._incoming is None:
+                self._incoming = self._comm._start({}, {self._peer: self._spare}, _HOST, unsynced=True)
+            if not self._incoming.is_completed() or self._next > newest_allowed:
                 return
-            self._newest, self._spare, self._coming = self._spare, self._newest, None
-            self.version = int(np.frombuffer(self._newest[self._size :].numpy().tobytes(), np.int64)[0])
+            self._newest, self._spare, self._incoming = self._spare, self._newest, None
+            self.version = int(np.frombuffer(self._newest[self._num_bytes :].numpy().tobytes(), np.int64)[0])
             self._next = self.version + 1
-            self.bytes_received += self._size
-            self._comm.bytes_received += self._size
+            self.bytes_received += self._num_bytes
+            self._comm.bytes_received += self._num_bytes

@@ -1,1 +1,1 @@
-"""The trained result: generators with their weights, its files, and samples of it."""
+"""Mixtures: the trained generators with their weights, their files, and sampling from them."""

@@ -1,4 +1,4 @@
-"""A labelled folder of PNG files, written as fast as images are made: threads encode, and nothing is ever half there."""
+"""Write a labelled folder of PNG files as fast as images are generated. Threads encode, and the folder appears at once."""
 
 from __future__ import annotations
 
@@ -19,26 +19,40 @@ from ganherd.mixture.sampling import ASIDE
 from ganherd.util.errors import UserError
 from ganherd.util.host import cores
 
-_COLOURS = {1: 0, 3: 2}  # by number of channels: PNG's own numbers for grey and RGB
-_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}  # not on Windows
-_LONGEST = 120  # bytes of a folder's name; file systems take 255, encrypted ones 143
+_COLOURS = {1: 0, 3: 2}  # number of channels -> PNG's code for grey or RGB
+_DEVICES = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)),
+}  # names that Windows refuses
+_LONGEST = 120  # bytes in a folder's name; file systems allow 255, encrypted ones 143
 
 
 class FolderWriter:
-    """`put` hands images over; when the block ends they are all there, or, if it ends by an error, none is.
-
-    `watch` is told how many are written.
-    """
+    """Write images inside a `with` block. When it ends, all are in the folder; if it ends with an error, none is."""
 
     def __init__(
         self, folder: Path, labels: Sequence[str], shape: Sequence[int], watch: Callable[[int], None] | None = None
     ) -> None:
+        """Prepare a folder.
+
+        Args:
+            folder: The folder; it need not exist.
+            labels: The names of all labels.
+            shape: Of one image [C, H, W].
+            watch: Called with the number of images written so far.
+
+        Raises:
+            UserError: The samples are not images that a PNG file can hold.
+        """
         if len(shape) != 3:
             raise UserError("points cannot be written as images: write to an .npz or a .png.")
         if shape[0] not in _COLOURS:
             raise UserError(f"images of {shape[0]} channels are no PNG files that can be read again: write to an .npz.")
         self.names = folder_names(labels)
-        self._folder, self._watch, self._done, self._made = folder, watch, 0, not folder.exists()
+        self._folder, self._watch, self._done, self._is_new = folder, watch, 0, not folder.exists()
         self._aside = folder / ASIDE
         workers = cores()
         self._pool, self._pending, self._most = ThreadPoolExecutor(workers), deque[Future[int]](), 2 * workers
@@ -48,14 +62,21 @@ class FolderWriter:
         return self
 
     def put(self, x: np.ndarray, label: int, numbers: np.ndarray) -> None:
-        """x uint8 [m, C, H, W], all of one label (-1: none), with the number that each has among those of its label."""
+        """Queue images for writing.
+
+        Args:
+            x: uint8 [m, C, H, W], all of one label.
+            label: The label; -1: none.
+            numbers: The number of each image among those of its label [m], for its file name.
+        """
         place = self._aside / self.names[label] if label >= 0 else self._aside
         place.mkdir(exist_ok=True)
         self._pending.append(self._pool.submit(_write, x, place, numbers))
-        while len(self._pending) > self._most:  # what waits to be encoded must not fill the memory
-            self._settle()
+        while len(self._pending) > self._most:  # Images that wait to be encoded must not fill the memory.
+            self._wait_for_oldest()
 
-    def _settle(self) -> None:
+    def _wait_for_oldest(self) -> None:
+        """Wait for the oldest queued images, and report progress."""
         self._done += self._pending.popleft().result()
         if self._watch:
             self._watch(self._done)
@@ -65,23 +86,23 @@ class FolderWriter:
     ) -> None:
         try:
             while kind is None and self._pending:
-                self._settle()
+                self._wait_for_oldest()
             if kind is None:
                 for path in sorted(self._aside.iterdir()):
                     path.rename(self._folder / path.name)
         finally:
             self._pool.shutdown(cancel_futures=True)
             shutil.rmtree(self._aside, ignore_errors=True)
-            if self._made and not any(self._folder.iterdir()):
+            if self._is_new and not any(self._folder.iterdir()):
                 self._folder.rmdir()
 
 
 def folder_names(labels: Sequence[str]) -> list[str]:
-    """Labels of any script as names of folders: each its own on every file system, none hidden, none a path.
+    """Return a folder name for each label: distinct on every file system, never hidden, never a path.
 
     >>> folder_names(["猫", "a/b", "a:b", "..", "A_B", "train"])
     ['猫', 'a_b', 'a_b (2)', '_', 'A_B (3)', 'train']
-    >>> folder_names(["train", "test"])  # these two alone would be read as the halves of a split
+    >>> folder_names(["train", "test"])  # Alone, these two would be read as the halves of a split.
     ['train_', 'test_']
     """
     split = bool(labels) and all(label.lower() in SPLITS for label in labels)
@@ -93,26 +114,26 @@ def folder_names(labels: Sequence[str]) -> list[str]:
         if split or clean.lower() in CLUTTER or clean.lower().partition(".")[0] in _DEVICES:
             clean += "_"
         name, number = clean, 1
-        while (alike := unicodedata.normalize("NFC", name).casefold()) in taken:
+        while (folded := unicodedata.normalize("NFC", name).casefold()) in taken:
             number += 1
             name = f"{clean} ({number})"
-        taken.add(alike)
+        taken.add(folded)
         names.append(name)
     return names
 
 
 def encode(x: np.ndarray) -> Iterator[bytes]:
-    """Each of uint8 [n, C, H, W], of one or three channels, as a PNG file.
+    """Yield each image of uint8 [n, C, H, W], with one or three channels, as the bytes of a PNG file.
 
-    All of a batch are filtered at once (every pixel minus the one at its left), which leaves only zlib and a few bytes for
-    each: a third of the time of a general encoder, and threads run side by side.
+    The whole batch is filtered at once (every pixel minus its left neighbour), so that only zlib remains for each image. This
+    takes a third of the time of a general encoder, and threads run in parallel.
 
     >>> next(encode(np.zeros((1, 3, 4, 4), np.uint8)))[1:4]
     b'PNG'
     """
     n, channels, height, width = x.shape
     pixels = np.ascontiguousarray(x.transpose(0, 2, 3, 1))  # [n, H, W, C]
-    rows = np.ones((n, height, 1 + width * channels), np.uint8)  # each begins with the number of its filter
+    rows = np.ones((n, height, 1 + width * channels), np.uint8)  # Each row begins with the number of its filter.
     inside = rows[:, :, 1:]
     inside[:] = pixels.reshape(n, height, -1)
     inside[:, :, channels:] -= pixels[:, :, :-1].reshape(n, height, -1)
@@ -123,10 +144,12 @@ def encode(x: np.ndarray) -> Iterator[bytes]:
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:
+    """Return a chunk of a PNG file."""
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(body, zlib.crc32(kind)))
 
 
 def _write(x: np.ndarray, place: Path, numbers: np.ndarray) -> int:
+    """Write images as numbered files, and return their number."""
     for number, image in zip(numbers.tolist(), encode(x), strict=True):
         with open(f"{place}/{number:06d}.png", "xb") as file:
             file.write(image)

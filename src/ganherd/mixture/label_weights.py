@@ -1,4 +1,4 @@
-"""p(y) at sampling time: how often a mixture makes each label, by the data, all alike, or as somebody wishes."""
+"""Set p(y), the frequency of each label in samples of a mixture: as in the data, uniform, or by given weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def parse(text: str) -> str | dict[str, float]:
-    """`data`, `uniform`, or labels with their weights; the last `=` counts, so names may hold one.
+    """Parse `data`, `uniform`, or labels with their weights. Names may contain `=`, because the last one counts.
 
     >>> parse("uniform"), parse("cat=2,dog=0.5")
     ('uniform', {'cat': 2.0, 'dog': 0.5})
@@ -23,14 +23,14 @@ def parse(text: str) -> str | dict[str, float]:
     if text in ("data", "uniform"):
         return text
     out: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, number = part.rpartition("=")
+    for item in text.split(","):
+        name, equals, number = item.rpartition("=")
         try:
             weight = float(number) if equals and name.strip() else np.nan
         except ValueError:
             weight = np.nan
         if not 0 <= weight < np.inf:
-            raise UserError(f"--weights {text}: write data, uniform, or a weight for each label as cat=2,dog=1.")
+            raise UserError(f"--weights {text}: write data, uniform, or a weight for each label, e.g. cat=2,dog=1.")
         out[name.strip()] = weight
     if not any(out.values()):
         raise UserError(f"--weights {text}: at least one label needs a weight above zero.")
@@ -38,9 +38,15 @@ def parse(text: str) -> str | dict[str, float]:
 
 
 def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixture:
-    """The mixture with another p(y); members that stand for the same label share its weight as they did before.
+    """Return the mixture with another p(y). Members of the same label share its weight in the same proportions as before.
 
-    Labels that are not given have none. `data` counts the data of the run, which must be there.
+    Args:
+        mixture: The mixture.
+        how: `data`, `uniform`, or weights by label; labels that are missing get weight 0.
+        run: The run folder; `data` needs its data.
+
+    Raises:
+        UserError: The members do not stand for labels, or no member stands for a label that has weight.
     """
     label_of, labels = mixture.label_of, mixture.labels
     if not mixture.takes_label and not (len(labels) and (label_of >= 0).all()):
@@ -57,10 +63,10 @@ def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixtur
     p = p / p.sum()
     if mixture.takes_label:
         return replace(mixture, label_weights=p)
-    # [replicas or 1, members]; above zero, because a label that had no weight may get some
-    each = np.maximum(np.atleast_2d(mixture.weights), 1e-300)
-    share = np.stack([np.bincount(label_of, row, minlength=len(labels)) for row in each])  # [replicas or 1, classes]
-    new = each / share[:, label_of] * p[label_of]
+    # [replicas or 1, members]; positive, because a label that had weight 0 may get some.
+    old = np.maximum(np.atleast_2d(mixture.weights), 1e-300)
+    share = np.stack([np.bincount(label_of, row, minlength=len(labels)) for row in old])  # [replicas or 1, classes]
+    new = old / share[:, label_of] * p[label_of]
     if not (new.sum(1) > 0).all():
         raise UserError("--weights gives weight only to labels that no member stands for.")
     new /= new.sum(1, keepdims=True)
@@ -68,11 +74,11 @@ def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixtur
 
 
 def _counts(run: Path, labels: tuple[str, ...]) -> np.ndarray:
-    """[classes] how many training images each label has."""
+    """Return the number of training images of each label [classes]."""
     from ganherd.data.dataset import load
     from ganherd.runs.folder import RunFolder
 
     data = load(RunFolder.open(run).recipe.data)
     if data.labels != labels:
-        raise UserError(f"the data of {run} has other labels than its mixture: give the weights as cat=2,dog=1.")
+        raise UserError(f"the data of {run} has other labels than its mixture: give the weights, e.g. cat=2,dog=1.")
     return np.bincount(data.y[data.y >= 0], minlength=len(labels)).astype(np.float64)

@@ -1,6 +1,6 @@
-"""The trained result: generators, a weight for each, and the label that each one stands for.
+"""A mixture: trained generators, a weight for each, and the label that each one generates.
 
-p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then sends noise to the generator that stands for it.
+p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then passes noise to a generator of that label.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ganherd.runs.folder import code_of, mixture_of
 from ganherd.util.errors import UserError
 from ganherd.util.user_code import importable_from
 
-_BLOCK = 64  # images that draw their noise together, on every device: so image i is the same for every n
-_CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator, always full: so it is the same to the bit
+_BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
+_CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
 _NOISES = 10_240  # for the re-estimation of batch-norm statistics
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Generated data: x uint8 [n, C, H, W] (float32 [n, 2] for points), y int64 [n] (-1: no label), member int64 [n]."""
+    """Generated samples with their labels and the members that generated them."""
 
-    x: np.ndarray
-    y: np.ndarray
-    member: np.ndarray
+    x: np.ndarray  # uint8 [n, C, H, W]; float32 [n, 2] for points
+    y: np.ndarray  # int64 [n]; -1: no label
+    member: np.ndarray  # int64 [n]
     labels: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -48,71 +48,75 @@ class Samples:
 
 @dataclass
 class Mixture:
-    """Generators with weights and labels; `sample` is all that most people need of it."""
+    """Generators with weights and labels. Most users only need `sample`."""
 
     labels: tuple[str, ...]
     shape: tuple[int, ...]
     offset: float
     scale: float
     latent: int
-    prior: str | tuple[str, ...]  # of all members, or of each
-    label_of: np.ndarray  # [members] int64, -1: stands for no single class
-    weights: np.ndarray  # [members] float64, sums to 1; [replicas, members] where replicas differ
-    label_weights: np.ndarray  # [classes] p(y), for generators that take the label as an input
+    prior: str | tuple[str, ...]  # one for all members, or one for each
+    label_of: np.ndarray  # int64 [members], the label of each; -1: no single label
+    weights: np.ndarray  # float64 [members], sums to 1; [replicas, members] if replicas differ
+    label_weights: np.ndarray  # p(y) [classes], for generators that take the label as an input
     seeds: list[int]  # of each replica
     step: int
     breeds: tuple[Generators, ...]  # in the order of their members
-    winner: NeighbourhoodWinner | None = None  # the best member, where `ganherd score --metrics gam2` has found one
-    neighbourhoods: Neighbourhoods | None = None  # the mixtures of a grid's cells: `weights` are those of the best
-    stream_version: int = rng.VERSIONS[-1]  # of the streams that samples are drawn from
+    winner: NeighbourhoodWinner | None = None  # the best member, if `ganherd score --metrics gam2` has determined it
+    neighbourhoods: Neighbourhoods | None = None  # the mixtures of a grid's cells; `weights` are those of the best
+    stream_version: int = rng.VERSIONS[-1]  # of the random streams of samples
 
     @property
     def replicas(self) -> int:
+        """Return the number of replicas."""
         return len(self.seeds)
 
     @property
     def members(self) -> int:
+        """Return the number of members in one replica."""
         return len(self.label_of)
 
     @property
     def is_image(self) -> bool:
+        """Return whether samples are images; otherwise they are points."""
         return len(self.shape) == 3
 
     @property
     def device(self) -> torch.device:
+        """Return the device of the generators."""
         return self.breeds[0].device
 
     def to(self, device: torch.device | str) -> Mixture:
-        """The same mixture with its generators on a device; itself where they are there already."""
+        """Return the mixture with its generators on a device; itself if they are there already."""
         device = torch.device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):
             return self
         return replace(self, breeds=tuple(breed.to(device) for breed in self.breeds))
 
     def alone(self, member: int) -> Mixture:
-        """One member by itself."""
+        """Return a mixture that samples from one member only."""
         if not 0 <= member < self.members:
             raise UserError(f"there is no member {member}; this mixture has {self.members}, counted from 0.")
         return replace(self, weights=np.eye(self.members)[member])
 
     def neighbourhood(self, cell: int) -> Mixture:
-        """The mixture of one cell of the grid and its neighbours, in every replica."""
+        """Return the mixture of one cell of the grid and its neighbours, in every replica."""
         if self.neighbourhoods is None:
             raise UserError("this mixture has no neighbourhoods: it was not trained with strategy.name cellular.")
         if not 0 <= cell < self.neighbourhoods.cells:
             raise UserError(f"there is no cell {cell}; this grid has {self.neighbourhoods.cells}, counted from 0.")
         weights = np.zeros((self.replicas, self.members))
         for replica in range(self.replicas):
-            found = self.neighbourhoods.of(replica, cell)
-            weights[replica, found.members] = found.weights
+            neighbourhood = self.neighbourhoods.of(replica, cell)
+            weights[replica, neighbourhood.members] = neighbourhood.weights
         return replace(self, weights=weights if self.replicas > 1 else weights[0])
 
     def weights_of(self, replica: int = 0) -> np.ndarray:
-        """[members] float64"""
+        """Return the weights of a replica, float64 [members]."""
         return self.weights if self.weights.ndim == 1 else np.asarray(self.weights[replica])
 
     def generator(self, member: int, replica: int = 0) -> tuple[Generators, dict[str, Tensor]]:
-        """The breed of a member, and its own parameters and buffers."""
+        """Return the breed of a member, and the member's parameters and buffers."""
         first = 0
         for breed in self.breeds:
             if member < first + breed.members:
@@ -121,6 +125,7 @@ class Mixture:
         return breed, breed.of(replica * breed.members + member - first)
 
     def prior_of(self, member: int) -> str:
+        """Return the noise distribution of a member."""
         return self.prior if isinstance(self.prior, str) else self.prior[member]
 
     def sample(
@@ -133,24 +138,38 @@ class Mixture:
         device: torch.device | str | None = None,
         watch: Callable[[int], None] | None = None,
     ) -> Samples:
-        """n images, of one label or of all. Image i of a seed is the same for every n, to the bit on the same device;
-        on another one it is made of the same noise, and differs by rounding. `watch` is told how many are made."""
+        """Return n samples.
+
+        Sample i of a seed is the same for every n, bit for bit on the same device. On another device it comes from the same
+        noise and differs by rounding.
+
+        Args:
+            n: The number of samples.
+            label: Sample this label only, by name or number; None: all labels.
+            seed: The seed of the samples.
+            replica: The replica that generates them.
+            device: The device to generate on; None: that of the generators.
+            watch: Called with the number of samples generated so far.
+
+        Raises:
+            UserError: There is no such label or replica, or a generator returns numbers that are not finite.
+        """
         if device is not None:
             return self.to(device).sample(n, label, seed, replica, watch=watch)
         member, y = self.routes(n, label, seed, replica)
         x = np.empty((n, *self.shape), np.uint8 if self.is_image else np.float32)
-        made = 0
-        for pair in np.unique(np.stack([member, y]), axis=1).T.tolist():
-            rows = np.flatnonzero((member == pair[0]) & (y == pair[1]))
-            for images in self.images(pair[0], pair[1], len(rows), seed, replica):
+        done = 0
+        for generator, drawn in np.unique(np.stack([member, y]), axis=1).T.tolist():
+            rows = np.flatnonzero((member == generator) & (y == drawn))
+            for images in self.images(generator, drawn, len(rows), seed, replica):
                 x[rows[: len(images)]], rows = images, rows[len(images) :]
-                made += len(images)
+                done += len(images)
                 if watch:
-                    watch(made)
+                    watch(done)
         return Samples(x, y, member, self.labels)
 
     def label_number(self, label: str | int | None) -> int | None:
-        """A label by name, or by number where no label has that name."""
+        """Return the number of a label that is given by name, or by number if no label has that name; None for None."""
         if label is None:
             return None
         if isinstance(label, str) and label in self.labels:
@@ -160,12 +179,12 @@ class Mixture:
         except ValueError:
             number = -1
         if not 0 <= number < len(self.labels):
-            known = ", ".join(self.labels) or "none: its data has no labels"
+            known = ", ".join(self.labels) or "no labels"
             raise UserError(f"the mixture has no label {label!r}; it has {known}.")
         return number
 
     def member_weights(self, label: int | None = None, replica: int = 0) -> np.ndarray:
-        """[members] how probable each member is, given the label if there is one."""
+        """Return the probability of each member [members], given a label if there is one."""
         weights = self.weights_of(replica)
         if label is not None and not self.takes_label:
             weights = np.where(self.label_of == label, np.maximum(weights, 1e-300), 0.0)
@@ -177,15 +196,15 @@ class Mixture:
 
     @property
     def takes_label(self) -> bool:
-        """Whether the generators take any label as an input, rather than standing for one."""
+        """Return whether generators take a label as an input, instead of generating one label each."""
         return takes_label(self.breeds[0].module) and bool((self.label_of < 0).any())
 
     def routes(
         self, n: int, label: str | int | None = None, seed: int = 0, replica: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """[n] the member and the label (-1: none) of each image; image i's are drawn from (seed, i) alone."""
+        """Return the member [n] and the label [n] (-1: none) of each sample; those of sample i depend on (seed, i) only."""
         if n < 1:
-            raise UserError(f"asked for {n} samples; ask for at least 1.")
+            raise UserError(f"cannot generate {n} samples; ask for at least 1.")
         if not 0 <= replica < self.replicas:
             raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
         label = self.label_number(label)
@@ -200,33 +219,36 @@ class Mixture:
         return member, y
 
     def images(self, member: int, label: int, count: int, seed: int = 0, replica: int = 0) -> Iterator[np.ndarray]:
-        """The first `count` images that a member makes of a label (-1: of none) for a seed, part by part."""
-        size = _CALL.get(self.device.type, _BLOCK)
+        """Yield the first `count` samples of a member for a label (-1: none) and a seed, batch by batch."""
+        batch = _CALL.get(self.device.type, _BLOCK)
+        blocks = batch // _BLOCK
         base = rng.key(seed, rng.SAMPLE, replica, member, label + 1)
-        calls = [np.arange(first, first + size // _BLOCK) for first in range(0, -(-count // _BLOCK), size // _BLOCK)]
-        ahead = self._noise(member, base, calls[0])
-        for number, more in enumerate([*calls[1:], None]):
-            x, finite = self._call(member, label, replica, *ahead)
-            if more is not None:
-                ahead = self._noise(member, base, more)  # while a GPU is at work
+        calls = [np.arange(first, first + blocks) for first in range(0, -(-count // _BLOCK), blocks)]
+        noise = self._noise(member, base, calls[0])
+        for number, next_call in enumerate([*calls[1:], None]):
+            x, finite = self._call(member, label, replica, *noise)
+            if next_call is not None:
+                noise = self._noise(member, base, next_call)  # while a GPU generates the current batch
             if not finite:
-                raise UserError(f"member {member} of the mixture makes images that are not finite: train it again.")
-            yield x.cpu().numpy()[: count - number * size]
+                raise UserError(
+                    f"member {member} of the mixture generates numbers that are not finite: train it again."
+                )
+            yield x.cpu().numpy()[: count - number * batch]
 
     def _noise(self, member: int, base: int, blocks: np.ndarray) -> tuple[Tensor, np.ndarray]:
-        """[blocks × 64, Z], and the key of what a generator draws by itself."""
+        """Return noise [blocks × 64, Z], and the key for random numbers inside the generator."""
         keys = rng.keys(np.full(len(blocks), base), blocks)
         with rng.using(self.stream_version):
             z = _prior(keys, (_BLOCK, self.latent), self.prior_of(member), self.generator(member)[0].dtype)
         return z.reshape(-1, self.latent), keys[:1]
 
     def _call(self, member: int, label: int, replica: int, z: Tensor, key: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Images on the device, and whether all of them are finite; a GPU has only been told to make them."""
+        """Return samples on the device, and whether all are finite. On a GPU this only queues the work."""
         breed, state = self.generator(member, replica)
         device = self.device
         with torch.no_grad(), _repeatable(device), rng.using(self.stream_version):
-            told = (torch.full((len(z),), label, device=device),) if takes_label(breed.module) else ()
-            inputs = (z.to(device), *told)
+            labels = (torch.full((len(z),), label, device=device),) if takes_label(breed.module) else ()
+            inputs = (z.to(device), *labels)
             x = breed.evaluated(state, inputs, torch.from_numpy(rng.keys(key, rng.INSIDE))[0].to(device))
             x = x.float() * self.scale + self.offset
             return x.round().clamp(0, 255).to(torch.uint8) if self.is_image else x, torch.isfinite(x).all()
@@ -234,6 +256,7 @@ class Mixture:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
+        """Write the mixture to a folder."""
         several = (
             [BreedConfig(generator=breed.net, members=breed.members) for breed in self.breeds]
             if self.breeds[1:]
@@ -261,7 +284,14 @@ class Mixture:
 
 
 def load(path: str | Path, trust_code: bool = False) -> Mixture:
-    """The mixture of a run folder (or of its `mixture` folder). Nothing in the folder is executed.
+    """Load the mixture of a run folder, or of its `mixture` folder. Nothing in the folder is executed.
+
+    Args:
+        path: The folder.
+        trust_code: Build nets that are not ganherd's; this runs their code.
+
+    Raises:
+        UserError: There is no mixture, or its files are damaged.
 
     >>> load("runs/no-such-run")
     Traceback (most recent call last):
@@ -291,7 +321,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     )
 
 
-def recalibrated(
+def recalibrate_batch_norm(
     module: nn.Module,
     params: dict[str, Tensor],
     buffers: dict[str, Tensor],
@@ -301,43 +331,62 @@ def recalibrated(
     key: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """The buffers of one generator with its batch-norm statistics re-estimated, from noise, with the weights that are exported.
+    """Return the buffers of a generator with batch-norm statistics re-estimated from noise, for its final parameters.
 
-    While it trained they followed weights that moved. Only batch norm is in training mode here, so dropout stays off.
-    `labels`: those that it makes, in turn, where it takes one: its own, or all.
+    During training the statistics followed parameters that moved. Only batch norm is in training mode here, so dropout is off.
+
+    Args:
+        module: The net, in training mode.
+        params: The exported parameters.
+        buffers: The buffers after training.
+        latent: The length of the noise.
+        prior: The distribution of the noise.
+        labels: The labels that the generator is called with in turn, if it takes one.
+        key: The random key of the noise.
+        device: The device to compute on.
     """
-    trained = {name for name, layer in module.named_modules() if layer.training}
+    in_training = {name for name, layer in module.named_modules() if layer.training}
     module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
-    norms = {
-        name: layer
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and name in trained
-    }
+    norms = _reset_norms(module, in_training)
     if not norms:
         return buffers
     dtype = next(iter(params.values())).dtype
-    for norm in norms.values():
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain average over all batches
-        norm.train()
-    own = {f"{name}.{part}".lstrip("."): value for name, norm in norms.items() for part, value in norm.named_buffers()}
+    statistics: dict[str, Tensor] = {}
+    for name, norm in norms.items():
+        statistics |= {f"{name}.{buffer}".lstrip("."): value for buffer, value in norm.named_buffers()}
     others = {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
     turns = torch.tensor(list(labels) or [0])[torch.arange(512) % max(len(labels), 1)]
     with torch.no_grad():
         for block in range(_NOISES // 512):
             base = np.array([rng.key(key, rng.CALIBRATE, block)])
             label = (turns.to(device),) if takes_label(module) else ()
-            state = {name: value.clone() for name, value in others.items()} | own
+            state = {name: value.clone() for name, value in others.items()} | statistics
             inputs = (_prior(base, (512, latent), prior, dtype)[0].to(device), *label)
             with MemberRandomness(torch.from_numpy(rng.keys(base, rng.INSIDE)).to(device)[0]):
                 call_with_tensors(module, state, inputs)
-            own = {name: state[name] for name in own}  # all other buffers stay as training left them
-    # a norm that evaluation mode folds into another layer sees nothing, and stays as training left it
-    used = {name for name in norms if own[f"{name}.num_batches_tracked".lstrip(".")] > 0}
-    return buffers | {name: value.detach().cpu() for name, value in own.items() if name.rpartition(".")[0] in used}
+            statistics = {name: state[name] for name in statistics}  # All other buffers stay as training left them.
+    # A norm that evaluation mode folds into another layer is never called, and keeps its buffers.
+    used = {name for name in norms if statistics[f"{name}.num_batches_tracked".lstrip(".")] > 0}
+    updated = {name: value for name, value in statistics.items() if name.rpartition(".")[0] in used}
+    return buffers | {name: value.detach().cpu() for name, value in updated.items()}
+
+
+def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    """Reset the statistics of those batch norms among these layers that track them, and put them in training mode."""
+    norms = {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and name in names
+    }
+    for norm in norms.values():
+        norm.reset_running_stats()
+        norm.momentum = None  # average over all batches
+        norm.train()
+    return norms
 
 
 def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:
+    """Return noise [keys, *shape]: normal, or uniform in [-1, 1)."""
     kind = "normal" if prior == "normal" else "uniform"
     z = rng.draw(key, shape, kind, dtype)  # [keys, *shape]
     return z if kind == "normal" else z * 2.0 - 1.0
@@ -345,7 +394,7 @@ def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dty
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """On a GPU: the same picture every time, and in full float32, so that it is the CPU's picture up to rounding."""
+    """Make a GPU deterministic and use full float32 precision, so that samples equal those of a CPU up to rounding."""
     if device.type != "cuda":
         yield
         return
@@ -359,7 +408,8 @@ def _repeatable(device: torch.device) -> Iterator[None]:
 
 
 def _inverse(weights: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Draws by inversion: which interval of the cumulated weights each u in [0, 1) falls into."""
+    """Draw indices by inverting the cumulative distribution of the weights at u in [0, 1)."""
     edges = np.cumsum(weights / weights.sum())
-    found = np.searchsorted(edges, u, side="right")
-    return np.minimum(found, int(np.flatnonzero(weights)[-1])).astype(np.int64)  # rounding never picks a weight of 0
+    indices = np.searchsorted(edges, u, side="right")
+    # Rounding must never select an index of weight 0.
+    return np.minimum(indices, int(np.flatnonzero(weights)[-1])).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The files of a mixture: JSON that is checked key by key, tensors that must fit, and nothing that could be executed."""
+"""Read and write the files of a mixture: validated JSON and tensors of checked shapes; nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _Weight = Annotated[float, Field(ge=0)]
 
 
 class NeighbourhoodWinner(BaseModel):
-    """The member that a contest found to be the best of its run."""
+    """The best member of a run by GAM-II."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
     member: Annotated[int, Field(ge=0)]
     replica: Annotated[int, Field(ge=0)] = 0
     by: Literal["gam2"] = "gam2"
-    value: float  # what it had
+    value: float  # its score
 
 
 class Neighbourhood(BaseModel):
-    """Members of one replica that are a mixture together, as a cell and its neighbours, and how far that is from the data."""
+    """The mixture of a cell and its neighbours in one replica, with its scores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
@@ -41,38 +41,40 @@ class Neighbourhood(BaseModel):
     cell: Annotated[int, Field(ge=0)]
     members: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     weights: list[_Weight]
-    fid: float | None = None  # none: not a number
-    tvd: float | None = None  # none: the network tells no classes
-    kid: float | None = None  # none: nothing was chosen by it
-    value: float | None = None  # by the score that they were judged by, where that is none of these
+    fid: float | None = None  # None: not a number
+    tvd: float | None = None  # None: the network predicts no classes
+    kid: float | None = None  # None: not computed
+    value: float | None = None  # the score that mixtures were chosen by, if it is none of these
 
 
 class Neighbourhoods(BaseModel):
-    """All mixtures of a grid, and how they were judged; those of the best cell are the weights of the whole."""
+    """The mixtures of all cells of a grid, and how they were scored. The best one gives the weights of the whole mixture."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
-    by: Annotated[str, Field(max_length=200)]  # what the best was chosen by: a score, or a user's function by its name
+    by: Annotated[str, Field(max_length=200)]  # the score that the best was chosen by, or the name of a user's function
     network: str
-    samples: Annotated[int, Field(ge=1, le=1 << 53)]  # of each generator
-    best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the cell, in each replica
+    samples: Annotated[int, Field(ge=1, le=1 << 53)]  # number for each generator
+    best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the best cell of each replica
     all: Annotated[list[Neighbourhood], Field(min_length=1)]
-    # in each replica, whose generators these are, counted from 0; none: the last
+    # The iteration of each replica's generators, counted from 0; None: the last one.
     iteration: list[Annotated[int, Field(ge=0, le=1 << 53)]] | None = None
 
     def judged(self, one: Neighbourhood) -> float | None:
-        """What it has of the score that the best was chosen by."""
+        """Return the value of a mixture by the score that the best was chosen by."""
         return getattr(one, self.by) if self.by in FIELDS else one.value
 
     def of(self, replica: int, cell: int) -> Neighbourhood:
+        """Return the mixture of a cell."""
         return next(one for one in self.all if (one.replica, one.cell) == (replica, cell))
 
     @property
     def cells(self) -> int:
+        """Return the number of cells in a replica."""
         return len({one.cell for one in self.all})
 
     def refuse_misfits(self, members: int, replicas: int) -> None:
-        """A ValueError, where they are not those of such a herd."""
+        """Raise a ValueError if these are not the mixtures of a herd with this many members and replicas."""
         cells = range(self.cells)
         if [(one.replica, one.cell) for one in self.all] != [(r, c) for r in range(replicas) for c in cells]:
             raise ValueError("neighbourhoods must be one for each cell of each replica, in their order")
@@ -88,7 +90,7 @@ class Neighbourhoods(BaseModel):
 
 
 class MixtureFacts(BaseModel):
-    """All that mixture.json says."""
+    """The content of mixture.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
@@ -98,23 +100,23 @@ class MixtureFacts(BaseModel):
     offset: float
     scale: Annotated[float, Field(gt=0)]
     latent: Annotated[int, Field(ge=1, le=1 << 20)]
-    prior: Prior | Annotated[list[Prior], Field(min_length=1)]  # of all members, or of each
+    prior: Prior | Annotated[list[Prior], Field(min_length=1)]  # one for all members, or one for each
     generator: NetConfig
-    breeds: list[BreedConfig] = []  # members with different generators, in this order; none: all have the one above
+    breeds: list[BreedConfig] = []  # in the order of their members; empty: all members have `generator`
     label_of: Annotated[list[Annotated[int, Field(ge=-1)]], Field(min_length=1)]
-    weights: list[_Weight] | list[list[_Weight]]  # of all replicas, or of each
+    weights: list[_Weight] | list[list[_Weight]]  # one list for all replicas, or one for each
     label_weights: list[_Weight]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     step: Annotated[int, Field(ge=0, le=1 << 53)]
     winner: NeighbourhoodWinner | None = None
     neighbourhoods: Neighbourhoods | None = None
-    streams: Literal[1, 2] = (
-        1  # the version that samples are drawn from; mixtures from before there were versions have the first
-    )
+    # The version of the random streams of samples; mixtures without this field have the first.
+    streams: Literal[1, 2] = 1
     sha256: str = ""
 
     @model_validator(mode="after")
     def _fits(self) -> MixtureFacts:
+        """Check that the fields fit each other."""
         if len(self.shape) not in (1, 3):
             raise ValueError("shape is neither that of images nor that of points")
         if max(self.label_of) >= len(self.labels):
@@ -132,7 +134,7 @@ class MixtureFacts(BaseModel):
         if isinstance(self.prior, list) and len(self.prior) != len(self.label_of):
             raise ValueError("prior must be one for all members, or one for each")
         if self.breeds and sum(breed.members for breed in self.breeds) != len(self.label_of):
-            raise ValueError("breeds must have as many members as there are")
+            raise ValueError("breeds must have as many members as the mixture")
         best = self.winner
         if best and (best.member >= len(self.label_of) or best.replica >= len(self.seeds)):
             raise ValueError("winner names a member that is not there")
@@ -140,7 +142,7 @@ class MixtureFacts(BaseModel):
 
 
 def write(folder: Path, facts: MixtureFacts, tensors: dict[str, Tensor]) -> None:
-    """Both files, each written aside and then renamed."""
+    """Write both files of a mixture, each atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
     facts = facts.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
@@ -148,28 +150,41 @@ def write(folder: Path, facts: MixtureFacts, tensors: dict[str, Tensor]) -> None
     files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
-def mark(folder: Path, winner: NeighbourhoodWinner | None) -> None:
-    """Writes down which member won; nothing else of the mixture changes."""
+def set_winner(folder: Path, winner: NeighbourhoodWinner | None) -> None:
+    """Record the best member in mixture.json, and change nothing else."""
     facts = MixtureFacts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
     files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
 def read_facts(folder: Path) -> MixtureFacts:
-    """What mixture.json says, checked."""
+    """Read and validate mixture.json.
+
+    Raises:
+        UserError: It is missing or damaged.
+    """
     try:
         return MixtureFacts.model_validate_json(files.read(folder / JSON, files.MOST_JSON))
     except OSError as error:
         raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(key) for key in first["loc"])
         raise UserError(
             f"{folder / JSON} is not what ganherd writes: {where}{': ' * bool(where)}{first['msg']}."
         ) from None
 
 
 def read_tensors(folder: Path, sha256: str, check: Callable[[dict[str, Tensor]], None]) -> dict[str, Tensor]:
-    """Return the generators' tensors; `check` is given their declared shapes before any number is read."""
+    """Return the generators' tensors.
+
+    Args:
+        folder: The folder of the mixture.
+        sha256: The expected digest of the file.
+        check: Called with the declared shapes before any number is read.
+
+    Raises:
+        UserError: The file is missing or damaged.
+    """
     try:
         return tensor_file.read(folder / TENSORS, sha256, check)
     except OSError as error:
@@ -179,14 +194,14 @@ def read_tensors(folder: Path, sha256: str, check: Callable[[dict[str, Tensor]],
 
 
 def refuse_misfits(module: nn.Module, tensors: dict[str, Tensor], rows: int, folder: Path) -> None:
-    """Every parameter and buffer of the module, and nothing else, must be there for every row."""
-    own: dict[str, Tensor] = {f"params/{name}": value for name, value in module.named_parameters()}
-    own |= {f"buffers/{name}": value for name, value in module.named_buffers()}
+    """Raise a UserError unless the tensors hold exactly the module's parameters and buffers, for this many rows."""
+    expected: dict[str, Tensor] = {f"params/{name}": value for name, value in module.named_parameters()}
+    expected |= {f"buffers/{name}": value for name, value in module.named_buffers()}
     floats = {value.dtype for value in tensors.values() if value.is_floating_point()}
-    for name in sorted({*own, *tensors}):
-        if name not in own or name not in tensors:
+    for name in sorted({*expected, *tensors}):
+        if name not in expected or name not in tensors:
             raise UserError(f"{folder / TENSORS} and its net do not fit: {name} is only in one of them.")
-        if tuple(tensors[name].shape) != (rows, *own[name].shape):
+        if tuple(tensors[name].shape) != (rows, *expected[name].shape):
             raise UserError(f"{folder / TENSORS} and its net do not fit: {name} has another shape.")
-        if tensors[name].is_floating_point() != own[name].is_floating_point() or len(floats) > 1:
+        if tensors[name].is_floating_point() != expected[name].is_floating_point() or len(floats) > 1:
             raise UserError(f"{folder / TENSORS} and its net do not fit: {name} has another type.")

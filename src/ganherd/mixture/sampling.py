@@ -1,4 +1,4 @@
-"""Samples of a mixture as a file: one picture, an `.npz`, or a labelled folder of images."""
+"""Write samples of a mixture to a file: a picture, an `.npz`, or a labelled folder of images."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ganherd.mixture.image_folder import FolderWriter
     from ganherd.mixture.mixture import Mixture, Samples
 
-ASIDE = ".unfinished"  # in a folder that is not complete: hidden, so that readers see nothing of it
-Watch = Callable[[int], None]  # told how many are done
+ASIDE = ".unfinished"  # holds images until the folder is complete; hidden, so that readers ignore it
+Watch = Callable[[int], None]  # called with the number of samples done
 
 
 def save(
@@ -31,17 +31,30 @@ def save(
     replica: int = 0,
     watch: Watch | None = None,
 ) -> Path:
-    """n samples of one label or of all, or `per_class` of each label, written as `target` ends.
+    """Write samples in the format that the end of `target` names.
 
-    Into a folder they go as they are made, however many they are; for a file they are held in memory.
+    A folder is written while images are generated, so that any number fits; for a file they are held in memory.
+
+    Args:
+        mixture: The mixture.
+        target: A .png, .svg or .npz file, or a folder.
+        n: The number of samples.
+        label: Sample this label only; None: all.
+        per_class: Sample this many of each label instead of n.
+        seed: The seed of the samples.
+        replica: The replica that generates them.
+        watch: Called with the number of samples done.
+
+    Raises:
+        UserError: The target cannot be written, or the mixture has no such labels.
     """
     if check(target) is not None:
         return write(draw(mixture, n, label, per_class, seed, replica, watch), target)
     from ganherd.mixture.image_folder import FolderWriter
 
-    folder, asked = Path(target), asked_for(mixture, label, per_class)
-    with _told(target), FolderWriter(folder, mixture.labels, mixture.shape, watch) as writer:
-        for one in asked:
+    folder, labels = Path(target), labels_to_sample(mixture, label, per_class)
+    with _refusing_unwritable(target), FolderWriter(folder, mixture.labels, mixture.shape, watch) as writer:
+        for one in labels:
             _stream(mixture, writer, per_class or n, one, seed, replica)
     return folder
 
@@ -55,19 +68,19 @@ def draw(
     replica: int = 0,
     watch: Watch | None = None,
 ) -> Samples:
-    """n samples of one label or of all, or `per_class` of each label."""
+    """Return n samples of one label or of all, or `per_class` of each label. Arguments are those of `save`."""
     from ganherd.mixture.mixture import Samples
 
-    each: list[Samples] = []
-    for one in asked_for(mixture, label, per_class):
-        told = (lambda count, before=sum(map(len, each)): watch(before + count)) if watch else None
-        each.append(mixture.sample(per_class or n, one, seed, replica, watch=told))
-    x, y, member = (np.concatenate([getattr(one, field) for one in each]) for field in ("x", "y", "member"))
+    batches: list[Samples] = []
+    for one in labels_to_sample(mixture, label, per_class):
+        progress = (lambda count, before=sum(map(len, batches)): watch(before + count)) if watch else None
+        batches.append(mixture.sample(per_class or n, one, seed, replica, watch=progress))
+    x, y, member = (np.concatenate([getattr(batch, field) for batch in batches]) for field in ("x", "y", "member"))
     return Samples(x, y, member, mixture.labels)
 
 
-def asked_for(mixture: Mixture, label: str | None, per_class: int | None) -> list[str | int | None]:
-    """What is sampled, one after the other: the label, all together (None), or every label for itself."""
+def labels_to_sample(mixture: Mixture, label: str | None, per_class: int | None) -> list[str | int | None]:
+    """Return the labels to sample one after another: one label, None for all labels at once, or each label."""
     if per_class is None:
         return [label]
     if not mixture.labels or label is not None:
@@ -80,13 +93,17 @@ def asked_for(mixture: Mixture, label: str | None, per_class: int | None) -> lis
 
 
 def check(target: str) -> Path | None:
-    """Whether samples can be written there: the path for a file, None for a folder, or a sentence."""
+    """Check that samples can be written to a target, and return its path; None for a folder.
+
+    Raises:
+        UserError: The target exists, is not accessible, or its format is unknown.
+    """
     path = Path(target)
     if target.endswith(("/", os.sep)) or path.suffix == "":
         try:
             taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
         except OSError as error:
-            raise UserError(f"-o {path} cannot be looked at: {error.strerror}.") from error
+            raise UserError(f"-o {path} cannot be read: {error.strerror}.") from error
         if taken and (path / ASIDE).is_dir():
             raise UserError(
                 f"-o {path} holds {ASIDE}, left by a sampling that was killed: remove it or choose another."
@@ -102,9 +119,15 @@ def check(target: str) -> Path | None:
 
 
 def write(samples: Samples, target: str, data: np.ndarray | None = None) -> Path:
-    """Writes by the name's ending: .png a grid (points: a scatter plot), .npz arrays, otherwise a folder of PNG files."""
+    """Write samples in the format that the end of `target` names.
+
+    Args:
+        samples: The samples.
+        target: .png or .svg: a grid, or a scatter plot of points; .npz: arrays; otherwise a folder of PNG files.
+        data: Points of the data, drawn behind those of the samples.
+    """
     path = check(target)
-    with _told(target):
+    with _refusing_unwritable(target):
         if path is None:
             return _write_folder(samples, Path(target))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +144,8 @@ def write(samples: Samples, target: str, data: np.ndarray | None = None) -> Path
 
 
 @contextmanager
-def _told(target: str) -> Iterator[None]:
+def _refusing_unwritable(target: str) -> Iterator[None]:
+    """Turn an OSError into a UserError that names the target."""
     try:
         yield
     except OSError as error:
@@ -129,35 +153,36 @@ def _told(target: str) -> Iterator[None]:
 
 
 def _stream(mixture: Mixture, writer: FolderWriter, n: int, label: str | int | None, seed: int, replica: int) -> None:
-    """One folder for each label, or a flat one: the layout that `ganherd train` reads again."""
+    """Generate images and write them to a folder for each label, or a flat one; `ganherd train` can read both."""
     member, y = mixture.routes(n, label, seed, replica)
-    numbers = _within(y)
-    for pair in np.unique(np.stack([member, y]), axis=1).T.tolist():
-        own = numbers[(member == pair[0]) & (y == pair[1])]
-        for x in mixture.images(pair[0], pair[1], len(own), seed, replica):
-            writer.put(x, pair[1], own[: len(x)])
-            own = own[len(x) :]
+    numbers = _number_within_label(y)
+    for generator, drawn in np.unique(np.stack([member, y]), axis=1).T.tolist():
+        left = numbers[(member == generator) & (y == drawn)]
+        for x in mixture.images(generator, drawn, len(left), seed, replica):
+            writer.put(x, drawn, left[: len(x)])
+            left = left[len(x) :]
 
 
 def _write_folder(samples: Samples, folder: Path) -> Path:
+    """Write samples to a folder for each label, or a flat one."""
     from ganherd.mixture.image_folder import FolderWriter
 
-    numbers = _within(samples.y)
+    numbers = _number_within_label(samples.y)
     with FolderWriter(folder, samples.labels, samples.x.shape[1:]) as writer:
         for label in np.unique(samples.y).tolist():
-            own = samples.y == label
-            writer.put(samples.x[own], label, numbers[own])
+            rows = samples.y == label
+            writer.put(samples.x[rows], label, numbers[rows])
     return folder
 
 
-def _within(y: np.ndarray) -> np.ndarray:
-    """[n] the number that each has among those of its label.
+def _number_within_label(y: np.ndarray) -> np.ndarray:
+    """Return the number of each sample among those of its label [n].
 
-    >>> _within(np.array([5, 7, 5, 5, 7])).tolist()
+    >>> _number_within_label(np.array([5, 7, 5, 5, 7])).tolist()
     [0, 0, 1, 2, 1]
     """
     out = np.empty(len(y), np.int64)
     for label in np.unique(y):
-        own = y == label
-        out[own] = np.arange(own.sum())
+        rows = y == label
+        out[rows] = np.arange(rows.sum())
     return out

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ganherd.recipe.yaml_lines import Lines, Path
+from ganherd.recipe.yaml_lines import Lines, Path, RecipeData
 
 _NETS = (("nets", "generator"), ("nets", "discriminator"))
 
@@ -20,7 +18,7 @@ def inherited(lines: Lines, name: str) -> Lines:
     }
 
 
-def merge(base: dict[str, Any], own: dict[str, Any], lines: Lines, path: Path = ()) -> None:
+def merge(base: RecipeData, own: RecipeData, lines: Lines, path: Path = ()) -> None:
     """Write the keys of a recipe into the data of the one that it extends.
 
     Mappings merge by key, and anything else replaces what was there. null removes a key, so that it has its default. A net that
@@ -48,7 +46,7 @@ def merge(base: dict[str, Any], own: dict[str, Any], lines: Lines, path: Path = 
             base[key] = value
 
 
-def _replaces(path: Path, before: dict[str, Any], value: dict[str, Any]) -> bool:
+def _replaces(path: Path, before: RecipeData, value: RecipeData) -> bool:
     if path in _NETS:
         return "name" in value
     return path == ("strategy",) and "name" in value and value["name"] != before.get("name", value["name"])

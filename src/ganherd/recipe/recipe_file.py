@@ -23,6 +23,7 @@ from ganherd.recipe.messages import sentence
 from ganherd.recipe.preset_texts import complete_text, first_line, preset_names
 from ganherd.recipe.schema import Recipe, Section
 from ganherd.recipe.strategy_config import read_strategy
+from ganherd.recipe.yaml_lines import RecipeData
 from ganherd.util.errors import UserError
 from ganherd.util.text import did_you_mean
 
@@ -30,7 +31,7 @@ DEFAULT = "digits-wcgan"  # the recipe of `ganherd train` without arguments
 _ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names of packaged recipes
 _MOST_BYTES = 2**20  # no recipe is this long; a wrong file must not fill the memory
 
-RecipeSource = str | Path | dict[str, Any] | Recipe
+RecipeSource = str | Path | RecipeData | Recipe
 
 
 def load(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
@@ -68,7 +69,7 @@ def dump(recipe: Recipe) -> str:
     return "\n".join(yaml_lines.write({key: value}) for key, value in recipe.model_dump().items())
 
 
-def up_to_date(data: dict[str, Any]) -> dict[str, Any]:
+def up_to_date(data: RecipeData) -> RecipeData:
     """Return the plain data of a recipe that an earlier version wrote as this version writes it.
 
     >>> up_to_date({"strategy": {"name": "gap", "gap": {"every": "3steps"}, "share": {}}})["strategy"]["gap"]["every"]
@@ -106,7 +107,7 @@ def difference(old: Recipe, new: Recipe) -> list[str]:
     return differing(old.model_dump(), new.model_dump())
 
 
-def differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def differing(old: RecipeData, new: RecipeData) -> list[str]:
     """Return a line for each key in which two recipes differ, as plain data."""
     return [f"{key}: {_show(a)} -> {_show(b)}" for key, a, b in _differences(old, new, "")]
 
@@ -114,7 +115,7 @@ def differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 _ABSENT = object()
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(old: RecipeData, new: RecipeData, prefix: str) -> Iterator[tuple[str, Any, Any]]:
     for key in dict.fromkeys((*old, *new)):  # in the order of the schema
         a, b = old.get(key, _ABSENT), new.get(key, _ABSENT)
         if isinstance(a, dict) and isinstance(b, dict):
@@ -133,7 +134,7 @@ def _show(value: Any) -> str:
 class _RecipeData:
     """The plain data of a recipe, the line of each key, what messages call it, and the files that it is read from."""
 
-    data: dict[str, Any]
+    data: RecipeData
     lines: yaml_lines.Lines
     name: str
     files: list[Path]
@@ -255,7 +256,7 @@ def _read_file(source: str | Path) -> str:
         raise UserError(f"{source} line {line}: this is not UTF-8 text; save the recipe as UTF-8") from None
 
 
-def _long_nets(data: dict[str, Any], lines: yaml_lines.Lines) -> None:
+def _long_nets(data: RecipeData, lines: yaml_lines.Lines) -> None:
     """Write nets in their long form, {name, settings}, so that overrides and merges find one form."""
     nets = data.get("nets")
     if not isinstance(nets, dict):
@@ -272,7 +273,7 @@ def _long_nets(data: dict[str, Any], lines: yaml_lines.Lines) -> None:
                 lines["nets", role, "settings", *path[2:]] = lines.pop(path)
 
 
-def _override(data: dict[str, Any], lines: yaml_lines.Lines, text: str) -> None:
+def _override(data: RecipeData, lines: yaml_lines.Lines, text: str) -> None:
     """Set one key, as in `--set key=value`; the schema checks it later."""
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
@@ -314,15 +315,15 @@ def _entry(here: list[Any], key: str, option: str) -> int:
     return int(key)
 
 
-def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
+def _mapping(data: RecipeData, key: str) -> RecipeData:
     """Return the mapping under the key; any other value is replaced by an empty mapping."""
     if not isinstance(data.get(key), dict):
         data[key] = {}
-    inner: dict[str, Any] = data[key]
+    inner: RecipeData = data[key]
     return inner
 
 
-def _drop_empty(data: dict[str, Any]) -> None:
+def _drop_empty(data: RecipeData) -> None:
     """Drop sections without any keys, such as those whose lines are all commented out: they have their defaults."""
     for key in [k for k, value in data.items() if value is None and k in Recipe.model_fields and k != "about"]:
         del data[key]

@@ -16,6 +16,7 @@ import yaml
 from ganherd.util.errors import UserError
 
 Path = tuple[str, ...]
+RecipeData = dict[str, Any]  # a recipe, or a section of one, as plain data that is not checked yet
 Lines = dict[Path, int | str]  # the line of each key in the file, or the option that set it
 
 _TAG = "tag:yaml.org,2002:"

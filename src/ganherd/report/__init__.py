@@ -25,10 +25,12 @@ def write(
     draw: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Writes report.html into the run's folder and says where; the run may still be going on.
+    """Write report.html into a run folder, and return its path. The run may still be training.
 
-    A mixture or dataset at hand saves loading it again. `draw`: makes the maps too, which takes some seconds, where they
-    are not there yet; otherwise the page shows those that are.
+    Args:
+        mixture: The mixture of the run, if it is loaded already.
+        dataset: The data of the run, if it is loaded already.
+        draw: Draw missing maps first, which takes some seconds; otherwise the page shows the existing ones.
     """
     if isinstance(run, (str, Path)):
         from ganherd.runs.folder import RunFolder

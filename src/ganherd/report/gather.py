@@ -1,4 +1,4 @@
-"""Everything a report tells, read from a run; what cannot be read is left out with a note, never an error."""
+"""Read everything that a report shows from a run; what cannot be read is left out with a note."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ganherd.runs.folder import RunFolder
 
 T = TypeVar("T")
-MOST_RECORDS = 2000  # at least so many are read of a longer run: charts show fewer
+MOST_RECORDS = 2000  # minimum number of records read of a longer run; charts show fewer
 PER_ROW = 12  # samples of each class in the report
 
 
@@ -41,16 +41,16 @@ class MemberStory:
     weight: float | None
     loss_g: float | None
     loss_d: float | None
-    troubles: int  # events of its ill health: NaN, diverged, alarm, repair
+    troubles: int  # number of NaN, diverged, alarm and repair events
     winner: bool = False  # the best of its run by GAM-II
-    generator: str = ""  # its net, where the herd has several breeds
-    ill: tuple[str, ...] = ()  # the alarms that are not over, in words
-    steps: int | None = None  # its own, where members have paces of their own
+    generator: str = ""  # its net, if the herd has several breeds
+    ill: tuple[str, ...] = ()  # names of active alarms
+    steps: int | None = None  # its own steps, if members have a pace
 
 
 @dataclass(frozen=True)
 class RunStory:
-    """What the page shows, with no trace of where it came from."""
+    """What the page shows, independent of the files of the run."""
 
     name: str
     info: RunInfo
@@ -62,12 +62,12 @@ class RunStory:
     labels: tuple[str, ...] = ()
     data_name: str = ""
     data_notes: tuple[str, ...] = ()
-    generated: np.ndarray | None = None  # [n, …] with labels beside it
+    generated: np.ndarray | None = None  # [n, …]
     generated_y: np.ndarray | None = None
     generated_member: np.ndarray | None = None
     real: np.ndarray | None = None
     real_y: np.ndarray | None = None
-    sample_png: bytes | None = None  # the run's last picture, where no mixture can be sampled
+    sample_png: bytes | None = None  # the last picture of the run, if no mixture can be sampled
     sample_name: str = ""
     mixture_step: int | None = None
     replicas: int = 1
@@ -93,31 +93,31 @@ def gather(
         from ganherd.runs import checkpoint  # which imports torch
 
         saved = max(checkpoint.steps(run.checkpoints), default=0)
-        notes.append(f"It was stopped before its end, and saved at step {saved:,}: {run.again} goes on with it.")
+        notes.append(f"It was stopped before its end, and saved at step {saved:,}: resume it with {run.again}.")
     folder = Path(run.path)
     if mixture is None and (folder / "mixture" / "mixture.json").is_file():
         mixture = _attempt(lambda: _load_mixture(folder, trust_code), notes, "the mixture")
     if dataset is None and recipe:
         dataset = _attempt(lambda: _load_data(run), notes, "the data")
     labels = tuple(str(name) for name in (dataset.labels if dataset else mixture.labels if mixture else ()))
-    found: JsonObject = {}
+    optional: JsonObject = {}
     if mixture is not None:
         made_at = int(mixture.step)
         generated = _attempt(lambda: _draw(mixture), notes, "samples of the mixture")
         if generated is not None:
-            found |= {"generated": generated[0], "generated_y": generated[1], "generated_member": generated[2]}
-        found |= {"mixture_step": int(mixture.step), "replicas": int(mixture.replicas)}
-        found["grid"] = getattr(mixture, "neighbourhoods", None)
+            optional |= {"generated": generated[0], "generated_y": generated[1], "generated_member": generated[2]}
+        optional |= {"mixture_step": int(mixture.step), "replicas": int(mixture.replicas)}
+        optional["grid"] = getattr(mixture, "neighbourhoods", None)
         if draw and dataset is not None:
             made, data = mixture, dataset
             _attempt(lambda: gallery.make(folder, made, data, progress=progress), notes, "the pictures")
-        found["pictures"] = _attempt(lambda: gallery.read(folder, made_at), notes, "the pictures") or []
-    if "generated" not in found and (last := _last_picture(folder)) is not None:
+        optional["pictures"] = _attempt(lambda: gallery.read(folder, made_at), notes, "the pictures") or []
+    if "generated" not in optional and (last := _last_picture(folder)) is not None:
         png = _attempt(lambda: files.read(last, gallery.LARGEST), notes, last.name)
-        found |= {"sample_png": png, "sample_name": last.stem}
+        optional |= {"sample_png": png, "sample_name": last.stem}
     if dataset is not None:
-        found |= dict(zip(("real", "real_y"), _some_rows(dataset), strict=True))
-        found |= {"data_name": dataset.name, "data_notes": tuple(dataset.notes)}
+        optional |= dict(zip(("real", "real_y"), _some_rows(dataset), strict=True))
+        optional |= {"data_name": dataset.name, "data_notes": tuple(dataset.notes)}
     return RunStory(
         name=folder.resolve().name,
         info=info,
@@ -128,12 +128,12 @@ def gather(
         members=_attempt(lambda: _members(recipe, metrics, events, mixture, labels), notes, "the members") or [],
         labels=labels,
         notes=notes,
-        **found,
+        **optional,
     )
 
 
 def _attempt(read: Callable[[], T], notes: list[str], what: str) -> T | None:
-    """A report is most wanted of runs that went wrong: a part that cannot be read must not take the rest with it."""
+    """Return what `read` returns; if it fails, add a note and return None, so that the rest is still reported."""
     try:
         return read()
     except UserError as error:
@@ -156,15 +156,15 @@ def _load_data(run: RunFolder) -> Dataset:
 
 
 def _draw(mixture: Mixture) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Some samples of every class (of at most as many classes as a page can hold), or of the mixture as a whole."""
+    """Draw samples of every class (at most MOST_ROWS classes), or of the whole mixture."""
     label_of = np.asarray(mixture.label_of)
-    asked = np.unique(label_of[(label_of >= 0) & (label_of < len(mixture.labels))])
+    wanted = np.unique(label_of[(label_of >= 0) & (label_of < len(mixture.labels))])
     if not mixture.is_image:
         parts = [mixture.sample(2000)]
-    elif len(asked):
-        if len(asked) > MOST_ROWS:
-            asked = asked[np.linspace(0, len(asked) - 1, MOST_ROWS).round().astype(int)]
-        parts = [mixture.sample(PER_ROW, label=int(k)) for k in asked]
+    elif len(wanted):
+        if len(wanted) > MOST_ROWS:
+            wanted = wanted[np.linspace(0, len(wanted) - 1, MOST_ROWS).round().astype(int)]
+        parts = [mixture.sample(PER_ROW, label=int(k)) for k in wanted]
     else:
         parts = [mixture.sample(PER_ROW * 8)]
     x, y, member = (np.concatenate([np.asarray(getattr(p, f)) for p in parts]) for f in ("x", "y", "member"))
@@ -172,7 +172,7 @@ def _draw(mixture: Mixture) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _some_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """As many real samples, the first of each class: real data needs no choosing."""
+    """Return the first real samples of each class, as many as are generated."""
     if not dataset.is_image:
         return dataset.x, dataset.y
     if len(dataset.labels) and (dataset.y >= 0).any():
@@ -184,18 +184,18 @@ def _some_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def _last_picture(folder: Path) -> Path | None:
     final = folder / "samples" / "final.png"
-    found = [final] if final.is_file() else sorted(final.parent.glob("step-*.png"))
-    return found[-1] if found else None
+    paths = [final] if final.is_file() else sorted(final.parent.glob("step-*.png"))
+    return paths[-1] if paths else None
 
 
 def _scores(folder: Path, notes: list[str]) -> JsonObject:
     path = folder / "scores.json"
     if not path.is_file():
         return {}
-    found = _attempt(lambda: files.read_json(path), notes, "scores.json")
-    if isinstance(found, dict) and isinstance(found.get("scores"), dict):
-        found = found["scores"]
-    return found if isinstance(found, dict) else {}
+    scores = _attempt(lambda: files.read_json(path), notes, "scores.json")
+    if isinstance(scores, dict) and isinstance(scores.get("scores"), dict):
+        scores = scores["scores"]
+    return scores if isinstance(scores, dict) else {}
 
 
 def _members(
@@ -205,7 +205,7 @@ def _members(
     mixture: Mixture | None,
     labels: tuple[str, ...],
 ) -> list[MemberStory]:
-    """One line for each member of each replica, by what is known: the last losses, the label, its troubles."""
+    """Return what is known of each member of each replica: the last losses, the label, troubles."""
     loss_g, loss_d = (loss_table(metrics[-1:], key) for key in ("loss_g", "loss_d"))
     seeds = max(1, int((recipe.get("herd") or {}).get("seeds") or 1))
     total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * len(mixture.label_of))

@@ -1,4 +1,4 @@
-"""A grid on the page: who meets whom, whose genes took over, what every neighbourhood is worth, where the time went."""
+"""The section about a grid: its topology, the spread of genes, the scores of neighbourhoods, and the time of routines."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.history import lineage, lineage_picture
 from ganherd.strategies.cellular.history.topology_picture import draw_topology
 from ganherd.strategies.cellular.topology import Topology
+from ganherd.util.files import JsonObject
 
 _MOST_TOPOLOGIES = 4
 _MOST_LINES = 150  # of a table
-_ABOUT = {  # the routines of an iteration, as the paper's Table IV has them
+_ABOUT = {  # the routines of an iteration, as in Table IV of the paper
     "gather": "snapshots of the neighbourhoods",
     "evaluate": "fitness, all against all",
     "update": "the training steps",
@@ -78,15 +79,15 @@ def _topologies(story: RunStory, wirings: Sequence[tuple[str, Topology]]) -> lis
 
 def _wirings(story: RunStory, settings: CellularConfig) -> Iterator[tuple[str, Topology]]:
     rows, columns = settings.grid
-    if settings.rewire_by is None:  # a function of the user's own says it by events alone: a report executes nothing
+    if settings.rewire_by is None:  # a function of the user is known by its events only: a report executes no code
         yield "", _first_wiring(settings)
     for event in story.events:
         if event.get("event") == "rewire":
             name = str(event.get("topology", ""))
             on_grid = name.startswith(("torus", "moore", "isolated")) and settings.topology != "graph"
             shape = (rows, columns) if on_grid else (0, 0)
-            told = f"from iteration {number(event.get('iteration', 0) + 1)}: {name}"
-            yield told, topology.from_lists(name, event["neighbours"], *shape)
+            title = f"from iteration {number(event.get('iteration', 0) + 1)}: {name}"
+            yield title, topology.from_lists(name, event["neighbours"], *shape)
 
 
 def _first_wiring(settings: CellularConfig) -> Topology:
@@ -111,7 +112,7 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
     ]
     for name, kind in (("lr_g", "generators"), ("lr_d", "discriminators")):
         rates = np.array(lineage.of_records(story.events, name, n, p), np.float64)
-        if len(rates) and np.ptp(rates) > 0:  # where they never change there is nothing to see
+        if len(rates) and np.ptp(rates) > 0:  # constant rates are not drawn
             maps.append((f"learning rates of the {kind}", rates, _at(story, name)))
     for i, (title, values, at) in enumerate(maps):
         drawn = lineage_picture.draw_map(values, at, "", log="fitness" in title)
@@ -120,7 +121,7 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
         drawn = lineage_picture.draw_choices(chosen, _at(story, "loss"))
         blocks.append(GridBlock("losses of the generators", [svg(drawn, "losses-drawn")]))
     if counts := lineage.drawn_losses(story.events, n, p):
-        about = "Drawn anew for every batch. The line is the whole grid, a dot one cell."
+        about = "Drawn for every batch. The line is the whole grid, a dot one cell."
         drawn = lineage_picture.draw_shares(counts, g.iterations[-len(next(iter(counts.values()))) :])
         blocks.append(GridBlock("losses of the generators", [svg(drawn, "losses-drawn")], about))
     return blocks
@@ -130,7 +131,7 @@ def _told(story: RunStory, found: lineage.Lineage, settings: CellularConfig) -> 
     times = count(len(found.iterations), "iteration")
     first = " Of the first replica." if story.replicas > 1 else ""
     if not settings.selection:
-        return f"{times.capitalize()} without selection: every cell goes on with its own nets.{first}"
+        return f"{times.capitalize()} without selection: every cell keeps its own nets.{first}"
     left = len(np.unique(found.founder[-1]))
     moved = float((found.source != np.arange(settings.cells)).mean())
     return (
@@ -141,11 +142,11 @@ def _told(story: RunStory, found: lineage.Lineage, settings: CellularConfig) -> 
 
 
 def _at(story: RunStory, name: str) -> np.ndarray:
-    """[events] the iterations whose events have that name."""
+    """Return the iterations [events] of the events that have this name."""
     return np.array([int(event["iteration"]) for event in story.events if event.get(name)], np.int64)
 
 
-def _neighbourhoods(story: RunStory) -> dict[str, Any]:
+def _neighbourhoods(story: RunStory) -> JsonObject:
     """Return a table of the mixtures of all cells, the best first."""
     if story.grid is None:
         return {}
@@ -173,7 +174,7 @@ def _neighbourhoods(story: RunStory) -> dict[str, Any]:
     return {"caption": text, "head": head, "rows": rows, "right": right, "more": len(own) - len(rows)}
 
 
-def _profile(story: RunStory) -> dict[str, Any]:
+def _profile(story: RunStory) -> JsonObject:
     """Return a table of the time that each routine took."""
     spent = profile.total(story.metrics)
     if not spent:
@@ -191,7 +192,7 @@ def _profile(story: RunStory) -> dict[str, Any]:
 
 
 def _iterations(story: RunStory) -> float:
-    """How many iterations the records cover, which are written at steps of their own; 0 where none is over."""
+    """Return the number of iterations that the records cover, a fraction in general; 0 if none is over."""
     ends = [e for e in story.events if e.get("event") in ("replacement", "evaluation")]
     if not ends:
         return 0.0

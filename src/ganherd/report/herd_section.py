@@ -1,4 +1,4 @@
-"""The herd's own story on the page: what happened along the steps, and how each member stands."""
+"""The sections about events along the steps, and about each member."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.score_section import per_class
 from ganherd.report.templating import Cell, number, percent, plain, render
+from ganherd.util.files import JsonObject
 from ganherd.util.text import words
 
 _KINDS = {
@@ -26,21 +27,29 @@ _KINDS = {
     "resume": "busy",
 }
 _COLOURS = {"bad": "var(--bad)", "warn": "var(--warn)", "good": "var(--good)", "busy": "var(--busy)", "": "var(--soft)"}
-_MEETINGS = ("swap", "share", "tournament", "replacement", "evaluation", "mixture", "exchange")  # are told elsewhere
-_COUNTED = ("checkpoint", *_MEETINGS)  # too many to be told one by one
+_MEETINGS = (
+    "swap",
+    "share",
+    "tournament",
+    "replacement",
+    "evaluation",
+    "mixture",
+    "exchange",
+)  # shown in other sections
+_COUNTED = ("checkpoint", *_MEETINGS)  # too many to list
 _MOST_LINES = 200  # of a table
 
 
 def events(story: RunStory) -> Markup:
     kinds = Counter((str(e.get("event", "?")), event_name(e)) for e in story.events)
     pills = [_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items()]
-    told = [e for e in story.events if e.get("event") not in _COUNTED]
-    rows = [_event_row(story, e) for e in told[:_MOST_LINES]]
-    return render("events", pills=pills, rows=rows, more=len(told) - len(rows), **_timeline(story))
+    listed = [e for e in story.events if e.get("event") not in _COUNTED]
+    rows = [_event_row(story, e) for e in listed[:_MOST_LINES]]
+    return render("events", pills=pills, rows=rows, more=len(listed) - len(rows), **_timeline(story))
 
 
 def event_name(event: Mapping[str, Any]) -> str:
-    """What happened in a word or two: alarms by their names, and when they are over.
+    """Return the name of an event; of an alarm, its name and whether it is over.
 
     >>> [event_name({"event": kind, "what": "dead_critic"}) for kind in ("alarm", "calm")], event_name({"event": "nan"})
     (['dead critic', 'dead critic over'], 'nan')
@@ -57,15 +66,15 @@ def _pill(kind: str, text: str) -> Cell:
 
 def _event_row(story: RunStory, event: Mapping[str, Any]) -> list[Any]:
     kind = str(event.get("event", "?"))
-    told = {"step", "event", "member", "name", "versions", "profile"} | (
+    shown_elsewhere = {"step", "event", "member", "name", "versions", "profile"} | (
         {"what"} if kind in ("alarm", "calm") else set()
     )
-    details = plain({k.replace("_", " "): v for k, v in event.items() if k not in told})
+    details = plain({k.replace("_", " "): v for k, v in event.items() if k not in shown_elsewhere})
     return [number(event.get("step")), _pill(kind, event_name(event)), _whose(story, event), details]
 
 
 def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
-    """The member that an event is about, with its label; nothing where it is about none."""
+    """Return the member of an event with its label; empty if it has none."""
     member = event.get("member")
     name = str(event.get("name") or "").removeprefix("member ")
     if not name and isinstance(member, int):
@@ -74,7 +83,7 @@ def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
     return name
 
 
-def _timeline(story: RunStory) -> dict[str, Any]:
+def _timeline(story: RunStory) -> JsonObject:
     """Return a dot for each event, the most important ones last so that they lie on top, and a tick for each meeting."""
     known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
     steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]
@@ -118,7 +127,7 @@ def members(story: RunStory) -> Markup:
     head += [*(["recognised"] if accuracy else []), *(["diversity"] if spread else []), "troubles"]
     rows = []
     for m in story.members[:_MOST_LINES]:
-        # the scores are the first replica's
+        # the scores are those of the first replica
         own = m.label if m.replica == 0 else None
         first = Cell("best", "pill good", before=m.number, title="by GAM-II") if m.winner else m.number
         row: list[Any] = [
@@ -139,12 +148,12 @@ def members(story: RunStory) -> Markup:
 
 
 def _loss(member: MemberStory, value: float | None) -> str:
-    """Its last loss; a member that is well and has none was at rest."""
+    """Return the last loss of a member; a dash if it was at rest."""
     return "–" if value is not None and math.isnan(value) and not member.troubles else number(value)
 
 
 def _troubles(member: MemberStory) -> Any:
-    """How often it was ill, and whether it still is."""
+    """Return the number of troubles of a member, and its active alarms."""
     if not member.troubles:
         return "–"
     if member.ill:

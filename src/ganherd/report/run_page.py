@@ -63,7 +63,7 @@ def _header(story: RunStory) -> Markup:
 
 
 def summary(story: RunStory) -> str:
-    """The run in one sentence."""
+    """Describe the run in one sentence."""
     seeds = int(_dig(story.recipe, "herd", "seeds") or 1)
     each = len(story.members) // seeds if story.members else 0
     source = story.data_name or str(_dig(story.recipe, "data", "source") or "its data")
@@ -117,15 +117,16 @@ def _settings(story: RunStory) -> Markup:
 
 
 def _dig(tree: Mapping[str, Any], *path: str) -> Any:
-    """A value deep in the recipe, None where there is none."""
-    found: Any = tree
+    """Return the value at a path of keys, or None."""
+    value: Any = tree
     for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def _spaced(budget: Any) -> str:
-    """
+    """Return a budget with a space before its unit.
+
     >>> _spaced("20000steps"), _spaced("10m")
     ('20,000 steps', '10 m')
     """

@@ -1,4 +1,4 @@
-"""The pictures of the page: generated samples and, beside them, the real data."""
+"""The sections with pictures: generated samples next to real data, and maps."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def samples(story: RunStory) -> Markup:
         return render("samples", caption=where, figures=figures, rows=[])
     rows = pictures.sample_rows(x, story.generated_y, story.labels, story.generated_member)
     rows = [(name, images[:PER_ROW]) for name, images in rows]
-    beside = _real_rows(story, rows)
-    widest = max(len(images) for images in (*(images for _, images in rows), *beside))
+    real_rows = _real_rows(story, rows)
+    widest = max(len(images) for images in (*(images for _, images in rows), *real_rows))
     strips = []
     for i, (name, images) in enumerate(rows):
-        other = beside[i] if i < len(beside) and len(beside[i]) else None
+        other = real_rows[i] if i < len(real_rows) and len(real_rows[i]) else None
         strips.append((name, _strip(images, widest), None if other is None else _strip(other, widest)))
     shown = ""
     if _are_classes(story):
         shown = f" {len(rows)} of {len(story.labels)} classes are shown." if len(rows) < len(story.labels) else ""
     elif rows[0][0]:
-        shown = " A row for each member that made some of them; beside it, any of the real data."
-    return render("samples", caption=where + shown, rows=strips, beside=bool(beside))
+        shown = " A row for each member that made some of them; next to it, any of the real data."
+    return render("samples", caption=where + shown, rows=strips, has_real=bool(real_rows))
 
 
 def _last_picture(story: RunStory) -> Markup:
-    """The picture that training drew last, if there is no mixture to draw samples from."""
+    """Render the last picture of the training, if there is no mixture to draw samples from."""
     rows, points = [], None
     if story.real is not None and story.real.ndim == 2:
         points = svg(pictures.draw_points(np.empty((0, 2)), story.real), "data")
@@ -62,7 +62,7 @@ _TITLES = {
 
 
 def maps(story: RunStory) -> Markup:
-    """The pictures in the run's folder; the class histogram has its place among the scores of the classes."""
+    """Render the pictures of the run folder, except the class histogram, which the section of the classes shows."""
     by_name = {one.name: one for one in story.pictures}
     shown = [
         (title, by_name[name], "map wide" if name in ("map-classes", "coverage") else "map")
@@ -73,12 +73,12 @@ def maps(story: RunStory) -> Markup:
 
 
 def _are_classes(story: RunStory) -> bool:
-    """Whether the rows of generated images are classes; otherwise members, or nothing."""
+    """Return whether the rows of generated images are classes."""
     return bool(story.labels) and story.generated_y is not None and bool((story.generated_y >= 0).any())
 
 
 def _real_rows(story: RunStory, rows: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
-    """Real images for each row: of the same class where rows are classes, else any, as they come."""
+    """Return real images for each row: of the same class if rows are classes, otherwise any."""
     real, y = story.real, story.real_y
     if real is None or real.ndim != 4:
         return []

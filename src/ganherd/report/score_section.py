@@ -1,4 +1,4 @@
-"""The numbers of the page: scores with what they were measured with, losses, and how the classes compare."""
+"""The sections with numbers: scores and how they were measured, losses, and values of each class."""
 
 from __future__ import annotations
 
@@ -65,19 +65,22 @@ def classes(story: RunStory) -> Markup:
     of_classes = any(m.label for m in story.members) or set(spread) & set(story.labels)
     about = "Diversity: 1 is as varied as the data; far below it, a member repeats itself."
     if not of_classes:
-        about = "No member stands for a class: how varied their samples are together, and the classes that are seen in them."
+        about = (
+            "No member represents a class: the variety of all samples together, and the classes that are seen in them."
+        )
     title = "Class by class" if of_classes else "Variety and classes of the samples"
     return render("charts", title=title, caption=about, figures=figures, cls="bars")
 
 
 def _width(bars: Mapping[str, object]) -> str:
-    """Charts of few classes stand side by side; those of many take the whole width."""
+    """Return the class of a chart: those of many classes take the whole width."""
     return "wide" if len(bars) > charts.FEW else ""
 
 
 def per_class(story: RunStory, name: str) -> dict[str, float | None]:
+    """Return the values of a score by class; empty if it has none."""
     entry = story.scores.get(name)
-    found = entry.get("per_class") if isinstance(entry, Mapping) else None
-    if not isinstance(found, Mapping):
+    values = entry.get("per_class") if isinstance(entry, Mapping) else None
+    if not isinstance(values, Mapping):
         return {}
-    return {str(k): float(v) if isinstance(v, (int, float)) else None for k, v in found.items()}
+    return {str(k): float(v) if isinstance(v, (int, float)) else None for k, v in values.items()}

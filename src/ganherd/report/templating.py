@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table whose text has a look of its own; see the macro `cell`."""
+    """A cell of a table whose text has its own style; see the macro `cell`."""
 
     text: Any
     cls: str = ""

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ganherd.comm.ranks import Ranks, together
+from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, from_named_tensors, to_named_tensors
 from ganherd.runs.folder import steps as steps
 from ganherd.runs.models import CheckpointMeta, TrainerState
@@ -65,7 +65,7 @@ def save(
 
     Each rank writes its own members; the first one renames the folder when all have. `meta` is about the whole herd.
     """
-    ranks = ranks or Ranks.alone(len(state["set.seed"]))
+    ranks = ranks or Ranks.single_process(len(state["set.seed"]))
     target = folder / f"step-{step:08d}"
     aside = folder / f".{target.name}.new"
 
@@ -78,7 +78,7 @@ def save(
         # plain() now, so that the check is over exactly what will be read back
         names = {"names": sorted(state), "files": dict(sorted(files.items()))}
         known = meta.model_dump(exclude={"saved", "arrived"}, exclude_unset=True)
-        whole = plain({**known, "step": step, "members": ranks.size, **names})
+        whole = plain({**known, "step": step, "members": ranks.num_members, **names})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
         force_to_disk(aside)
         if target.exists():  # the same step once more: the existing one is damaged
@@ -87,10 +87,10 @@ def save(
         force_to_disk(folder)
 
     try:
-        ranks.every(lambda: begin() if ranks.is_first else None)
-        written = ranks.every(lambda: _write_members(aside, state, nets, ranks.own))
+        ranks.run_io(lambda: begin() if ranks.is_first else None)
+        written = ranks.run_io(lambda: _write_members(aside, state, nets, ranks.local_members))
         files = {name: digest for each in written for name, digest in each.items()}
-        ranks.every(lambda: complete() if ranks.is_first else None)
+        ranks.run_io(lambda: complete() if ranks.is_first else None)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -223,13 +223,15 @@ def newest_of_all(
     folder: Path, nets: Mapping[str, NamedRows], ranks: Ranks, records: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
     """Return the same for the members of each rank: the newest checkpoint that is damaged on no rank."""
-    members = None if ranks.everyone.size == 1 else ranks.own
+    members = None if ranks.member_comm.world_size == 1 else ranks.local_members
     counted = records if ranks.is_first else {}
     not_after, damaged = None, []
     while True:
-        found, sentences = together(ranks.everyone, partial(newest, folder, nets, members, not_after, counted))
-        damaged += [sentence for own in ranks.told(sentences) for sentence in own]
-        steps_found = ranks.told(found.step)
+        found, sentences = run_on_all_ranks(
+            ranks.member_comm, partial(newest, folder, nets, members, not_after, counted)
+        )
+        damaged += [sentence for own in ranks.all_gather_json(sentences) for sentence in own]
+        steps_found = ranks.all_gather_json(found.step)
         if len(set(steps_found)) == 1:
             return found, list(dict.fromkeys(damaged))
         not_after = min(steps_found)

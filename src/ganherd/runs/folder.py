@@ -136,10 +136,6 @@ class RunFolder:
         paths = {"metrics": self.metrics_path, "events": self.events_path}
         return all(path.is_file() and path.stat().st_size >= ends[name] for name, path in paths.items())
 
-    def latest_samples(self) -> Path | None:
-        found = sorted(self.samples.glob("step-*.png"))
-        return found[-1] if found else None
-
     def lock(self) -> TextIO:
         """Lock the run for this process; the system releases the lock when the process ends, however it ends."""
         try:

@@ -81,7 +81,7 @@ def scores_of(
     if aim := objectives.find(by, reference, len(look.each[0].x), _where, trust_code):
         asked = [torch.from_numpy(one.y).to(look.features[0].device) if made.takes_label else None for one in look.each]
         seen_by = zip(look.each, look.features, look.logits, asked, strict=True)
-        parts = [aim.of(SampledGenerator(torch.from_numpy(one.x), x, told, y)) for one, x, told, y in seen_by]
+        parts = [aim.measure(SampledGenerator(torch.from_numpy(one.x), x, told, y)) for one, x, told, y in seen_by]
         stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
         found[by] = Oriented(aim.score(stacked), torch.zeros(len(look.each), dtype=torch.bool), more_is_better(by))
     return found

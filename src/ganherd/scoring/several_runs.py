@@ -113,4 +113,4 @@ def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
             member=entry["best_member"], replica=entry["best_replica"], value=entry["best_value"]
         )
     with suppress(OSError):  # a run on a read-only disk can be scored too
-        mixture_files.mark(mixture_of(run), winner)
+        mixture_files.set_winner(mixture_of(run), winner)

@@ -1,1 +1,1 @@
-"""Which data a member sees, who meets whom, and what happens between members."""
+"""Strategies: which members meet, and what they exchange."""

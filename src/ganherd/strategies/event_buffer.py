@@ -1,4 +1,4 @@
-"""Events of this rank's members, noted while ranks are apart and told of all members when they are together."""
+"""Buffer events of this rank's members while ranks do not synchronise, and combine them for all members afterwards."""
 
 from __future__ import annotations
 
@@ -13,59 +13,72 @@ from ganherd.strategies.strategy import Event
 
 
 @dataclass(frozen=True)
-class _Noted:
+class _BufferedEvent:
+    """The arguments of one `EventBuffer.add`."""
+
     step: int
-    event: str
-    facts: Mapping[str, Any]  # the same on all ranks
-    columns: Mapping[str, np.ndarray]  # [n] of this rank's members
-    of_rank: Mapping[str, float]
-    words: Mapping[str, Sequence[str]]
+    name: str
+    facts: Mapping[str, Any]
+    columns: Mapping[str, np.ndarray]
+    per_rank: Mapping[str, float]
+    labels: Mapping[str, Sequence[str]]
 
 
 class EventBuffer:
-    """All ranks note the same events in the same order, each with the numbers of its own members.
+    """Collect events until all ranks can exchange them. All ranks add the same events, in the same order.
 
     >>> from ganherd.comm.backends.local import Local
-    >>> untold = Untold(Local(), Placement(((0, 1),)))
-    >>> untold.note(30, "tournament", {"iteration": 3}, {"g": np.array([1, 1])}, {"late": 0.5})
-    >>> list(untold.tell(30)), list(untold.tell(30))
+    >>> events = EventBuffer(Local(), Placement(((0, 1),)))
+    >>> events.add(30, "tournament", {"iteration": 3}, {"g": np.array([1, 1])}, {"late": 0.5})
+    >>> list(events.flush(30)), list(events.flush(30))
     ([('tournament', {'iteration': 3, 'g': [1, 1], 'late': [0.5]})], [])
     """
 
     def __init__(self, comm: Communicator, placement: Placement) -> None:
         self._comm, self._placement = comm, placement
-        self._noted: list[_Noted] = []
+        self._events: list[_BufferedEvent] = []
 
-    def note(
+    def add(
         self,
         step: int,
-        event: str,
+        name: str,
         facts: Mapping[str, Any],
         columns: Mapping[str, np.ndarray],
-        of_rank: Mapping[str, float] | None = None,
-        words: Mapping[str, Sequence[str]] | None = None,
+        per_rank: Mapping[str, float] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`columns`: bool, int or float of each of the rank's members; `of_rank`: a number for the rank itself; `words`: what
-        the numbers of a column stand for."""
-        self._noted.append(_Noted(step, event, facts, columns, of_rank or {}, words or {}))
+        """Add an event.
 
-    def tell(self, step: int) -> Iterator[Event]:
-        """All that was noted, of all members (and ranks), as one exchange; called by all ranks together, at that step."""
-        noted, self._noted = self._noted, []
-        if not noted:
+        Args:
+            step: The step at which it happened.
+            name: Its name in events.jsonl.
+            facts: Values that are the same on all ranks.
+            columns: A bool, int or float for each of this rank's members [n].
+            per_rank: A number for this rank.
+            labels: For a column of indices, the names of the indices.
+        """
+        self._events.append(_BufferedEvent(step, name, facts, columns, per_rank or {}, labels or {}))
+
+    def flush(self, step: int) -> Iterator[Event]:
+        """Yield the buffered events with the values of all members and ranks, after one exchange.
+
+        All ranks call this together, at this step. Events of an earlier step carry that `step`.
+        """
+        events, self._events = self._events, []
+        if not events:
             return
         n = len(self._placement.ranks[self._comm.rank])
-        each_rank = [{name: np.full(n, value) for name, value in each.of_rank.items()} for each in noted]
-        own = [
-            column
-            for each, ranks in zip(noted, each_rank, strict=True)
-            for column in (*each.columns.values(), *ranks.values())
-        ]
-        everyones = iter(self._comm.gather(np.stack(own, 1).astype(np.float64), self._placement).T)
+        rank_columns = [{name: np.full(n, value) for name, value in event.per_rank.items()} for event in events]
+        local: list[np.ndarray] = []
+        for event, by_rank in zip(events, rank_columns, strict=True):
+            local += [*event.columns.values(), *by_rank.values()]
+        gathered = iter(self._comm.all_gather(np.stack(local, 1).astype(np.float64), self._placement).T)
         firsts = [members[0] for members in self._placement.ranks]
-        for each, ranks in zip(noted, each_rank, strict=True):
-            found = {name: next(everyones).astype(column.dtype).tolist() for name, column in each.columns.items()}
-            found |= {name: [words[i] for i in found[name]] for name, words in each.words.items() if name in found}
-            found |= {name: next(everyones)[firsts].astype(column.dtype).tolist() for name, column in ranks.items()}
-            at = {} if each.step == step else {"step": each.step}
-            yield each.event, {**at, **each.facts, **found}
+        for event, by_rank in zip(events, rank_columns, strict=True):
+            values = {name: next(gathered).astype(column.dtype).tolist() for name, column in event.columns.items()}
+            for name, labels in event.labels.items():
+                if name in values:
+                    values[name] = [labels[i] for i in values[name]]
+            values |= {name: next(gathered)[firsts].astype(column.dtype).tolist() for name, column in by_rank.items()}
+            earlier = {} if event.step == step else {"step": event.step}
+            yield event.name, {**earlier, **event.facts, **values}

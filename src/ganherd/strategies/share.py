@@ -125,7 +125,7 @@ class Share(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        well = self.comm.gather(finite_members(self.herd.state).cpu().numpy(), self.placement)  # [N]
+        well = self.comm.all_gather(finite_members(self.herd.state).cpu().numpy(), self.placement)  # [N]
         for shared in self.layers:
             self._average(shared, well)
         facts: dict[str, Any] = {"number": step // self.every}
@@ -135,7 +135,7 @@ class Share(Strategy):
 
     def _average(self, shared: SharedLayers, well: np.ndarray) -> None:
         """Average in the same order on every rank that has a member of the group, so that results do not depend on ranks."""
-        replicas = range(0, self.placement.size, self.members)
+        replicas = range(0, self.placement.num_members, self.members)
         groups = [[first + slot for slot in shared.slots if well[first + slot]] for first in replicas]
         wanted = [[m for group in groups if set(group) & set(own) for m in group] for own in self.placement.ranks]
         own, state = self.placement.ranks[self.comm.rank], self.herd.state
@@ -143,7 +143,7 @@ class Share(Strategy):
         for name in (f"{shared.kind}.{what}" for what in ROWS if f"{shared.kind}.{what}" in state):
             for where in shared.columns:  # one after another: each fetch holds these layers of all members
                 layers = state[name][:, where]  # [n, P] the same storage
-                found = self.comm.fetch({name: layers}, self.placement, wanted)[name]
-                for group, theirs in zip(mine, found.split([len(group) for group in mine]), strict=True):
+                rows_of_all = self.comm.fetch({name: layers}, self.placement, wanted)[name]
+                for group, theirs in zip(mine, rows_of_all.split([len(group) for group in mine]), strict=True):
                     rows = torch.tensor([row for row, m in enumerate(own) if m in group], device=layers.device)
                     layers.index_copy_(0, rows, theirs.mean(0, keepdim=True).expand(len(rows), -1))

@@ -24,9 +24,9 @@ class Strategy:
     """Act on a herd between its steps.
 
     At a meeting the loop does four things, in this order: it checks all members for non-finite state and reports the result to
-    `looked`, calls `close` to finish what the previous meeting started, saves a checkpoint if one is due, and calls `open` to
-    start what lasts until the next meeting. Because the checkpoint lies between `close` and `open`, a run that is resumed from
-    it continues exactly. No member changes between the two: over several ranks, nets of members are in transit then.
+    `on_health_check`, calls `close` to finish what the previous meeting started, saves a checkpoint if one is due, and calls
+    `open` to start what lasts until the next meeting. Because the checkpoint lies between `close` and `open`, a run that is
+    resumed from it continues exactly. No member changes between the two: over several ranks, nets are in transit then.
 
     Register a strategy of your own with `ganherd.util.registry.STRATEGIES`.
     """
@@ -34,8 +34,8 @@ class Strategy:
     def __init__(self) -> None:
         self.state: State = {}  # tensors [N, …] that a checkpoint saves and restores
         self.traffic = Traffic()
-        # ranks may run this many steps before they synchronise; 0: synchronise at every stop of the loop
-        self.apart = 0
+        # Ranks may run this many steps before they synchronise; 0: synchronise at every stop of the loop.
+        self.max_unsynced_steps = 0
 
     @classmethod
     def check_nets(cls, settings: StrategySettings, breeds: Breeds, d: Blueprint, members: int) -> None:
@@ -63,22 +63,22 @@ class Strategy:
         """Return whether members meet at this step."""
         return step > 0 and self.next_after(step - 1) == step
 
-    def looked(self, step: int, well: np.ndarray | None) -> None:
+    def on_health_check(self, step: int, finite: np.ndarray | None) -> None:
         """Receive the health check made at `step`.
 
         Args:
-            well: bool [N], True for members whose state is finite; None if a member was repaired since.
+            finite: bool [N], True for members whose state is finite; None if a member was repaired since.
         """
 
-    def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
+    def close(self, step: int, continues: bool = False) -> Iterator[Event]:
         """Finish what the previous meeting started.
 
         Args:
-            goes_on: `open` or `leave` follows, so that members may be sent ahead for it.
+            continues: `open` or `on_stop` follows, so that members may be sent ahead for it.
         """
         return iter(())
 
-    def leave(self) -> None:
+    def on_stop(self) -> None:
         """Complete pending transfers on all ranks: the run stops after `close`, and no `open` follows."""
 
     def open(self, step: int) -> Iterator[Event]:
@@ -88,22 +88,22 @@ class Strategy:
     def resume(self, step: int) -> None:
         """Rebuild, from `state` and the herd of a checkpoint, what is in memory between two meetings."""
 
-    def part(self, step: int, until: int, goes_on: bool) -> None:
-        """Start a phase in which ranks do not synchronise; called on all ranks together if `apart`.
+    def begin_unsynced(self, step: int, until: int, continues: bool) -> None:
+        """Start a phase in which ranks do not synchronise; called on all ranks together if `max_unsynced_steps`.
 
         Args:
             until: The step at which the ranks synchronise again.
-            goes_on: Training continues after that step.
+            continues: Training continues after that step.
         """
 
-    def rejoin(self, step: int) -> Iterator[Event]:
-        """End the phase that `part` started, with all ranks at the same step; called after `close` if members meet there."""
+    def end_unsynced(self, step: int) -> Iterator[Event]:
+        """End the phase of `begin_unsynced`, with all ranks at the same step; called after `close` if members meet there."""
         return iter(())
 
-    def push(self) -> None:
+    def poll(self) -> None:
         """Advance pending transfers; called after every step."""
 
-    def trained(self, seconds: float, step: int) -> None:
+    def on_steps_done(self, seconds: float, step: int) -> None:
         """Receive the time that the engine took to reach `step` from its previous call."""
 
     def neighbourhoods(self, step: int) -> Neighbourhoods | None:
@@ -114,7 +114,7 @@ class Strategy:
         """Return the generators of this rank's members that go into the mixture; None: the current ones."""
         return None
 
-    def measured(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return numbers for the next line of metrics, such as seconds per routine since the last one."""
         return {}
 
@@ -122,4 +122,4 @@ class Strategy:
 def on_all_ranks(prepared: PreparedHerd) -> dict[str, Any]:
     """Return the communicator, the placement and the number of members per replica, as strategies take them."""
     ranks = prepared.ranks
-    return {"comm": ranks.everyone, "placement": ranks.placement, "members": prepared.members}
+    return {"comm": ranks.member_comm, "placement": ranks.placement, "members": prepared.members}

@@ -1,4 +1,4 @@
-"""What comes from other ranks where members meet, beside what an all-gather would bring."""
+"""Count the bytes that meetings bring from other ranks, and compare them with an all-gather of all members."""
 
 from __future__ import annotations
 
@@ -16,24 +16,28 @@ if TYPE_CHECKING:
 
 @dataclass
 class Traffic:
-    """Of one rank and one process, since its start."""
+    """Counters of one rank since its process started."""
 
-    exchanges: int = 0
-    received: int = 0  # bytes of members that came from other ranks
-    gathered: int = 0  # bytes that would have come, had every rank been sent all members of its replicas
+    exchanges: int = 0  # meetings at which members were sent
+    received: int = 0  # bytes of members received from other ranks
+    gathered: int = 0  # bytes that an all-gather of all members of this rank's replicas would have brought
 
-    def begin(
+    def begin_fetch(
         self, comm: Communicator, placement: Placement, members: int, state: State, wanted: Sequence[Sequence[int]]
     ) -> Fetch:
-        """`Communicator.begin_fetch`, counted; `members`: of one replica. The caller counts the exchanges."""
-        before = comm.bytes_received
-        begun = comm.begin_fetch(state, placement, wanted)
-        self.received += comm.bytes_received - before
-        self.would_gather(comm, placement, members, state)
-        return begun
+        """Call `Communicator.begin_fetch` and count its bytes. The caller counts `exchanges`.
 
-    def would_gather(self, comm: Communicator, placement: Placement, members: int, state: State) -> None:
-        """Counts what an all-gather of these parts would bring."""
-        own = placement.ranks[comm.rank]
-        others = len({member // members for member in own}) * members - len(own)
+        Args:
+            members: The number of members in one replica.
+        """
+        before = comm.bytes_received
+        fetch = comm.begin_fetch(state, placement, wanted)
+        self.received += comm.bytes_received - before
+        self.count_all_gather(comm, placement, members, state)
+        return fetch
+
+    def count_all_gather(self, comm: Communicator, placement: Placement, members: int, state: State) -> None:
+        """Count the bytes that an all-gather of these tensors would bring."""
+        local = placement.ranks[comm.rank]
+        others = len({member // members for member in local}) * members - len(local)
         self.gathered += others * Layout.of(state).width if others else 0

@@ -1,4 +1,4 @@
-"""Writing a checkpoint while a herd on a GPU trains on: a copy in the host's memory, and a thread that puts it on the disk."""
+"""Write checkpoints while a GPU trains on: copy the state into the host's memory, and let a thread write it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ganherd.herd.state import State
 
 
 class AsyncCheckpointWriter:
-    """One checkpoint at a time: the next waits for it, and so does whoever reads one."""
+    """Write one checkpoint at a time in a thread; the next one waits for it, and so does everything that reads one."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -20,11 +20,11 @@ class AsyncCheckpointWriter:
 
     @classmethod
     def of(cls, device: torch.device, alone: bool) -> AsyncCheckpointWriter | None:
-        """For a herd on a GPU in one process. Ranks write together, at a step that all are at; a CPU has other work."""
+        """Return a writer for a herd on a GPU in one process; None otherwise: ranks write together, and a CPU is busy."""
         return cls() if device.type == "cuda" and alone else None
 
     def copy(self, state: State) -> State:
-        """The state as it is now, in memory that is used again for every checkpoint."""
+        """Copy the current state into memory that every checkpoint uses."""
         self.wait()
         for name, value in state.items():
             if name not in self._held or self._held[name].shape != value.shape:
@@ -39,7 +39,7 @@ class AsyncCheckpointWriter:
         self._going = self._thread.submit(write)
 
     def wait(self) -> None:
-        """Until what is being written is there; raises what went wrong with it, once."""
+        """Wait until the checkpoint is written. Raises its error, once."""
         going, self._going = self._going, None
         if going is not None:
             going.result()

@@ -79,7 +79,7 @@ def measure(assembly: PreparedHerd, plan: Plan, counts_all: bool = False) -> tup
     if not counts_all:
         finish.exports(assembly)
     reserve = 0.0 if counts_all else 1.0 + 2.0 * (time.perf_counter() - began)
-    each = assembly.ranks.told([steps, reserve])
+    each = assembly.ranks.all_gather_json([steps, reserve])
     return min(steps for steps, _ in each), max(reserve for _, reserve in each)
 
 

@@ -35,7 +35,7 @@ class Checkpointer(Callback):
     ) -> None:
         self._nets, self._ranks, self._folder = prepared.herd.nets, prepared.ranks, folder.checkpoints
         self._state, self._schedule, self._recorder, self._preview = state, schedule, recorder, preview
-        self._writer = AsyncCheckpointWriter.of(prepared.herd.device, prepared.ranks.is_alone)
+        self._writer = AsyncCheckpointWriter.of(prepared.herd.device, prepared.ranks.is_single_process)
 
     def on_train_start(self, trainer: Trainer) -> None:
         if (
@@ -97,6 +97,6 @@ class Checkpointer(Callback):
 
     def _give_up(self, trainer: Trainer, step: int | None, error: OSError) -> None:
         before = "the one before is whole" if checkpoint.steps(self._folder) else "it is the first one"
-        trainer.strategy.leave()
+        trainer.strategy.on_stop()
         why = f"the checkpoint of step {step} could not be written ({error.strerror}); {before}. {advice_on(error)}"
-        self._ranks.end(Interrupted(why.rstrip()))
+        self._ranks.finish(Interrupted(why.rstrip()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,11 +19,12 @@ from ganherd.herd.state import State, base_keys, buffers_of
 from ganherd.mixture import mixture as mixtures
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators
-from ganherd.mixture.mixture import Mixture, recalibrated
+from ganherd.mixture.mixture import Mixture, recalibrate_batch_norm
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.recipe.trust import covers
 from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.score_entry import Scores
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
@@ -36,7 +37,7 @@ class Run:
     """A finished run: its folder and its scores."""
 
     path: Path  # absolute
-    scores: dict[str, Any]
+    scores: Scores
 
     @property
     def mixture(self) -> Mixture:
@@ -58,7 +59,7 @@ class Product:
     dataset: Dataset
     mixture: Mixture
     log: Callable[[str], None]
-    scores: dict[str, Any] = field(default_factory=dict)  # filled in by the finisher that scores the mixture
+    scores: Scores = field(default_factory=dict)  # filled in by the finisher that scores the mixture
 
 
 class Finisher:
@@ -76,16 +77,16 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
     assembly, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
     ranks, near = assembly.ranks, trainer.strategy.neighbourhoods(trainer.step)
     own = exports(assembly, trainer.strategy.generators(), trainer.state.convergence.kept)
-    exported = own if ranks.is_alone else ranks.to_first(own, range(ranks.size))
+    exported = own if ranks.is_single_process else ranks.fetch_to_first(own, range(ranks.num_members))
     if not ranks.is_first:
-        trainer.strategy.measured()
+        trainer.strategy.metrics()
         return Run(folder.path.absolute(), {})
     mixture = make_mixture(assembly, trainer.step, near, exported)
     mixture.save(folder.mixture)
     product = Product(folder, assembly.recipe, assembly.dataset, mixture, trainer.progress.say)
     for finisher in finishers:
         finisher.on_mixture(product)
-    left = trainer.strategy.measured().get("profile")  # of what came after the last record
+    left = trainer.strategy.metrics().get("profile")  # of what came after the last record
     trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
     here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
     watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
@@ -169,7 +170,7 @@ def exports(assembly: PreparedHerd, instead: State | None = None, kept: Collecti
                 for name, value in buffers.items():
                     out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value[row].cpu()
                 continue
-            found = recalibrated(
+            found = recalibrate_batch_norm(
                 breed.g.module,
                 {name: value[row] for name, value in weights.items()},
                 {name: value[row].cpu() for name, value in buffers.items()},

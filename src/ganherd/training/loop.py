@@ -132,7 +132,7 @@ class Trainer:
                 start, self.next_stop(), self.state.tally.sums, self._enough(stop), self.tick
             )
             seconds = time.monotonic() - began
-            self.strategy.trained(seconds, self.step)
+            self.strategy.on_steps_done(seconds, self.step)
             self._stop_here(stop, start, seconds)
         self.notify("on_last_step")
         self.notify("on_train_end")
@@ -155,7 +155,7 @@ class Trainer:
 
     def tick(self, step: int) -> None:
         """Report a step that was trained; called after every step."""
-        self.strategy.push()
+        self.strategy.poll()
         self.progress.at(step, self.seconds, self.state.tally.per_step)
         for callback in self._each_step:
             callback.on_step_end(self, step)
@@ -204,7 +204,7 @@ class Trainer:
         """Train only these members of the herd from now on."""
         if isinstance(self.engine, SubsetEngine):
             self.engine.close()
-        rows = [row for member in members if (row := self.ranks.row(member)) is not None]
+        rows = [row for member in members if (row := self.ranks.local_row(member)) is not None]
         self.engine = SubsetEngine(self.herd, self.plan, rows) if rows else IdleEngine()
 
     def advance_to(self, step: int) -> None:
@@ -219,13 +219,13 @@ class Trainer:
 
     def _enough(self, stop: StopRequest) -> Callable[[], bool]:
         """Return what ends an advance early: one process stops at any step, ranks only where all of them do."""
-        return (lambda: stop.asked or self.budget.is_over(self.seconds)) if self.ranks.is_alone else never
+        return (lambda: stop.asked or self.budget.is_over(self.seconds)) if self.ranks.is_single_process else never
 
     def _time_is_over(self) -> bool:
         """Return whether the time budget is used up, by the clock of the first rank."""
         if self.budget.deadline is None or not self.sync.at(self.step):
             return False
-        return self.ranks.decided(self.budget.is_over(self.seconds))
+        return self.ranks.broadcast(self.budget.is_over(self.seconds))
 
     def _end_now(self) -> None:
         """End the run at this step, also if it is resumed from here: its time is used up."""
@@ -246,5 +246,5 @@ class Trainer:
     def _interrupt(self, name: str) -> None:
         self.checkpointer.save_if_needed(self)
         self.checkpointer.flush(self)
-        self.strategy.leave()
-        self.ranks.end(Interrupted(f"stopped by {name} at step {self.step}."))
+        self.strategy.on_stop()
+        self.ranks.finish(Interrupted(f"stopped by {name} at step {self.step}."))

@@ -27,6 +27,6 @@ class Meetings(Callback):
     def on_stop(self, trainer: Trainer) -> None:
         step = trainer.step
         if self._schedule.meets_at(step):
-            trainer.record_events(self._strategy.close(step, goes_on=step < self._schedule.last))
-        if self._strategy.apart and self._sync.at(step):
-            trainer.record_events(self._strategy.rejoin(step))
+            trainer.record_events(self._strategy.close(step, continues=step < self._schedule.last))
+        if self._strategy.max_unsynced_steps and self._sync.at(step):
+            trainer.record_events(self._strategy.end_unsynced(step))

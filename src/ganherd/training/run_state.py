@@ -29,14 +29,14 @@ class RunState:
             strategy.resume(self.step)
         self.monitor = Monitor(prepared, tensors)
         # alarms and convergence are known of all members on every rank
-        known = {k: ranks.gather(v) for k, v in (tensors or {}).items() if k in OF_ALL or k.startswith("rest.")}
-        self.alarms = Alarms(ranks.size, known)
-        self.convergence = Convergence(prepared.recipe.train.stop, ranks.size, known, prepared.kept or None)
+        known = {k: ranks.all_gather(v) for k, v in (tensors or {}).items() if k in OF_ALL or k.startswith("rest.")}
+        self.alarms = Alarms(ranks.num_members, known)
+        self.convergence = Convergence(prepared.recipe.train.stop, ranks.num_members, known, prepared.kept or None)
         self.convergence.wake(self.step)
         self.tally = Tally(prepared, self.convergence, meta)
         self.last_good = meta.last_good if meta else None  # the last checkpoint that was due: repairs roll back to it
         self.best = meta.best if meta else None  # score and step of the best checkpoint
-        self.repairs = list(meta.repairs) if meta else [0] * ranks.size  # [N]
+        self.repairs = list(meta.repairs) if meta else [0] * ranks.num_members  # [N]
         self.seconds_before = meta.seconds if meta else 0.0  # of training, in earlier processes
         self.over = meta.over if meta else None  # the deadline that ended the run at this step
         self.saved = resumed.saved if resumed else None  # the step of the last checkpoint

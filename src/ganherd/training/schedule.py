@@ -24,8 +24,8 @@ class Schedule:
         strategy: Strategy,
         sync: rank_sync.RankSync,
     ) -> None:
-        self.settings = rank_sync.waiting(settings, strategy.apart)
-        self.looks = rank_sync.waiting_looks(looks, strategy.apart)
+        self.settings = rank_sync.waiting(settings, strategy.max_unsynced_steps)
+        self.looks = rank_sync.waiting_looks(looks, strategy.max_unsynced_steps)
         self.budget, self._convergence, self._strategy, self._sync = budget, convergence, strategy, sync
 
     def records_at(self, step: int) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Communicator
-from ganherd.comm.ranks import together
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe
@@ -87,9 +87,9 @@ class Session:
             False for a spare: a rank that has no members.
         """
         source, options = self.source, self.options
-        recipe = together(self.job, lambda: source.accept(self))
+        recipe = run_on_all_ranks(self.job, lambda: source.accept(self))
         self._held.enter_context(importable_from(recipe.code))
-        self._held.enter_context(rng.using(together(self.job, lambda: source.streams)))
+        self._held.enter_context(rng.using(run_on_all_ranks(self.job, lambda: source.streams)))
         self.ranks, herd = build_herd(
             recipe, self.job, options.trust_code, source.begins, source.accept_data, source.part, source.placed_before
         )
@@ -101,7 +101,7 @@ class Session:
         preflight.check_nets(herd, self.log, source.engine)
         self.plan = source.choose_plan(self)
         self.own_plan = apply_plan(herd, self.plan)
-        self.looks = together(herd.ranks.everyone, lambda: look_interval.planned(herd, source.watch))
+        self.looks = run_on_all_ranks(herd.ranks.member_comm, lambda: look_interval.planned(herd, source.watch))
         if self.recovery:
             self.recovery.bring_back(self)
         source.restore(self)
@@ -158,7 +158,7 @@ class Session:
         done = finish_part(trainer) if is_part else finish_run(trainer, self.options.finishers)
         if self.recovery:
             self.recovery.done = done if self.ranks.is_first else None
-        self.ranks.end()
+        self.ranks.finish()
         return done
 
     def lock(self, folder: RunFolder) -> None:
@@ -174,7 +174,7 @@ class Session:
         steps, ranks = self.budget.steps, self.ranks
         if step >= steps:
             return f"{self.folder.path} has made all of its {steps:,} steps; give it a larger --budget to continue."
-        over = "" if ranks.is_alone else f" on {len(ranks.placement.ranks)} ranks"
+        over = "" if ranks.is_single_process else f" on {len(ranks.placement.ranks)} ranks"
         plan = self.own_plan.describe(self.herd.herd.num_members)
         return f"{self.folder.path}: {self.herd.size} members{over}, step {step:,} to {steps:,}, {plan}"
 
@@ -204,7 +204,7 @@ def train(
     """
     options = SessionOptions(quiet, trust_code, tuple(finishers))
     if phases.pending(recipe) is not None:
-        if part is not None or (job is not None and job.latest.size > 1):
+        if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
         return _train_two_phases(recipe, path, name, counts_all, options)
     source = NewRun(recipe, path, name, counts_all, part)

@@ -1,4 +1,4 @@
-"""A polite stop: signals are noted, and the loop looks at them between steps."""
+"""Note signals that ask for a stop, so that the loop can stop between two steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 class StopRequest:
-    """While it is entered, SIGINT, SIGTERM, SIGUSR1 and SIGHUP ask for a stop; a second SIGINT stops at once."""
+    """Note SIGINT, SIGTERM, SIGUSR1 and SIGHUP while it is entered; a second SIGINT stops at once."""
 
     def __init__(self) -> None:
-        self.name = ""  # of the signal that asked; may be set by others, too, who were asked in its place
-        self._noted = False  # whether a signal came here
+        self.name = ""  # of the signal; may also be set if another rank received it
+        self._noted = False  # whether this process received a signal
         self._at_once = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -40,7 +40,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def at_once(self) -> None:
-        """From now on every request takes effect where it comes, one that came already included: all steps are saved."""
+        """Let every request take effect at once from now on, also an earlier one: all steps are saved."""
         self._at_once = True
         if self.asked:
             raise KeyboardInterrupt

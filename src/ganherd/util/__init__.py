@@ -1,1 +1,1 @@
-"""What every layer uses: errors, files, paths, text, memory and the host. Knows nothing of GANs."""
+"""What every layer uses: errors, files, paths, text, progress, memory and the host. Knows nothing of GANs."""

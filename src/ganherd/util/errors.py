@@ -1,4 +1,4 @@
-"""The errors that end a command with one sentence and an exit code of their own, and how sentences name many things."""
+"""The errors that end a command with one sentence and an exit code, and helpers for messages."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 
 class UserError(Exception):
-    """Bad input. The message is one clear sentence that says what to do; the command exits 2."""
+    """Bad input. The message is one sentence with what to do; the command exits with code 2."""
 
 
 class Interrupted(Exception):
-    """The run stopped before its end and can go on. The message names the command that resumes it; exit 75."""
+    """The run stopped before its end and can be resumed. The message names the command; exit code 75."""
 
 
 class RunFailed(Exception):
-    """A run that cannot go on by itself. The message says why and what to try; exit 1."""
+    """The run failed and cannot be resumed as it is. The message gives the reason and what to try; exit code 1."""
 
 
 def first_line(error: BaseException) -> str:
@@ -38,7 +38,7 @@ def with_type(error: BaseException) -> str:
 
 
 def few(names: Sequence[str], most: int) -> str:
-    """The first of them, as many as a sentence can bear, and how many more there are.
+    """Return the first `most` names, and the number of the others.
 
     >>> few(["a", "b"], 2), few(["a", "b", "c"], 1)
     ('a, b', 'a and 2 more')

@@ -1,4 +1,4 @@
-"""What a process may use of the machine that it is on."""
+"""Find out what a process may use of its machine: cores, memory, threads."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ T = TypeVar("T")
 
 
 def own_cores() -> list[int]:
-    """Their numbers, ascending: fewer than there are, where a scheduler or a container gave it some of them."""
+    """Return the numbers of the cores that this process may use, in ascending order."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(own_cores())
 
 
 def memory() -> int:
-    """Bytes that the machine has; 0 where that cannot be found out."""
+    """Return the bytes of memory of the machine; 0 if that is unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
@@ -33,14 +34,14 @@ def memory() -> int:
 
 
 def give_back() -> None:
-    """What this process has freed goes back to the machine; C libraries keep it else, and each of many ranks does."""
-    with suppress(OSError, AttributeError):  # GNU's alone has this
+    """Return freed memory to the system. Otherwise the C library keeps it, in each of many ranks."""
+    with suppress(OSError, AttributeError):  # only GNU has this
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """PyTorch works with so many, and afterwards with as many as before."""
+    """Let PyTorch use this many threads inside the block."""
     import torch
 
     before = torch.get_num_threads()
@@ -52,7 +53,7 @@ def torch_threads(number: int) -> Iterator[None]:
 
 
 def in_threads(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:
-    """`work` on each item, a run of neighbours in each of so many threads; pays where the work lets go of the interpreter.
+    """Call `work` on each item, with neighbouring items in the same thread. Useful if the work releases the GIL.
 
     >>> seen = []
     >>> in_threads(seen.append, range(5), 2)

@@ -71,7 +71,7 @@ def available_memory(with_swap: bool = False) -> int:
         lines = _MEMINFO.read_text().splitlines()
         facts = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
         available = facts["MemAvailable"] + (facts["SwapFree"] if with_swap else 0)
-    return min([available, *_group_limits()])
+    return min([available, *group_limits()])
 
 
 def _unused_memory() -> int:
@@ -82,7 +82,7 @@ def _unused_memory() -> int:
         return 4 << 30
 
 
-def _group_limits() -> list[int]:
+def group_limits() -> list[int]:
     """Return the memory limits of the control groups of this process, e.g. of a container or of a Slurm job."""
     limits: list[int] = []
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where a run stands, for people: a live display on a terminal, plain lines in a log, nothing when quiet."""
+"""Show the progress of a training: a live display on a terminal, plain lines in a log, nothing if quiet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = 12  # members shown in the display
 
 
 class Progress:
-    """Shows rate, time left, losses and alarms; everything goes to stderr, so that stdout stays a program's."""
+    """Show rate, time left, losses and alarms on stderr, so that programs can read stdout."""
 
     def __init__(self, names: list[str], quiet: bool = False) -> None:
         self._names, self._quiet = [printed.printable(name) for name in names], quiet
@@ -34,16 +34,16 @@ class Progress:
         )  # fmt: skip
         self._task = self._bar.add_task("", total=1, about="")
         self._meter = RateMeter()
-        self._alarms: dict[int, list[str]] = {}  # by member, those that are not over
+        self._alarms: dict[int, list[str]] = {}  # active alarms by member
         self._line: Mapping[str, Any] = {}
         self._steps = 1
-        self._seconds, self._deadline = 0.0, float("inf")  # that it has trained, and may train
-        self._members = float(len(names))  # that make a step with each of the run
+        self._seconds, self._deadline = 0.0, float("inf")  # seconds that it has trained, and may train
+        self._members = float(len(names))  # members that make a step with each step of the run
 
-    # -- life -----------------------------------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------------------------
 
     def start(self, steps: int, deadline: float | None = None) -> None:
-        """So many steps, or until it has trained for so many seconds, whichever comes first."""
+        """Start the display of a training of `steps` steps, or of `deadline` seconds if that is shorter."""
         self._steps, self._deadline = steps, float("inf") if deadline is None else deadline
         self._bar.update(self._task, total=steps)
         if not self._quiet and self._console.is_terminal:
@@ -55,10 +55,14 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    # -- what the loop tells --------------------------------------------------------------------------------------
+    # -- called by the training loop ------------------------------------------------------------------------------
 
     def at(self, step: int, seconds: float, members: float) -> None:
-        """Called after every step: cheap. `members`: that one step of the run is a step of."""
+        """Receive the state after every step.
+
+        Args:
+            members: Number of members that make a step with each step of the run.
+        """
         self._seconds, self._members = seconds, members
         self._meter.at(step)
         if self._live:
@@ -75,13 +79,13 @@ class Progress:
         self._alarms.setdefault(member, []).append(words(what))
 
     def say_alarms(self, step: int, begun: list[tuple[int, str]]) -> None:
-        """A line for each kind of alarm, however many members it is about."""
+        """Print one line for each kind of alarm, with some of its members."""
         for what in sorted({kind for _, kind in begun}):
             names = [self._names[member] for member, kind in begun if kind == what and member < len(self._names)]
             self.say(f"step {step:,}: {words(what)}: {few(names, 3)}")
 
     def calm(self, member: int, what: str) -> None:
-        """The alarm is over."""
+        """End an alarm of a member."""
         left = [alarm for alarm in self._alarms.pop(member, []) if alarm != words(what)]
         if left:
             self._alarms[member] = left
@@ -102,7 +106,7 @@ class Progress:
         """Steps per second over the last seconds."""
         return self._meter.rate
 
-    # -- how it looks ---------------------------------------------------------------------------------------------
+    # -- display --------------------------------------------------------------------------------------------------
 
     def _about(self, step: int) -> str:
         if not self.rate:
@@ -138,7 +142,7 @@ def _number(values: list[float] | None, member: int) -> str:
 
 
 def _mean(values: list[float]) -> float:
-    """Of those that train: a member at rest has no loss.
+    """Return the mean over the members that train; a member at rest has no loss.
 
     >>> _mean([1.0, math.nan, 3.0])
     2.0

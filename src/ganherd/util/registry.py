@@ -158,7 +158,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
         Args:
             also: Other words for entries, which are only ever suggested.
-            among: What a user can write besides the names, for example `and your own`.
+            among: What a user can write in addition to the names, for example `and your own`.
         """
         names = self.names()
         listed = f"{', '.join(names)}{among and f' {among}'}"

@@ -38,15 +38,15 @@ def folders_with(names: Iterable[str], places: Sequence[str]) -> list[str]:
 
     If a module is neither in one of them nor installed, all are returned: the error names where it was looked for.
     """
-    found: list[str] = []
+    result: list[str] = []
     for top in {_top(name): None for name in names if _top(name) not in ("", "__main__")}:
         holding = [place for place in places if PathFinder.find_spec(top, [place])]
-        found += holding[:1] if holding or PathFinder.find_spec(top) else places
-    return list(dict.fromkeys(found))
+        result += holding[:1] if holding or PathFinder.find_spec(top) else places
+    return list(dict.fromkeys(result))
 
 
 def import_name(name: str) -> Any:
-    """Return what `package.module:Name` stands for.
+    """Import and return the object `package.module:Name`.
 
     Raises:
         ImportError: the module is in none of the places, or a module of its name from another place is in use.
@@ -83,7 +83,7 @@ def _top(name: str) -> str:
 
 
 def _refuse_another(top: str, folders: list[str]) -> None:
-    """Python imports a module once: a second one of the same name would silently be the first."""
+    """Raise an error if another module of this name was imported: Python would silently use that one."""
     used, wanted = getattr(sys.modules.get(top), "__file__", None), PathFinder.find_spec(top)
     if not (used and wanted and wanted.origin and any(wanted.origin.startswith(place + os.sep) for place in folders)):
         return
@@ -94,7 +94,7 @@ def _refuse_another(top: str, folders: list[str]) -> None:
 
 
 def _are_alike(one: str, other: str) -> bool:
-    """Whether both files hold the same; a copy may stand for its original."""
+    """Return whether both files have the same content: a copy may replace its original."""
     try:
         return Path(one).read_bytes() == Path(other).read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Charts of a run's numbers: losses over the steps, diversity and classes as bars."""
+"""Draw charts of the numbers of a run: losses over the steps, diversity and classes as bars."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DISCRIMINATOR, ALARM = "#e08a1e", "#e5484d"
-FEW = 14  # bars of so many classes stand beside other charts; more take the whole width
-TROUBLES = ("nan", "diverged", "alarm", "repair")  # events that say something of a member's health
+FEW = 14  # classes up to which a bar chart is narrow enough to be placed next to others
+TROUBLES = ("nan", "diverged", "alarm", "repair")  # events about the health of a member
 _LOSSES = {"loss_g": ("generator loss", GENERATED), "loss_d": ("discriminator loss", DISCRIMINATOR)}
 
 
@@ -25,7 +25,7 @@ def draw_losses(
     events: Iterable[Mapping[str, Any]] = (),
     which: Sequence[str] = ("loss_g", "loss_d"),
 ) -> Figure:
-    """Losses over the steps, generators and discriminators in a panel of their own: members thin, their mean bold."""
+    """Draw losses over the steps, with a panel for each key of `which`: members as thin lines, their mean bold."""
     figure, panels = new_figure(4.6 * len(which), 3.1, columns=len(which))
     lines = _thin(metrics, 500)
     steps = np.array([line["step"] for line in lines], float)
@@ -50,7 +50,7 @@ def draw_losses(
 
 
 def loss_table(metrics: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Losses as float64 [records, N]; what is missing or no number is NaN."""
+    """Return losses as float64 [records, N]; NaN for missing values."""
     rows = [[_number(v) for v in line.get(key) or []] for line in metrics]
     table = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan)
     for i, row in enumerate(rows):
@@ -63,7 +63,7 @@ def _draw_members(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str
     alive = np.isfinite(values).any(1)
     steps, values = steps[alive], values[alive]
     mark = "o" if len(steps) == 1 else None
-    if values.shape[1] > 40:  # a herd: a band says more than a thicket, and keeps the file small
+    if values.shape[1] > 40:  # a band is clearer than many lines, and keeps the file small
         low, high = np.nanquantile(values, (0.05, 0.95), axis=1)
         axes.fill_between(steps, low, high, color=colour, alpha=0.22, lw=0, label="90 % of the members")
     elif values.shape[1] > 1:
@@ -84,7 +84,7 @@ def draw_bars(
     title: str = "",
     expected: Mapping[str, float] | None = None,
 ) -> Figure:
-    """A bar for each class, with a line at the target, or a mark where each bar should end."""
+    """Draw a bar for each class, with a line at the target, or a mark at each expected value."""
     names = list(values)[:100]
     heights = [0.0 if values[n] is None else float(values[n] or 0.0) for n in names]
     few = max(3.5, 0.26 * len(names) + 0.4)
@@ -108,24 +108,24 @@ def draw_bars(
 
 
 def draw_diversity(per_class: Mapping[str, float | None], of: str = "pixels") -> Figure:
-    """Spread of the generated pixels (or coordinates) by the data's: 1 is as varied as the data."""
+    """Draw the ratio of the spread of generated samples to that of the data; 1 is as varied as the data."""
     return draw_bars(per_class, target=1.0, title=f"spread of generated {of} / data's")
 
 
 def draw_histogram(per_class: Mapping[str, float], expected: Mapping[str, float] | None = None) -> Figure:
-    """Fractions of the classes that a classifier sees, beside p(y)."""
+    """Draw the fractions of the classes that a classifier sees, with the expected ones."""
     return draw_bars(per_class, expected=expected or {}, title="classes seen")
 
 
 def _thin(lines: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-    """At most so many lines, evenly, the first and the last among them."""
+    """Return at most `most` lines, evenly spread, including the first and the last."""
     if len(lines) <= most:
         return list(lines)
     return [lines[i] for i in np.linspace(0, len(lines) - 1, most).round().astype(int)]
 
 
 def _number(value: Any) -> float:
-    """Records write `nan` and `inf` as words."""
+    """Return a number; records write `nan` and `inf` as words."""
     try:
         return float(value)
     except (TypeError, ValueError):

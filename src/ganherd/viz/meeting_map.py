@@ -1,4 +1,4 @@
-"""A picture of who met whom: how long each generator trained with each discriminator."""
+"""Draw how long each generator trained with each discriminator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS = 12  # members, up to which the cells are labelled
 
 
 def draw_who_met(counts: np.ndarray, title: str = "") -> Figure:
-    """Counts of steps [generators, discriminators] as shares of each generator's time, in percent.
+    """Draw counts of steps [generators, discriminators] as percentages of the steps of each generator.
 
     >>> draw_who_met(np.array([[30, 70], [70, 30]])).axes[0].get_xlabel()
     'discriminator'

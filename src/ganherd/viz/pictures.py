@@ -1,4 +1,4 @@
-"""Pictures of samples: grids that can be read, points over data; as PNG or SVG."""
+"""Draw samples as grids of images or as points over the data, and save pictures as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INK = "#1b1f27"  # text and axes; in an inline SVG it becomes the page's own colour
 GENERATED, DATA = "#3b82f6", "#9aa4b2"
 FRAME = "#8b93a1"
-TILE = 56  # small images are enlarged to about so many pixels
+TILE = 56  # pixels to which small images are enlarged, about
 WIDEST, MOST_ROWS = 1600, 50
 
 
@@ -36,7 +36,7 @@ def draw_samples(
     member: np.ndarray | None = None,
     data: np.ndarray | None = None,
 ) -> Picture:
-    """Samples as one picture: a row for each class (or each member) of images, or points beside the data's."""
+    """Draw samples: a row of images for each class or member, or points next to those of the data."""
     if x.ndim == 2:
         return draw_points(x) if data is None else draw_beside(x, data)
     rows = sample_rows(x, y, labels, member)
@@ -46,7 +46,7 @@ def draw_samples(
 def sample_rows(
     x: np.ndarray, y: np.ndarray | None, labels: Sequence[str], member: np.ndarray | None = None
 ) -> list[tuple[str, np.ndarray]]:
-    """Images by class with the class's name, else by member, else in rows of a square without names."""
+    """Return rows of images with their names: by class if known, otherwise by member, otherwise as a square."""
     if y is not None and len(labels) and (y >= 0).any():
         rows = [(str(labels[k]), x[y == k]) for k in np.unique(y) if k >= 0]
     elif member is not None and len(np.unique(member)) > 1:
@@ -67,9 +67,11 @@ def draw_grid(
     margin: int = 5,
     largest: int | None = None,
 ) -> Image.Image:
-    """One row of images [n, C, H, W] (uint8) above the other, enlarged without blur, names at the left.
+    """Draw rows of images [n, C, H, W] (uint8) below each other, enlarged without blur, with names at the left.
 
-    No background means transparent; images beyond the largest side are made smaller.
+    Args:
+        background: None for a transparent background.
+        largest: Pixels of the longer side to which larger images are shrunk.
 
     >>> draw_grid([np.zeros((3, 1, 8, 8), np.uint8)], ["7"]).height
     66
@@ -80,7 +82,7 @@ def draw_grid(
     scale: float = max(1, round(TILE / max(height, width)))
     if largest is not None:
         scale = min(scale, largest / max(height, width))
-    gap = 5  # wide enough that strokes of neighbours do not run into each other
+    gap = 5  # wide enough to keep the strokes of neighbours apart
     tile_h, tile_w = max(1, round(height * scale)), max(1, round(width * scale))
     blur = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
     columns = min(max(len(row) for row in rows), max(1, WIDEST // (tile_w + gap)))
@@ -98,14 +100,14 @@ def draw_grid(
         for j, image in enumerate(row[:columns]):
             tile = to_image(image).resize((tile_w, tile_h), blur)
             x = margin + left + j * (tile_w + gap)
-            # a thin frame, so that bright strokes do not run out into a bright page
+            # a thin frame, so that bright images have an edge on a bright page
             pen.rectangle((x - 1, top - 1, x + tile_w, top + tile_h), outline=FRAME)
             sheet.paste(tile, (x, top))
     return sheet
 
 
 def to_image(x: np.ndarray) -> Image.Image:
-    """One image, uint8 [C, H, W] with one to four channels; of two, and of more than four, the first is shown."""
+    """Convert one image, uint8 [C, H, W]: grey, RGB or RGBA; of any other number of channels, the first."""
     channels = len(x)
     if channels in (3, 4):
         return Image.fromarray(np.ascontiguousarray(np.moveaxis(x, 0, -1)))
@@ -113,7 +115,7 @@ def to_image(x: np.ndarray) -> Image.Image:
 
 
 def draw_points(x: np.ndarray, data: np.ndarray | None = None) -> Figure:
-    """Generated points over the data's, both [n, 2]."""
+    """Draw generated points over those of the data, both [n, 2]."""
     figure, (axes,) = new_figure(5.2, 5.2)
     scatter(axes, x, data)
     if data is not None:
@@ -122,7 +124,7 @@ def draw_points(x: np.ndarray, data: np.ndarray | None = None) -> Figure:
 
 
 def draw_beside(x: np.ndarray, data: np.ndarray) -> Figure:
-    """The data's points alone, and beside them the generated ones over them, both [n, 2]."""
+    """Draw the points of the data, and next to them the generated points over the data, both [n, 2]."""
     figure, (left, right) = new_figure(9.6, 5.2, columns=2)
     scatter(left, np.empty((0, 2)), data)
     scatter(right, x, data)
@@ -132,7 +134,7 @@ def draw_beside(x: np.ndarray, data: np.ndarray) -> Figure:
 
 
 def scatter(axes: Axes, x: np.ndarray, data: np.ndarray | None, most: int = 5000) -> None:
-    """Generated points [n, 2] over the data's, which are grey below them and dark alone."""
+    """Draw generated points [n, 2] over those of the data, which are grey, or dark if they are alone."""
     known = x[np.isfinite(x).all(1)][:most]
     look: dict[str, Any] = {"alpha": 0.5, "linewidths": 0, "rasterized": True}
     if data is not None:
@@ -142,7 +144,7 @@ def scatter(axes: Axes, x: np.ndarray, data: np.ndarray | None, most: int = 5000
         axes.scatter(known[:, 0], known[:, 1], s=5, c=GENERATED, label="generated", **look)
     reference = data if data is not None and len(data) else known
     if len(reference):
-        # the data decides what is shown: a diverged member must not shrink it to a dot
+        # the data sets the limits: a diverged member must not shrink them to a dot
         low, high = reference.min(0), reference.max(0)
         centre, half = (low + high) / 2, max(float((high - low).max()) * 0.62, 1e-6)
         axes.set_xlim(centre[0] - half, centre[0] + half)
@@ -154,7 +156,7 @@ def scatter(axes: Axes, x: np.ndarray, data: np.ndarray | None, most: int = 5000
 
 
 def save(picture: Picture, path: str | Path) -> Path:
-    """Writes PNG or SVG, by the name's ending."""
+    """Save a picture as PNG, or as SVG if the name ends in .svg."""
     path = Path(path)
     if path.suffix.lower() == ".svg":
         path.write_text(svg(picture), encoding="utf-8")
@@ -174,8 +176,12 @@ def png(picture: Picture) -> bytes:
 
 
 def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str:
-    """The picture as SVG. Inline: for an HTML page, in the page's font and text colour, as wide as it is given room;
-    several on one page need different salts."""
+    """Return the picture as SVG.
+
+    Args:
+        inline: Adapt it to an HTML page: its font, its text colour and its width.
+        salt: Makes the ids unique; pictures on one page need different ones.
+    """
     if isinstance(picture, Image.Image):
         image = base64.b64encode(png(picture)).decode()
         return (
@@ -199,14 +205,14 @@ def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str
 
 @contextmanager
 def _any_script() -> Iterator[None]:
-    """Names of classes may be in a script that Matplotlib's own font lacks: an SVG's reader has it, a PNG shows a box."""
+    """Silence the warning about scripts that the font of Matplotlib lacks: a PNG shows boxes, an SVG uses other fonts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
         yield
 
 
 def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of its own, without pyplot's global state, and its axes with little ink."""
+    """Return a new figure without the global state of pyplot, and its axes in the style of ganherd."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")

@@ -72,10 +72,10 @@ def test_a_learning_rate_is_inherited_with_the_weights(tmp_path: Path) -> None:
     ((_, facts),) = list(strategy.open(0))
     assert facts["g"] != list(range(9))
     assert torch.equal(assembly.herd.state["set.lr_g"], rates[facts["g"]])
-    assert torch.equal(assembly.herd.state["g.params"], strategy.gathered.own["g.params"][facts["g"]])
+    assert torch.equal(assembly.herd.state["g.params"], strategy.gathered.local["g.params"][facts["g"]])
 
 
-def test_cells_start_apart_and_draw_apart(tmp_path: Path) -> None:
+def test_cells_have_different_weights_and_samples(tmp_path: Path) -> None:
     """In the reference all cells have the same seed: the same batches, the same noise, the same tournaments."""
     assembly, strategy, _ = made(settings(tmp_path, grid=[3, 3]))
     state, herd = assembly.herd.state, assembly.herd
@@ -102,7 +102,7 @@ def test_a_loss_is_drawn_at_every_batch(tmp_path: Path) -> None:
     assert ((counts > 8) & (counts < 32)).all() and len({tuple(column) for column in np.array(drawn).T.tolist()}) == 4
 
 
-def test_every_iteration_tells_how_often_each_loss_was_drawn(tmp_path: Path) -> None:
+def test_events_count_how_often_each_loss_was_drawn(tmp_path: Path) -> None:
     """As the steps really drew them; a name that is listed twice is one."""
     losses = [MUSTANGS[0], MUSTANGS[1], MUSTANGS[0]]
     recipe = settings(tmp_path, grid=[2, 2], mutation={"losses": losses})
@@ -114,7 +114,7 @@ def test_every_iteration_tells_how_often_each_loss_was_drawn(tmp_path: Path) -> 
             engine.advance(step, step + 1, assembly.herd.zero_sums())
             drawn.append(assembly.herd.state["set.loss"].clone())
             if step == SPAN + 1:  # a repair gives a member other draws from here on
-                strategy.trained(0.0, step + 1)
+                strategy.on_steps_done(0.0, step + 1)
                 assembly.herd.state["set.life"][2] += 1
                 engine = make_engine(assembly.herd, Plan("fused", 4, 1, "cpu"))
         facts = dict(strategy.close((iteration + 1) * SPAN))["replacement"]
@@ -123,7 +123,7 @@ def test_every_iteration_tells_how_often_each_loss_was_drawn(tmp_path: Path) -> 
         assert facts[f"drawn_{MUSTANGS[0]}"] == [SPAN - count for count in second]
 
 
-def test_every_iteration_tells_rates_and_losses_of_the_cells(tmp_path: Path) -> None:
+def test_events_hold_learning_rates_and_losses_of_the_cells(tmp_path: Path) -> None:
     for each in ("iteration", "creation"):
         recipe = settings(tmp_path, grid=[2, 2], mutation={"losses": MUSTANGS, "loss_each": each})
         assembly, _, events = train(recipe)
@@ -139,7 +139,7 @@ def test_a_loss_of_creation_stays_with_its_generator(tmp_path: Path) -> None:
     recipe = settings(tmp_path, grid=[3, 3], mutation={"losses": MUSTANGS, "loss_each": "creation"})
     assembly, strategy, _ = made(recipe)
     ((_, facts),) = list(strategy.open(0))
-    drawn = strategy.gathered.own["set.loss"]
+    drawn = strategy.gathered.local["set.loss"]
     assert set(drawn.tolist()) == {0, 1}
     assert torch.equal(assembly.herd.state["set.loss"], drawn[facts["g"]])
 
@@ -147,29 +147,29 @@ def test_a_loss_of_creation_stays_with_its_generator(tmp_path: Path) -> None:
 # -- fitness --------------------------------------------------------------------------------------------------------------
 
 
-def test_fitness_changes_nothing_and_does_not_depend_on_how_much_is_done_at_once(tmp_path: Path) -> None:
+def test_fitness_changes_no_state_and_does_not_depend_on_the_chunk(tmp_path: Path) -> None:
     assembly, strategy, _ = made(settings(tmp_path, grid=[2, 2]))
     before = {name: value.clone() for name, value in assembly.herd.state.items()}
-    sides, on = [strategy._old(kind) for kind in ("g", "d")], strategy._sample(0)
-    whole = strategy.judge.losses(*sides, on)
-    assert strategy.judge._most is not None and strategy.judge._most > 12
-    strategy.judge._most = 1
-    for one, other in zip(whole, strategy.judge.losses(*sides, on), strict=True):
+    sides, on = [strategy._snapshot_side(kind) for kind in ("g", "d")], strategy._sample(0)
+    whole = strategy.evaluator.losses(*sides, on)
+    assert strategy.evaluator._most is not None and strategy.evaluator._most > 12
+    strategy.evaluator._most = 1
+    for one, other in zip(whole, strategy.evaluator.losses(*sides, on), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     assert all(torch.equal(value, before[name]) for name, value in assembly.herd.state.items())
 
 
 def test_nets_that_cannot_be_fused_are_judged_one_by_one(tmp_path: Path) -> None:
     _, strategy, _ = made(settings(tmp_path, grid=[2, 2]))
-    sides, on = [strategy._old(kind) for kind in ("g", "d")], strategy._sample(0)
-    whole = strategy.judge.losses(*sides, on)
-    net = strategy.judge._play["d"]
+    sides, on = [strategy._snapshot_side(kind) for kind in ("g", "d")], strategy._sample(0)
+    whole = strategy.evaluator.losses(*sides, on)
+    net = strategy.evaluator._play["d"]
 
     def refuses(*_: Any) -> Any:
         raise RuntimeError("a choice that depends on its input")
 
     net._lowered = refuses  # type: ignore[assignment]
-    for one, other in zip(whole, strategy.judge.losses(*sides, on), strict=True):
+    for one, other in zip(whole, strategy.evaluator.losses(*sides, on), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
     assert not net.fused
 
@@ -198,7 +198,7 @@ def test_a_member_that_is_not_finite_wins_nothing_and_is_healed_by_its_neighbour
     assert events["replacement"]["g_new"][sick] and np.isfinite(events["mixture"]["after"]).all()
 
 
-def test_a_member_that_is_not_finite_is_nobodys_opponent(tmp_path: Path) -> None:
+def test_a_member_that_is_not_finite_is_no_opponent(tmp_path: Path) -> None:
     recipe = settings(tmp_path, grid=[3, 3], selection=False, mixing={"samples": 20})
     recipe["run"]["seed"] = 2  # with which its generator meets its own discriminator within the iteration
     assembly, strategy, engine = made(recipe)
@@ -313,7 +313,7 @@ def test_a_run_may_end_with_the_generators_of_its_best_iteration(tmp_path: Path,
     assert torch.equal(exported["g.params"], kept["g.params"]) and made_of.neighbourhoods == found
 
 
-def test_individuals_of_a_cell_share_its_diet_and_its_best_one_stands_for_it(tmp_path: Path) -> None:
+def test_individuals_of_a_cell_share_its_data_and_the_best_represents_it(tmp_path: Path) -> None:
     recipe = settings(tmp_path, grid=[2, 2], population=2, mixing={"when": "off", "samples": 20})
     assembly, strategy, _ = train(recipe)
     rows = [assembly.herd.feed.member_rows(member).tolist() for member in range(8)]
@@ -330,12 +330,12 @@ def test_individuals_of_a_cell_share_its_diet_and_its_best_one_stands_for_it(tmp
 def test_metrics_have_the_profile_and_what_mutates(tmp_path: Path) -> None:
     mutation = {"losses": MUSTANGS, "loss_each": "iteration"}
     assembly, strategy, _ = train(settings(tmp_path, grid=[2, 2], mutation=mutation, mixing={"samples": 20}))
-    found = strategy.measured()
+    found = strategy.metrics()
     assert set(found["profile"]) == {"gather", "train", "update", "mutate", "evaluate", "replace", "mixture"}
     assert all(found["profile"][routine] > 0 for routine in ("gather", "evaluate", "replace", "mixture"))
     assert found["lr_g"] == pytest.approx(assembly.herd.state["set.lr_g"].tolist(), rel=1e-6)
     assert set(found["loss"]) <= set(MUSTANGS) and len(found["loss"]) == 4
-    assert not any(strategy.measured()["profile"].values())  # since the last record
+    assert not any(strategy.metrics()["profile"].values())  # since the last record
 
 
 def test_a_checkpoint_between_iterations_holds_no_snapshot(tmp_path: Path) -> None:
@@ -345,10 +345,10 @@ def test_a_checkpoint_between_iterations_holds_no_snapshot(tmp_path: Path) -> No
     assert "meet.kept.g.params" in strategy.state
 
 
-def test_who_takes_no_part_has_no_losses(tmp_path: Path) -> None:
+def test_nets_that_take_no_part_have_nan_losses(tmp_path: Path) -> None:
     _, strategy, _ = made(settings(tmp_path, grid=[2, 2]))
-    g, d = strategy._old("g"), strategy._old("d")
+    g, d = strategy._snapshot_side("g"), strategy._snapshot_side("d")
     d = Side(d.state, d.rows, d.real & (np.arange(3) != 1))
-    losses = strategy.judge.losses(g, d, strategy._sample(0))
+    losses = strategy.evaluator.losses(g, d, strategy._sample(0))
     assert np.isnan(losses[0][:, :, 1]).all() and np.isfinite(losses[0][:, :, [0, 2]]).all()
     assert np.isnan(losses[1][:, 1, :]).all() and np.isfinite(losses[1][:, [0, 2], :]).all()

@@ -24,7 +24,7 @@ STAYED = {
 }  # fmt: skip
 
 
-def test_genes_by_hand() -> None:
+def test_lineage_matches_one_computed_by_hand() -> None:
     second = [{**WON, "iteration": 1, "g": [2, 0, 3, 3]}, {**STAYED, "iteration": 1}]
     found = lineage([WON, STAYED, *second], "g", 4)
     assert found.iterations.tolist() == [0, 1]

@@ -52,7 +52,7 @@ def test_a_schedule_may_name_a_graph_and_leave_it_again(tmp_path: Path) -> None:
     assert [facts["neighbours"] for name, facts in events if name == "rewire"] == [[[1], [2], [3], [0]]]
 
 
-def test_a_change_after_the_end_is_told(tmp_path: Path) -> None:
+def test_a_rewiring_after_the_end_is_reported(tmp_path: Path) -> None:
     change = [{"at": at, "topology": "ring"} for at in (1, 2, 3, 7)]
     recipe = recipe_file.load(settings(tmp_path, grid=[2, 2], rewire=change))
     for steps, late in ((4 * SPAN, "7"), (3 * SPAN + 1, "7"), (3 * SPAN, "3, 7")):
@@ -127,6 +127,6 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
         ({"mixing": {"keep": "best"}, "rewire": [{"at": 1, "topology": "ring"}]}, "the same neighbourhoods"),
     ],
 )
-def test_what_cannot_be_is_said(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
+def test_impossible_rewirings_are_refused(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         recipe_file.load(settings(tmp_path, **wrong))

@@ -98,7 +98,7 @@ def test_a_graph_may_have_rows_of_unlike_lengths() -> None:
 
 
 @given(SIDE, SIDE, st.sampled_from(["torus", "moore", "ring", "isolated", "full"]), st.integers(1, 4))
-def test_every_meeting_is_mutual_and_every_row_is_sound(rows: int, columns: int, name: str, k: int) -> None:
+def test_every_meeting_is_mutual_and_every_row_is_valid(rows: int, columns: int, name: str, k: int) -> None:
     made = t.build(name, rows, columns, k)
     assert made.table.dtype == np.int64 and made.table.shape == (rows * columns, made.widest)
     assert made.table[:, 0].tolist() == list(range(rows * columns))

@@ -13,7 +13,7 @@ from ganherd.comm.communicator import Placement
 from ganherd.herd import rng
 from ganherd.recipe import recipe_file
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
-from ganherd.strategies.gap.gap import Gap, pairs, travelling, who_met
+from ganherd.strategies.gap.gap import Gap, count_meetings, pairs, swapped_tensors
 from ganherd.strategies.gap.paced import PacedGap
 from ganherd.training.setup.build_strategy import never_due
 from ganherd.util.errors import UserError
@@ -53,7 +53,7 @@ def test_the_schedule_is_that_of_a_hand_written_reference(members: int) -> None:
 
 
 @pytest.mark.parametrize("members", [2, 3, 4, 7, 16])
-def test_nobody_swaps_with_itself_or_twice_and_a_swap_is_its_own_reverse(members: int) -> None:
+def test_pairs_are_disjoint_and_a_swap_is_an_involution(members: int) -> None:
     for number in range(1, 50):
         drawn = pairs(3, number, members)
         busy = [slot for pair in drawn for slot in pair]
@@ -64,7 +64,7 @@ def test_nobody_swaps_with_itself_or_twice_and_a_swap_is_its_own_reverse(members
 
 
 @pytest.mark.parametrize(("members", "stay"), [(3, ()), (7, ()), (4, (2,)), (7, (0, 6))])
-def test_those_of_an_odd_number_sit_out_in_turn(members: int, stay: tuple[int, ...]) -> None:
+def test_members_of_an_odd_herd_sit_out_in_turn(members: int, stay: tuple[int, ...]) -> None:
     able = [slot for slot in range(members) if slot not in stay]
     for first in (1, 5, 8):
         idle = [
@@ -89,13 +89,13 @@ def test_all_pairs_are_equally_probable_and_seeds_have_their_own() -> None:
     assert [pairs(0, k, 7) for k in range(20)] != [pairs(1, k, 7) for k in range(20)]
 
 
-def test_what_travels() -> None:
+def test_swapped_tensors_follow_the_travels_setting() -> None:
     names = ["g.params", "g.ema", "g.ema.t", "g.adam.m", "g.buffers.1.running_mean", "d.params", "d.adam.m", "d.adam.v", "d.adam.t",
              "d.buffers.2.running_var", "set.lr_g", "set.lr_d", "set.beta1", "set.loss", "set.seed", "set.slot"]  # fmt: skip
-    assert travelling(names, "d", "weights") == ["d.params"]
-    assert travelling(names, "g", "weights") == ["g.params", "g.ema", "g.ema.t"]
-    assert set(travelling(names, "d", "all")) == {n for n in names if n.startswith("d.")} | {"set.lr_d"}
-    assert set(travelling(names, "g", "all")) == {n for n in names if n.startswith("g.")} | {"set.lr_g"}
+    assert swapped_tensors(names, "d", "weights") == ["d.params"]
+    assert swapped_tensors(names, "g", "weights") == ["g.params", "g.ema", "g.ema.t"]
+    assert set(swapped_tensors(names, "d", "all")) == {n for n in names if n.startswith("d.")} | {"set.lr_d"}
+    assert set(swapped_tensors(names, "g", "all")) == {n for n in names if n.startswith("g.")} | {"set.lr_g"}
 
 
 def test_a_run_too_short_for_a_swap_says_so() -> None:
@@ -156,7 +156,7 @@ def test_at_their_own_pace_members_meet_when_two_are_ready() -> None:
         ("data.partition=by-class", "each sees another class"),
     ],
 )
-def test_settings_that_cannot_be(change: str, words: str) -> None:
+def test_impossible_gap_settings_are_refused(change: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         recipe_file.load("ring8-gap4", [change])
 
@@ -171,12 +171,12 @@ def swap(step: int, *drawn: list[int], what: str = "discriminators") -> dict[str
 def test_who_met_whom_follows_the_nets_through_the_swaps() -> None:
     events = [swap(10, [0, 1]), swap(30, [1, 2]), {"step": 100, "event": "finish"}]
     # generator 0: d0, then d1; generator 1: d1, d0, d2; generator 2: d2, then d0
-    assert who_met(events, 3).tolist() == [[10, 90, 0], [20, 10, 70], [70, 0, 30]]
+    assert count_meetings(events, 3).tolist() == [[10, 90, 0], [20, 10, 70], [70, 0, 30]]
     # the same with generators on the move: the discriminators are told by the slots
     moved = [swap(10, [0, 1], what="generators"), swap(30, [1, 2], what="generators")]
-    assert who_met(moved, 3, steps=100).tolist() == [[10, 20, 70], [90, 10, 0], [0, 70, 30]]
-    assert who_met([], 2, steps=5).tolist() == [[5, 0], [0, 5]]
-    assert who_met(events, 3, steps=40).sum(1).tolist() == [40] * 3
+    assert count_meetings(moved, 3, steps=100).tolist() == [[10, 20, 70], [90, 10, 0], [0, 70, 30]]
+    assert count_meetings([], 2, steps=5).tolist() == [[5, 0], [0, 5]]
+    assert count_meetings(events, 3, steps=40).sum(1).tolist() == [40] * 3
 
 
 def test_who_met_whom_follows_repairs() -> None:
@@ -188,11 +188,11 @@ def test_who_met_whom_follows_repairs() -> None:
     ]
     back = {"step": 30, "event": "repair", "member": 0, "policy": "rollback", "from_step": 20}
     # at step 20 the checkpoint was written before the swap: member 0 has discriminator 1 again
-    assert who_met([*start, back], 2, steps=40).tolist() == [[20, 20], [10, 30]]
+    assert count_meetings([*start, back], 2, steps=40).tolist() == [[20, 20], [10, 30]]
     fresh = {"step": 30, "event": "repair", "member": 0, "policy": "reseed"}
-    assert who_met([*start[:2], fresh], 2, steps=40).tolist() == [[20, 20], [30, 10]]
+    assert count_meetings([*start[:2], fresh], 2, steps=40).tolist() == [[20, 20], [30, 10]]
     copy = {"step": 30, "event": "repair", "member": 0, "policy": "neighbour", "from_member": 1}
-    assert who_met([*start[:2], copy], 2, steps=40).tolist() == [[10, 20], [40, 10]]
+    assert count_meetings([*start[:2], copy], 2, steps=40).tolist() == [[10, 20], [40, 10]]
 
 
 def test_the_picture_names_every_slot_and_its_share() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ganherd.herd.state import finite_members
-from ganherd.strategies.gap.gap import Gap, travelling
+from ganherd.strategies.gap.gap import Gap, swapped_tensors
 from ganherd.training.health import response
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
@@ -43,7 +43,7 @@ def made(folder: Path, **gap: Any) -> tuple[PreparedHerd, Gap]:
 
 
 def look(assembly: PreparedHerd, strategy: Gap, step: int) -> None:
-    strategy.looked(step, finite_members(assembly.herd.state).cpu().numpy())
+    strategy.on_health_check(step, finite_members(assembly.herd.state).cpu().numpy())
 
 
 @pytest.mark.parametrize("net", ["toy", "mlp"])
@@ -54,24 +54,24 @@ def test_a_swap_is_a_few_operations(tmp_path: Path, travels: str, net: str) -> N
         look(assembly, strategy, 2)
         (event,) = strategy.open(2)
     assert len(event[1]["pairs"]) == 2
-    more = 2 * (len(travelling(assembly.herd.state, "d", travels)) - 1)
+    more = 2 * (len(swapped_tensors(assembly.herd.state, "d", travels)) - 1)
     assert len(counted.names) <= MOST + more, counted.names
     assert not any("_local_scalar_dense" in name for name in counted.names)  # what `item` asks for
 
 
 @pytest.mark.parametrize("gap", [{}, {"travels": "all", "smoothing": "2steps"}, {"pace": [1.0, 1.0, 1.0, 0.5]}])
-def test_a_swap_reads_nothing_back_where_the_loop_has_looked(tmp_path: Path, gap: dict[str, Any]) -> None:
+def test_a_swap_reads_nothing_back_after_a_health_check(tmp_path: Path, gap: dict[str, Any]) -> None:
     assembly, strategy = made(tmp_path, net="mlp", **gap)
     state = assembly.herd.state
     state.update({name: value.to("meta") for name, value in state.items()})  # there are no numbers to be read
-    strategy.looked(2, np.ones(4, bool))
+    strategy.on_health_check(2, np.ones(4, bool))
     (event,) = strategy.open(2)
     assert event[1]["pairs"] and "unwell" not in event[1]
     with pytest.raises((NotImplementedError, RuntimeError)):
         list(strategy.open(3))  # nobody looked here, so it must
 
 
-def test_what_the_loop_saw_and_what_a_swap_sees_by_itself_come_to_the_same(tmp_path: Path) -> None:
+def test_a_swap_is_the_same_with_and_without_a_health_check(tmp_path: Path) -> None:
     (one, told), (other, alone) = made(tmp_path, travels="all"), made(tmp_path, travels="all")
     for assembly in (one, other):
         assembly.herd.state["g.adam.m"][1, 0] = -torch.inf
@@ -83,20 +83,20 @@ def test_what_the_loop_saw_and_what_a_swap_sees_by_itself_come_to_the_same(tmp_p
         assert torch.equal(one.herd.state[name].nan_to_num(), value.nan_to_num()), name
 
 
-def test_a_look_holds_for_its_step_and_until_a_repair(tmp_path: Path) -> None:
+def test_a_health_check_is_valid_for_its_step_and_until_a_repair(tmp_path: Path) -> None:
     assembly, strategy = made(tmp_path)
     assembly.herd.state["d.params"][3, 0] = torch.nan
     for told in ((2, np.ones(4, bool)), (3, None)):  # of the step before; withdrawn
-        strategy.looked(*told)
+        strategy.on_health_check(*told)
         ((_, facts),) = strategy.open(3)
         assert facts["unwell"] == [3]
-    strategy.looked(4, np.ones(4, bool))
-    strategy.looked(4, None)
+    strategy.on_health_check(4, np.ones(4, bool))
+    strategy.on_health_check(4, None)
     ((_, facts),) = strategy.open(4)
     assert facts["unwell"] == [3]
 
 
-def test_the_loop_looks_once_for_a_meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_checks_health_once_for_a_meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tiny_runs
     from recipes import tiny_data, tiny_recipe
 

@@ -54,7 +54,7 @@ def test_generators_of_equal_weight_have_the_distance_of_their_pooled_features()
         assert float(score(uniform(table), table)) == pytest.approx(float(pooled), rel=1e-11)
 
 
-def test_a_mixture_has_the_same_distance_to_the_bit_in_any_company() -> None:
+def test_a_mixtures_distance_is_bit_exact_whatever_is_scored_with_it() -> None:
     """However many generators and mixtures a rank has; with fewer samples than features, roots of zero magnify rounding."""
     x, real = generators(9, 6, 40), data(40)
     table = torch.tensor([[k, (k + 1) % 9, (k + 3) % 9, (k + 6) % 9, (k + 8) % 9] for k in range(9)])
@@ -74,14 +74,14 @@ def test_any_weights_have_the_distance_of_the_weighted_features() -> None:
     assert float(found) == pytest.approx(float(pooled), rel=1e-11)
 
 
-def test_weights_that_are_counts_have_nearly_the_distance_of_so_many_samples() -> None:
+def test_weights_that_are_counts_score_close_to_that_many_samples() -> None:
     x, real = generators(2, 4000, 3), data(3)
     table, weights = torch.tensor([[0, 1]]), torch.tensor([[0.25, 0.75]], dtype=torch.float64)
     drawn = distance(moments(torch.cat([x[0, :1000], x[1, :3000]])), real)
     assert float(FrechetScore(summarise(x), real)(weights, table)) == pytest.approx(float(drawn), rel=0.02)
 
 
-def test_generators_may_have_unlike_numbers_of_samples() -> None:
+def test_generators_may_have_different_numbers_of_samples() -> None:
     x, real = generators(1, 90, 3)[0], data(3)
     parts = [x[:30], x[30:]]
     table, weights = torch.tensor([[0, 1]]), torch.tensor([[1 / 3, 2 / 3]], dtype=torch.float64)
@@ -229,7 +229,7 @@ def test_all_at_once_is_the_plain_es_of_each_neighbourhood(sigma: float) -> None
     assert (found.scores[:4] < found.history[0, :4]).all()  # it does find something
 
 
-def test_filling_stays_at_zero_weights_sum_to_one_and_scores_never_get_worse() -> None:
+def test_padding_stays_zero_weights_sum_to_one_and_scores_never_get_worse() -> None:
     made = topology.graph([[1, 2, 3], [0], [0, 1], []])
     table = torch.tensor(made.table)
     score = FrechetScore(summarise(generators(4, 40, 3)), data(3))
@@ -242,7 +242,7 @@ def test_filling_stays_at_zero_weights_sum_to_one_and_scores_never_get_worse() -
     assert found.weights[3].tolist() == [1.0, 0.0, 0.0, 0.0] and found.history[0, 3] == found.history[-1, 3]
 
 
-def test_what_is_clipped_to_nothing_keeps_the_old_weights() -> None:
+def test_a_step_that_clips_all_weights_to_zero_is_rejected() -> None:
     table = torch.tensor([[0, 1]])
     asked: list[list[float]] = []
 
@@ -254,13 +254,13 @@ def test_what_is_clipped_to_nothing_keeps_the_old_weights() -> None:
     assert asked[1] == [0.5, 0.5] and found.weights.tolist() == [[0.5, 0.5]]
 
 
-def test_equally_good_is_not_better() -> None:
+def test_a_step_with_an_equal_score_is_rejected() -> None:
     table = torch.tensor([[0, 1]])
     found = evolve(uniform(table), table, lambda w, t: torch.zeros(len(w)), 0.5, 20, normals(1, 2))
     assert found.weights.tolist() == [[0.5, 0.5]]
 
 
-def test_a_neighbourhood_evolves_the_same_in_any_company() -> None:
+def test_a_neighbourhood_evolves_the_same_whatever_evolves_with_it() -> None:
     made = topology.torus(3, 3)
     table, score = torch.tensor(made.table), FrechetScore(summarise(generators(9, 30, 3)), data(3))
     draws = normals(9, 5)

@@ -83,7 +83,7 @@ def aim_of(name: str, stage: Stage) -> Objective:
 
 def score_of(name: str, stage: Stage) -> Oriented:
     aim = aim_of(name, stage)
-    parts = [aim.of(seen) for seen in stage.each]
+    parts = [aim.measure(seen) for seen in stage.each]
     stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
     return Oriented(aim.score(stacked), torch.zeros(len(parts), dtype=torch.bool), more_is_better(name))
 
@@ -171,7 +171,7 @@ def test_one_generator_alone_has_the_score_that_is_measured_of_its_samples(stage
             assert -float(alone) == pytest.approx(value, rel=1e-6)
 
 
-def test_what_is_captured_is_the_mean_over_all_draws() -> None:
+def test_the_captured_score_is_the_mean_over_all_draws() -> None:
     """Two of four samples of each of two generators: every choice, by hand."""
     shows = [[0, 0, 1, -1], [1, 2, 2, 2]]  # the place that each sample lies in, if any
     hits = torch.tensor([[sum(s == place for s in own) for place in range(4)] for own in shows])
@@ -215,11 +215,11 @@ def test_the_es_comes_to_the_best_of_all_weights(stage: Stage, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_a_broken_generator_is_no_part_of_any_mixture(stage: Stage, name: str) -> None:
+def test_mixtures_with_a_broken_generator_score_infinite(stage: Stage, name: str) -> None:
     aim, sick = aim_of(name, stage), stage.each[1]
     nothing = torch.full_like(sick.features, torch.nan)
     each = [stage.each[0], SampledGenerator(nothing, nothing, sick.logits, sick.y), stage.each[2]]
-    parts = [aim.of(seen) for seen in each]
+    parts = [aim.measure(seen) for seen in each]
     stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
     score = Oriented(aim.score(stacked), torch.tensor([False, True, False]), more_is_better(name))
     weights, table = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.0, 1.0]]).double(), torch.tensor([[0, 1], [0, 2], [1, 0]])
@@ -256,7 +256,7 @@ def test_a_grid_evolves_by_any_score(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert all(0 <= value <= 1 for value in values if value is not None)
 
 
-def test_the_best_iteration_is_the_one_with_the_most_of_it(tmp_path: Path) -> None:
+def test_the_best_iteration_has_the_highest_score_if_more_is_better(tmp_path: Path) -> None:
     mixing = {"samples": 30, "sigma": 0.1, "score": "density", "keep": "best"}
     assembly, strategy, engine = made(settings(tmp_path, grid=[2, 2], mixing=mixing))
     told = []
@@ -267,7 +267,7 @@ def test_the_best_iteration_is_the_one_with_the_most_of_it(tmp_path: Path) -> No
     assert strategy.neighbourhoods(SPAN * 5).iteration == [int(np.argmax(told))]
 
 
-def test_without_any_number_the_newest_iteration_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_finite_score_the_newest_iteration_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectives, "load", lambda name, trust_code: lambda *_: float("nan"))
     mixing = {"samples": 20, "score": "my:never", "keep": "best"}
     _, strategy, _ = train(settings(tmp_path, grid=[2, 2], mixing=mixing))
@@ -275,7 +275,7 @@ def test_without_any_number_the_newest_iteration_is_kept(tmp_path: Path, monkeyp
     assert ended.iteration == [ITERATIONS - 1] and all(one.value is None for one in ended.all)
 
 
-def test_the_score_of_the_documents_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_score_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function that people are told to write: nothing between a set and itself, and less the nearer a mixture is."""
     (block,) = [block for block in blocks(ROOT / "docs" / "how-to" / "cellular.md", "python") if "def sliced" in block]
     (tmp_path / "scores_of_the_documents.py").write_text(block)
@@ -310,15 +310,15 @@ def test_every_score_is_either_one_to_weigh_by_or_refused_with_a_reason() -> Non
         ({"score": "stacked_modes"}, "stacked digits, images of three channels"),
         (
             {"score": "classifier_score"},
-            "score classifier_score needs a network that tells classes, and pixels does not",
+            "score classifier_score needs a network that predicts classes, and pixels does not",
         ),
         ({"score": "coverage", "samples": 5}, "score coverage needs more than 5 samples"),
-        ({"score": "odd_score:one"}, r"odd_score:one takes \(x\): wanted is a function of \(features, weights, real\)"),
+        ({"score": "odd_score:one"}, r"odd_score:one takes \(x\): write a function of \(features, weights, real\)"),
         ({"score": "odd_score:two"}, "odd_score:two is not a function"),
         ({"score": "odd_score:three"}, "could not be imported"),
     ],
 )
-def test_what_cannot_be_is_said_before_a_run(
+def test_impossible_scores_are_refused_before_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixing: dict[str, Any], sentence: str
 ) -> None:
     (tmp_path / "odd_score.py").write_text("def one(x):\n    return 0\n\n\ntwo = 2\n")

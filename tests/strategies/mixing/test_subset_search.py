@@ -52,7 +52,7 @@ def test_greedy_finds_the_planted_pair_and_stops(pair: FrechetScore) -> None:
     assert found.score == pytest.approx(best, rel=1e-9)  # no pair is better, of all that there are
 
 
-def test_greedy_adds_nobody_who_does_not_help() -> None:
+def test_greedy_adds_no_generator_that_does_not_help() -> None:
     x = herd()
     score = FrechetScore(summarise(x), moments(x[7]))
     found = greedy(score, GENERATORS, size=GENERATORS)
@@ -91,7 +91,7 @@ def test_the_evolutionary_search_repeats_itself_under_a_seed(pair: FrechetScore)
 
 
 @pytest.mark.parametrize(("size", "smallest"), [(3, None), (5, 2), (GENERATORS, 1), (1, None), (99, None)])
-def test_sizes_are_kept(pair: FrechetScore, size: int, smallest: int | None) -> None:
+def test_ensembles_stay_within_their_sizes(pair: FrechetScore, size: int, smallest: int | None) -> None:
     seen: set[int] = set()
 
     def score(weights: Tensor, table: Tensor) -> Tensor:

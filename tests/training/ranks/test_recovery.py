@@ -19,16 +19,16 @@ from ganherd.util.errors import Interrupted
 class One(Local):
     """The one that is left of two."""
 
-    goes_on = True
+    survives_loss = True
 
 
 class Two(One):
-    size = 2
+    world_size = 2
 
     def __init__(self, asked: bool) -> None:
         self.asked = asked  # while those that are left look for each other
 
-    def survivors(self) -> Survivors:
+    def shrink(self) -> Survivors:
         if self.asked:
             os.kill(os.getpid(), signal.SIGUSR1)
         return Survivors(One(), (0,), (1,))

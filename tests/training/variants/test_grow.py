@@ -185,12 +185,12 @@ def test_retraining_is_resumed_exactly(there: Path, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--retrain", "1"), "name the run with --resume"),
+        (("--retrain", "1"), "name it with --resume"),
         (("--resume", "RUN", "--retrain", "three"), "there are zero, one"),
         (("--resume", "RUN", "--retrain", "1", "--budget", "soon"), "must be steps, epochs or time"),
-        (("--resume", "RUN", "--retrain", "1", "--set", "train.batch=3"), "with the run's own recipe"),
-        (("--resume", "RUN", "--retrain", "1", "--members", "0-1"), "fill the same --run"),
-        (("--resume", "RUN", "--grow", "RUN"), "--grow begins a new run"),
+        (("--resume", "RUN", "--retrain", "1", "--set", "train.batch=3"), "uses the recipe of the run"),
+        (("--resume", "RUN", "--retrain", "1", "--members", "0-1"), "several jobs with the same --run"),
+        (("--resume", "RUN", "--grow", "RUN"), "--grow starts a new run"),
     ],
 )
 def test_mistakes_are_said(there: Path, capsys: pytest.CaptureFixture[str], words: Any, sentence: str) -> None:

@@ -55,7 +55,7 @@ def test_parts_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.Capture
         assert tiny_runs.command("train", recipe, "--quiet", *words) == 2
         return capsys.readouterr().err
 
-    assert "fill the same --run: give that" in refused("--members", "0")
+    assert "several jobs with the same --run: give it" in refused("--members", "0")
     assert "the herd has 3 members, 0 to 2" in refused("--members", "2-3", "--run", run)
     assert "write 0-9, or 7" in refused("--members", "all", "--run", run)
     assert "whose members never meet" in refused("--members", "0", "--run", run, "--seeds", "2")

@@ -1,4 +1,4 @@
-"""What more ranks bring: weak and strong scaling on the machine or allocation at hand, and a model of larger ones."""
+"""Measure weak and strong scaling over ranks, and model larger jobs."""
 
 from __future__ import annotations
 
@@ -24,103 +24,107 @@ _HEAD = ("scaling", "strategy", "ranks", "members", "steps, ms", "exchange, ms",
 
 @dataclass(frozen=True)
 class ScalingRequest:
-    """What is to be measured."""
+    """What to measure."""
 
     case: str = "mlp"
-    members: int = 2  # of a rank, in weak scaling; strong scaling has as many as the most ranks have together
+    members: int = 2  # of a rank in weak scaling; strong scaling has as many as the largest job of weak scaling
     ranks: tuple[int, ...] = (1, 2, 4)
     steps: int = 20  # from one exchange to the next
     rounds: int = 5
     device: str = "cpu"
 
     def check(self) -> None:
-        """A UserError for what nobody can measure, before anything is loaded."""
+        """Raise a UserError for an impossible request, before torch is loaded."""
         cases.known(self.case)
         if self.device not in ("cpu", "cuda"):
             raise UserError(f"--device {self.device}: choose cpu or cuda.")
 
 
-def measure(asked: ScalingRequest, say: Callable[[str], None]) -> JsonObject | None:
-    """Rows and messages; within a job of ranks None on all but the first, else ranks are started on this machine."""
+def measure(request: ScalingRequest, log: Callable[[str], None]) -> JsonObject | None:
+    """Return rows and messages. Inside a job, all ranks but the first return None; otherwise ranks are started here."""
     from ganherd.comm.backends.detect import connect, detect
 
-    asked.check()
+    request.check()
     if (name := detect(os.environ)) != "local":
         from ganherd.bench.scaling import scaling_rank
 
         comm = connect(name)
-        ranks = tuple(sorted({n for n in asked.ranks if n < comm.size} | {comm.size}))
-        found = scaling_rank.measure(comm, scaling_rank.RankRequest(**{**asdict(asked), "ranks": ranks}))
+        ranks = tuple(sorted({n for n in request.ranks if n < comm.world_size} | {comm.world_size}))
+        result = scaling_rank.measure(comm, scaling_rank.RankRequest(**{**asdict(request), "ranks": ranks}))
         comm.close()
-        return found and _with_efficiency(found, asked)
-    most = max(asked.ranks)
-    say(f"{most} ranks on this machine…")
+        return result and _with_efficiency(result, request)
+    most = max(request.ranks)
+    log(f"{most} ranks on this machine…")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(most)]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
-        words = ["-m", "ganherd.bench.scaling.scaling_rank", json.dumps(asdict(asked)), str(path)]
+        words = ["-m", "ganherd.bench.scaling.scaling_rank", json.dumps(asdict(request)), str(path)]
         done = subprocess.run(
             [*launch, *words], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
         if done.returncode or not path.exists():
-            raise UserError(f"the ranks did not come to their end: {_reason(done.stderr)}")
-        return _with_efficiency(json.loads(path.read_text(encoding="utf-8")), asked)
+            raise UserError(f"the ranks failed: {_reason(done.stderr)}")
+        return _with_efficiency(json.loads(path.read_text(encoding="utf-8")), request)
 
 
 def _reason(said: str) -> str:
-    """The line of an error that says most.
+    """Return the most informative line of an error.
 
     >>> _reason("Traceback\\n  File x\\nRuntimeError: no memory\\nroot cause")
     'RuntimeError: no memory'
     """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return next((line for line in lines if "Error: " in line), lines[-1] if lines else "no word was said")
+    return next((line for line in lines if "Error: " in line), lines[-1] if lines else "no message")
 
 
-def _with_efficiency(found: Mapping[str, Any], asked: ScalingRequest) -> JsonObject:
-    """Against one rank, for as many cores as there are: more ranks than cores share them."""
-    one = {(row["kind"], row["strategy"]): row["seconds"] for row in found["rows"] if row["ranks"] == 1}
-    for row in found["rows"]:
+def _with_efficiency(result: Mapping[str, Any], request: ScalingRequest) -> JsonObject:
+    """Add the efficiency relative to one rank; if there are more ranks than cores, relative to the cores."""
+    one = {(row["kind"], row["strategy"]): row["seconds"] for row in result["rows"] if row["ranks"] == 1}
+    for row in result["rows"]:
         first, ranks, cores = one.get((row["kind"], row["strategy"])), row["ranks"], row["cores"]
         if first is None:
             continue
         best = first * max(1.0, ranks / cores) if row["kind"] == "weak" else first / min(ranks, cores)
         row["efficiency"] = best / row["seconds"]
         row["speedup"] = (ranks if row["kind"] == "weak" else 1) * first / row["seconds"]
-    return {**found, "asked": asdict(asked)}
+    return {**result, "asked": asdict(request)}
 
 
-def model(found: Mapping[str, Any], every: int | None = None) -> JsonObject:
-    """The line fitted to messages, and what it says of more ranks; `every`: steps between exchanges, default: as measured."""
+def model(result: Mapping[str, Any], every: int | None = None) -> JsonObject:
+    """Fit a line to the messages, and predict larger jobs.
+
+    Args:
+        every: Steps between exchanges; default: as measured.
+    """
     ab = rival_module("alpha_beta", "--model")
-    if not found["messages"]:
+    if not result["messages"]:
         raise UserError("a model of exchanges needs at least two ranks: give --ranks 1,2.")
-    line = ab.fit(*zip(*((row["bytes"], row["seconds"]) for row in found["messages"]), strict=True))
-    weak = [row for row in found["rows"] if row["kind"] == "weak"]
+    line = ab.fit(*zip(*((row["bytes"], row["seconds"]) for row in result["messages"]), strict=True))
+    weak = [row for row in result["rows"] if row["kind"] == "weak"]
     first = min(row["ranks"] for row in weak)
     sizes = {row["strategy"]: row["member_bytes"] for row in weak}
-    steps = found["asked"]["steps"]
+    steps = result["asked"]["steps"]
     compute = next(row["compute_seconds"] for row in weak if row["ranks"] == first) * (every or steps) / steps
-    work = ab.RankWork(found["asked"]["members"], compute, sizes["gap"], sizes["cellular"])
+    work = ab.RankWork(result["asked"]["members"], compute, sizes["gap"], sizes["cellular"])
     rows = [ab.predict(name, ranks, work, line) for name in ab.STRATEGIES for ranks in (1, 2, 4, *ab.RANKS)]
     facts = {"alpha": line.alpha, "beta": line.beta, "every": every or steps, "compute_seconds": compute}
     return {**facts, "rows": rows, "paper": ab.paper()}
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """The rows for people; those of the model below them."""
-    asked = found["asked"]
+def table(result: Mapping[str, Any]) -> str:
+    """Return the rows as a table, with those of the model below."""
+    request = result["asked"]
     lines = [
-        f"{found['engine']}, {found['hosts']} host{'s' * (found['hosts'] != 1)}, {found['cores']} cores; {asked['case']}, an "
-        f"exchange every {asked['steps']} steps; the slowest rank's time, medians of {asked['rounds']}",
-        *text_table([_HEAD, *map(_cells, found["rows"])], right=range(2, len(_HEAD))),
+        f"{result['engine']}, {result['hosts']} host{'s' * (result['hosts'] != 1)}, {result['cores']} cores; {request['case']}, an "
+        f"exchange every {request['steps']} steps; the slowest rank's time, medians of {request['rounds']}",
+        *text_table([_HEAD, *map(_cells, result["rows"])], right=range(2, len(_HEAD))),
     ]
     lines.append(
         "Efficiency: against one rank, counting cores where there are more ranks than cores; that of independent members is what "
         "ranks that share a machine cost each other without a word. Received: bytes for each exchange."
     )
-    if "model" in found:
-        lines += ["", *_model_lines(found["model"])]
+    if "model" in result:
+        lines += ["", *_model_lines(result["model"])]
     return "\n".join(lines)
 
 
@@ -130,43 +134,44 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     return [row["kind"], row["strategy"], *counts, *times, f"{row['bytes']:,}", _percent(row.get("efficiency"))]
 
 
-def _model_lines(made: Mapping[str, Any]) -> list[str]:
-    names = list(dict.fromkeys(row["strategy"] for row in made["rows"]))
-    each = {(row["strategy"], row["ranks"]): row for row in made["rows"]}
+def _model_lines(fitted: Mapping[str, Any]) -> list[str]:
+    names = list(dict.fromkeys(row["strategy"] for row in fitted["rows"]))
+    each = {(row["strategy"], row["ranks"]): row for row in fitted["rows"]}
     lines = [
-        f"a message: {1e6 * made['alpha']:.0f} µs + {1e9 * made['beta']:.3f} ns a byte; the {made['every']} steps between "
-        f"exchanges: {1e3 * made['compute_seconds']:,.0f} ms",
+        f"a message: {1e6 * fitted['alpha']:.0f} µs + {1e9 * fitted['beta']:.3f} ns a byte; the {fitted['every']} steps between "
+        f"exchanges: {1e3 * fitted['compute_seconds']:,.0f} ms",
         "weak-scaling efficiency, by the model:",
     ]
     rows = [["ranks", *names]]
-    for ranks in sorted({row["ranks"] for row in made["rows"]}):
+    for ranks in sorted({row["ranks"] for row in fitted["rows"]}):
         rows.append([str(ranks), *(_percent(each[n, ranks]["efficiency"]) for n in names)])
     lines += text_table(rows, right=range(len(rows[0])))
-    told = ", ".join(
-        f"{row['ranks']} cells {row['minutes']:.1f} min ({_percent(row['efficiency'])})" for row in made["paper"]
+    paper = ", ".join(
+        f"{row['ranks']} cells {row['minutes']:.1f} min ({_percent(row['efficiency'])})" for row in fitted["paper"]
     )
-    return [*lines, f"the cellular paper, Table III, an all-gather: {told}"]
+    return [*lines, f"the cellular paper, Table III, an all-gather: {paper}"]
 
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def save(found: Mapping[str, Any], path: Path) -> None:
-    """All of it as .json, and the plots as .png beside it."""
+def save(result: Mapping[str, Any], path: Path) -> None:
+    """Write everything as .json, and the plots as .png."""
     from ganherd.bench.scaling.scaling_picture import draw
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    draw(found, path.with_suffix(".png"))
+    path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    draw(result, path.with_suffix(".png"))
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """
+    """Parse a list of numbers of ranks.
+
     >>> ranks_of("4,1,2")
     (1, 2, 4)
     """
-    found: Sequence[int] = sorted({int(n) if n.strip().isdecimal() else 0 for n in text.split(",")})
-    if not all(found):
-        raise UserError(f"--ranks {text}: give numbers of ranks with commas between, as 1,2,4.")
-    return tuple(found)
+    result: Sequence[int] = sorted({int(n) if n.strip().isdecimal() else 0 for n in text.split(",")})
+    if not all(result):
+        raise UserError(f"--ranks {text}: give numbers of ranks separated by commas, e.g. 1,2,4.")
+    return tuple(result)

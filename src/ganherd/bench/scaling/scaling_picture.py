@@ -1,4 +1,4 @@
-"""The scaling benchmark as plots: weak and strong scaling as measured, and the model beside them and beside the paper."""
+"""Plot the scaling benchmark: weak and strong scaling as measured, and the model with the numbers of the paper."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ COLOURS = {"independent": "#10b981", "gap": "#8b5cf6", "cellular": "#3b82f6", "c
 PAPER = "#6b7280"
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Two panels of what was measured; with the model a third one."""
-    figure, axes = new_figure(11.4 if "model" in found else 7.8, 3.6, 3 if "model" in found else 2)
+def draw(result: Mapping[str, Any], path: Path) -> None:
+    """Draw two panels of what was measured, and a third one if there is a model."""
+    figure, axes = new_figure(11.4 if "model" in result else 7.8, 3.6, 3 if "model" in result else 2)
     for panel, kind in zip(axes, ("weak", "strong"), strict=False):
-        _measured(panel, [row for row in found["rows"] if row["kind"] == kind], kind)
-    if "model" in found:
-        _model(axes[2], found)
+        _measured(panel, [row for row in result["rows"] if row["kind"] == kind], kind)
+    if "model" in result:
+        _model(axes[2], result)
     lines = {label: line for panel in axes for line, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     figure.legend(
         lines.values(), lines.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=8.5, labelcolor=INK
@@ -52,21 +52,21 @@ def _measured(axes: Axes, rows: Sequence[Mapping[str, Any]], kind: str) -> None:
     axes.set_ylabel("ms a round, slowest rank", color=INK)
 
 
-def _model(axes: Axes, found: Mapping[str, Any]) -> None:
-    made = found["model"]
-    steps = made["compute_seconds"]
+def _model(axes: Axes, result: Mapping[str, Any]) -> None:
+    model = result["model"]
+    steps = model["compute_seconds"]
     for name, colour in COLOURS.items():
-        own = [(row["ranks"], 100 * row["efficiency"]) for row in made["rows"] if row["strategy"] == name]
+        own = [(row["ranks"], 100 * row["efficiency"]) for row in model["rows"] if row["strategy"] == name]
         axes.plot(*zip(*own, strict=True), color=colour, lw=1.8, label=name)
-        # the exchange as measured, where every rank has a core: the model knows of no sharing
-        seen = [row for row in found["rows"] if row["kind"] == "weak" and row["strategy"] == name]
+        # the measured exchange, if every rank has a core: the model does not include shared cores
+        seen = [row for row in result["rows"] if row["kind"] == "weak" and row["strategy"] == name]
         seen = [row for row in seen if 1 < row["ranks"] <= row["cores"]]
         share = [100 * steps / (steps + row["exchange_seconds"]) for row in seen]
         axes.plot([row["ranks"] for row in seen], share, "o", color=colour, ms=4.5)
-    paper = made["paper"]
+    paper = model["paper"]
     axes.plot([row["ranks"] for row in paper], [100 * row["efficiency"] for row in paper], color=PAPER, marker="s", ms=4.5,
               lw=1.2, label="cellular paper, Table III")  # fmt: skip
-    axes.set_title(f"model, every {made['every']} steps (dots: measured)", color=INK, fontsize=9.5, loc="left")
+    axes.set_title(f"model, every {model['every']} steps (dots: measured)", color=INK, fontsize=9.5, loc="left")
     axes.set_xscale("log")
     axes.set_ylim(0, 105)
     axes.set_xlabel("ranks", color=INK)

@@ -1,4 +1,4 @@
-"""One rank of the scaling benchmark: trains its members, exchanges as each strategy does, and says how long both took."""
+"""One rank of the scaling benchmark: train its members, exchange like each strategy, and measure both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import Herd, Plan, make_engine
 from ganherd.herd.engine.engines import place_state as put
 from ganherd.strategies.cellular.topology import torus
-from ganherd.strategies.gap.gap import travelling
+from ganherd.strategies.gap.gap import swapped_tensors
 from ganherd.training.setup.assemble import assemble
 from ganherd.util import host
 from ganherd.util.files import JsonObject
@@ -34,12 +34,12 @@ from ganherd.util.files import JsonObject
 Row = JsonObject
 _MESSAGES = tuple(2**power for power in range(10, 24))  # bytes, up to 8 MiB
 _TRIES = 7
-_FEATURES = 64  # of the small classifier that looks at mixtures
+_FEATURES = 64  # of the small classifier that scores mixtures
 
 
 @dataclass(frozen=True)
 class RankRequest:
-    """What every rank is told."""
+    """What to measure, the same on every rank."""
 
     case: str
     members: int  # of a rank, in weak scaling
@@ -49,44 +49,46 @@ class RankRequest:
     device: str
 
 
-def measure(comm: Communicator, asked: RankRequest) -> JsonObject | None:
-    """Rows of weak and strong scaling and of messages; None on the ranks besides the first. Called by all ranks."""
-    facts = [json.loads(each) for each in comm.collect(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())]
+def measure(comm: Communicator, request: RankRequest) -> JsonObject | None:
+    """Return rows of weak and strong scaling and of messages; None on all ranks but the first. Called by all ranks."""
+    facts = [
+        json.loads(each) for each in comm.all_gather_bytes(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())
+    ]
     cores = sum({name: count for name, count in facts}.values())
-    if asked.device == "cuda":
+    if request.device == "cuda":
         torch.cuda.set_device(comm.local_rank % torch.cuda.device_count())
     torch.set_num_threads(1)
-    ranks = [number for number in asked.ranks if number <= comm.size]
+    ranks = [number for number in request.ranks if number <= comm.world_size]
     rows = []
     for kind in ("weak", "strong"):
         for number in ranks:
-            part = comm.among(range(number))
+            part = comm.new_group(range(number))
             if part is not None:
-                members = asked.members * (number if kind == "weak" else max(ranks))
-                rows += [{"kind": kind, **row, "cores": cores} for row in _round(part, members, asked)]
-            comm.barrier()  # those that have no part in it wait here, and take no processor time
+                members = request.members * (number if kind == "weak" else max(ranks))
+                rows += [{"kind": kind, **row, "cores": cores} for row in _round(part, members, request)]
+            comm.barrier()  # the other ranks wait here, and use no processor time
     messages = _messages(comm)
     if comm.rank != 0:
         return None
     return {"rows": rows, "messages": messages, "engine": comm.name, "hosts": len(set(comm.hosts)), "cores": cores}
 
 
-def _round(comm: Communicator, members: int, asked: RankRequest) -> list[Row]:
-    """Steps and exchanges of so many members on these ranks; what the slowest rank took counts."""
+def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
+    """Measure steps and exchanges of the members on these ranks; the time of the slowest rank counts."""
     grid = near_square(members)
-    order, blocks = place(members, comm.size), place(members, comm.size, grid=grid)
-    herd = _herd(len(order.ranks[comm.rank]), asked)
+    order, blocks = place(members, comm.world_size), place(members, comm.world_size, grid=grid)
+    herd = _herd(len(order.ranks[comm.rank]), request)
     engine, sums, steps = make_engine(herd, _plan(herd)), herd.zero_sums(), 0
     engine.advance(0, 2, sums)
     exchanges = _exchanges(herd, comm, order, blocks, grid)
     took: dict[str, list[float]] = {name: [] for name in ("compute", "cpu", *exchanges)}
     bytes_: dict[str, int] = {}
-    for turn in range(asked.rounds):
+    for turn in range(request.rounds):
         comm.barrier()
         began, cpu = time.perf_counter(), time.process_time()
-        engine.advance(steps, steps + asked.steps, sums)
+        engine.advance(steps, steps + request.steps, sums)
         synchronize(herd.device)
-        steps += asked.steps
+        steps += request.steps
         took["compute"].append(time.perf_counter() - began)
         took["cpu"].append(time.process_time() - cpu)
         for name, (state, placement, wanted) in exchanges.items():
@@ -97,12 +99,12 @@ def _round(comm: Communicator, members: int, asked: RankRequest) -> list[Row]:
             took[name].append(time.perf_counter() - began)
             bytes_[name] = max(bytes_.get(name, 0), comm.bytes_received - before)
     own = {name: median(each) for name, each in took.items()}
-    everyone = [json.loads(each) for each in comm.collect(json.dumps([own, bytes_]).encode())]
+    everyone = [json.loads(each) for each in comm.all_gather_bytes(json.dumps([own, bytes_]).encode())]
     slowest = {name: max(times[name] for times, _ in everyone) for name in own}
     return [
         {
             "strategy": name,
-            "ranks": comm.size,
+            "ranks": comm.world_size,
             "members": members,
             "compute_seconds": slowest["compute"],
             "cpu_seconds": slowest["cpu"],
@@ -128,18 +130,18 @@ def near_square(number: int) -> tuple[int, int]:
 def _exchanges(
     herd: Herd, comm: Communicator, order: Placement, blocks: Placement, grid: tuple[int, int]
 ) -> JsonObject:
-    """By strategy: what travels, where members live, and what each rank wants."""
+    """Return by strategy the tensors to exchange, the placement of the members, and the members that each rank fetches."""
     cells, topology = blocks.ranks, torus(*grid)
     nets = {name: value for name, value in herd.state.items() if name.startswith(("g.", "d.")) or name == "set.lr_g"}
-    # as many rows as the rank has cells: their numbers do not matter, and blocks may be of other sizes than shares
+    # as many rows as the rank has cells; which rows does not matter
     rows = [n % herd.num_members for n in range(len(cells[comm.rank]))]
     nets = {name: value[rows] for name, value in nets.items()}
-    # and what mixtures are scored by: of its samples' features a mean and a covariance
+    # what mixtures are scored by: mean and covariance of the features of samples
     nets["mean"] = torch.zeros(len(rows), _FEATURES, dtype=torch.float64, device=herd.device)
     nets["cov"] = torch.zeros(len(rows), _FEATURES, _FEATURES, dtype=torch.float64, device=herd.device)
-    critics = {name: herd.state[name] for name in travelling(herd.state, "d", "weights")}
+    critics = {name: herd.state[name] for name in swapped_tensors(herd.state, "d", "weights")}
     near = [sorted({m for cell in own for m in topology.members(cell)}) for own in cells]
-    everyone = [list(range(blocks.size))] * len(cells)
+    everyone = [list(range(blocks.num_members))] * len(cells)
     return {
         "gap": (critics, order, ()),
         "cellular": (nets, blocks, near),
@@ -148,7 +150,7 @@ def _exchanges(
 
 
 def _partners(members: int, placement: Placement, turn: int) -> list[list[int]]:
-    """Whose discriminator each member gets: random pairs."""
+    """Return the member from which each member gets its discriminator: random pairs."""
     order = np.random.default_rng(turn).permutation(members)
     partner = np.arange(members)
     for a, b in zip(order[: members // 2], order[members // 2 :], strict=False):
@@ -157,9 +159,9 @@ def _partners(members: int, placement: Placement, turn: int) -> list[list[int]]:
 
 
 def _messages(comm: Communicator) -> list[Row]:
-    """Seconds in which two ranks, on two hosts where there are two, give each other a message of so many bytes."""
+    """Measure the seconds of a message between two ranks, on two hosts if there are two, for several sizes."""
     far = next((rank for rank, host in enumerate(comm.hosts) if host != comm.hosts[0]), 1)
-    pair = comm.among([0, far]) if comm.size > 1 else None
+    pair = comm.new_group([0, far]) if comm.world_size > 1 else None
     rows = []
     for size in _MESSAGES if pair is not None else ():
         assert pair is not None
@@ -169,16 +171,16 @@ def _messages(comm: Communicator) -> list[Row]:
             began = time.perf_counter()
             pair.fetch(state, Placement(((0,), (1,))), [[1], [0]])
             took.append(time.perf_counter() - began)
-        slower = max(json.loads(each) for each in pair.collect(json.dumps(median(took[1:])).encode()))
+        slower = max(json.loads(each) for each in pair.all_gather_bytes(json.dumps(median(took[1:])).encode()))
         rows.append({"bytes": size, "seconds": slower})
     comm.barrier()
     return rows
 
 
-def _herd(members: int, asked: RankRequest) -> Herd:
-    case = known(asked.case)
+def _herd(members: int, request: RankRequest) -> Herd:
+    case = known(request.case)
     with as_file(case) as path:
-        recipe = recipe_of(case, members, path, asked.device, "float32")
+        recipe = recipe_of(case, members, path, request.device, "float32")
         set_precision(recipe)
         herd = assemble(recipe).herd
     put(herd, _plan(herd))
@@ -194,12 +196,12 @@ def _width(state: dict[str, Tensor]) -> int:
 
 
 def main(words: Sequence[str]) -> None:
-    """`words`: what is asked, as JSON, and where the first rank writes its answer."""
+    """Measure what the first word requests, as JSON; the first rank writes the result to the path in the second word."""
     facts = json.loads(words[0])
     comm = connect(detect(os.environ))
-    found = measure(comm, RankRequest(**{**facts, "ranks": tuple(facts["ranks"])}))
-    if found is not None:
-        Path(words[1]).write_text(json.dumps(found), encoding="utf-8")
+    result = measure(comm, RankRequest(**{**facts, "ranks": tuple(facts["ranks"])}))
+    if result is not None:
+        Path(words[1]).write_text(json.dumps(result), encoding="utf-8")
     comm.close()
 
 

@@ -1,1 +1,1 @@
-"""The commands, one file each: parse, call, print. No logic here, and no torch until a command needs it."""
+"""The commands, one file each: parse options, call, print. A command imports torch only when it needs it."""

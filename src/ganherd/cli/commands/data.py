@@ -1,4 +1,4 @@
-"""`ganherd data list`, `get`, `inspect` and `prepare`: the data sets that are known, and what to do with any other."""
+"""`ganherd data`: list, download, inspect and prepare data sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Crop(StrEnum):
 
 @data_app.command("list")
 def data_list(as_json: Json = False) -> None:
-    """The data sets that ganherd knows, and where it looks for them."""
+    """List the data sets that ganherd knows, and where it looks for them."""
     from ganherd.data.inspect import list_sources
 
     rows = list_sources()
@@ -37,7 +37,10 @@ def data_list(as_json: Json = False) -> None:
 
 
 @data_app.command("get")
-def data_get(name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100, …")], as_json: Json = False) -> None:
+def data_get(
+    name: Annotated[str, typer.Argument(help="Name of a data set, e.g. mnist.")],
+    as_json: Json = False,
+) -> None:
     """Download a data set into $GANHERD_DATA."""
     from ganherd.data.inspect import get
 
@@ -51,18 +54,18 @@ def data_get(name: Annotated[str, typer.Argument(help="mnist, cifar10, cifar100,
 
 @data_app.command("inspect")
 def data_inspect(
-    source: Annotated[str, typer.Argument(help="A known name or a path.")],
+    source: Annotated[str, typer.Argument(help="Name or path of a data set.")],
     sheet: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Contact sheet; default: NAME-sheet.png here.")
+        Path | None, typer.Option("-o", "--output", help="File of the contact sheet. Default: NAME-sheet.png.")
     ] = None,
-    size: Annotated[int | None, typer.Option(min=2, help="Resize the images of a folder.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", hidden=True)] = False,  # they are always skipped, and named
+    size: Annotated[int | None, typer.Option(min=2, help="Resize the images of a folder to this many pixels.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", hidden=True)] = False,  # always so; for old scripts
     recommend: Annotated[
-        bool, typer.Option("--recommend", help="Name the recipe for it, with memory, time and what to type.")
+        bool, typer.Option("--recommend", help="Recommend a recipe, with its memory, its time and the command.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Classes, counts, sizes and range of some data, and a contact sheet of it; files that are no images are named."""
+    """Show classes, counts, sizes and range of a data set, and draw a contact sheet. Unreadable images are listed."""
     from ganherd.data import inspect as looking
     from ganherd.data.dataset import load
     from ganherd.data.shards import shards
@@ -91,18 +94,20 @@ def data_inspect(
 
 @data_app.command("prepare")
 def data_prepare(
-    folder: Annotated[Path, typer.Argument(help="Images of any size, one folder for each class.")],
+    folder: Annotated[Path, typer.Argument(help="Folder with images of any size, in one folder for each class.")],
     out: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The prepared folder, to train from; default: FOLDER-SIZE.")
+        Path | None, typer.Option("-o", "--output", help="Prepared folder to train from. Default: FOLDER-SIZE.")
     ] = None,
     size: Annotated[int, typer.Option(min=2, help="Width and height in pixels.")] = 64,
-    crop: Annotated[Crop, typer.Option(help="Where the square is cut from an image.")] = Crop.centre,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes that read; default: one for each core.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of random crops.")] = None,
+    crop: Annotated[Crop, typer.Option(help="Position of the square that is cut from an image.")] = Crop.centre,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of reading processes. Default: one for each core.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of random crops.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a folder of images fit for training at any scale; killed, it goes on where it was."""
+    """Resize a folder of images once, for training at any scale. If interrupted, the same command continues."""
     from ganherd.data.shards.prepare import prepare
     from ganherd.util.meter import ProgressBar
 

@@ -1,4 +1,4 @@
-"""`ganherd doctor`: what this machine has, and what is missing for what."""
+"""`ganherd doctor`: check what this machine has, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ganherd.cli.options import Json, show
 
 
 def doctor(as_json: Json = False) -> None:
-    """What this machine has, and what is missing for what."""
+    """Check what this machine has, what it is needed for, and how to get what is missing."""
     from ganherd.machine_check import examine
 
     rows = examine()

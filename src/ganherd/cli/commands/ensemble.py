@@ -1,4 +1,4 @@
-"""`ganherd ensemble`: the few generators of a run that are best together."""
+"""`ganherd ensemble`: search the generators of a run that are best together."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class Search(StrEnum):
 
 def ensemble(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    size: Annotated[int, typer.Option(min=1, help="At most so many generators.")] = 5,
+    size: Annotated[int, typer.Option(min=1, help="Maximum number of generators.")] = 5,
     by: Annotated[
         str,
         typer.Option(
             metavar="SCORE",
-            help=f"What is searched for: the least {', '.join(LESS)}; the most {', '.join(MORE)}; or the least of a "
-            "function of your own, package.module:function.",
+            help=f"Score to optimise: the least {', '.join(LESS)}; the most {', '.join(MORE)}; or the least of your "
+            "own function, package.module:function.",
         ),
     ] = "fid",
     search: Annotated[
-        Search, typer.Option(help="How; neighbourhoods: the weights of each of a grid's.")
+        Search, typer.Option(help="Search method; neighbourhoods weighs each neighbourhood of a grid.")
     ] = Search.greedy,
     samples: Annotated[int, typer.Option("-n", min=2, help="Samples of each generator.")] = 1000,
-    network: Annotated[str | None, typer.Option(help="Whose features; as for `ganherd score`.")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    network: Annotated[str | None, typer.Option(help="Network of the features; see `ganherd score`.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples and of the search.")] = 0,
     trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search the whole herd for the few generators that are best together, and keep them as RUN/mixture-ensemble."""
+    """Search the herd for the few generators that are best together, and save them as RUN/mixture-ensemble."""
     by = asked_score("--by", by)  # before anything is loaded
     from ganherd.scoring import ensembles
 
-    found = ensembles.find(
+    result = ensembles.find(
         run,
         size,
         by,
@@ -55,6 +55,6 @@ def ensemble(
         progress=None if quiet or as_json else say,
     )
     if as_json:
-        print_json(found.facts())
+        print_json(result.facts())
     else:
-        show(str(found))
+        show(str(result))

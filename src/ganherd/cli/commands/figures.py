@@ -1,4 +1,4 @@
-"""`ganherd figures`: several runs beside each other, as figures and on one page."""
+"""`ganherd figures`: draw several runs next to each other, as figures and on one page."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from ganherd.cli.options import Json, Quiet, Trust, say, show
 
 def figures(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder that they go to.")] = Path("figures"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the figures.")] = Path("figures"),
     only: Annotated[
         str | None,
-        typer.Option(help="Some of points, samples, generalisation, spread, map, classes; default: all that fit."),
+        typer.Option(
+            help="Figures to draw: points, samples, generalisation, spread, map, classes. Default: all that fit."
+        ),
     ] = None,
-    names: Annotated[str | None, typer.Option(help="What to call the runs, with commas between.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0,
+    names: Annotated[str | None, typer.Option(help="Names of the runs in the figures, separated by commas.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
     trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw runs beside each other: samples, learning curves, maps, classes."""
+    """Draw runs next to each other: samples, learning curves, maps, classes."""
     from ganherd.report import figures as drawing
 
     given = [[one.strip() for one in text.split(",")] if text else None for text in (only, names)]
-    page, found = drawing.draw(runs, output, given[0], given[1], seed, trust_code, None if quiet else say)
-    paths = [str(one.png) for one in found]
+    page, drawn = drawing.draw(runs, output, given[0], given[1], seed, trust_code, None if quiet else say)
+    paths = [str(one.png) for one in drawn]
     show(json.dumps({"page": str(page), "figures": paths}) if as_json else "\n".join([str(page), *paths]))

@@ -17,36 +17,44 @@ launch_app = typer.Typer(help="Start runs on a cluster.", no_args_is_help=True, 
 
 @launch_app.command("slurm")
 def launch_slurm(
-    recipe: Annotated[str | None, typer.Argument(help="A packaged recipe's name or a YAML file.")] = None,
+    recipe: Annotated[str | None, typer.Argument(help="Name of a packaged recipe, or a YAML file.")] = None,
     sets: Set = None,
-    run: Annotated[Path | None, typer.Option(help="Folder of the run; default: runs/NAME.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
-    budget: Annotated[str | None, typer.Option(help="5000steps, 20epochs, 90s, 10m, 2h.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Stack so many replicas with different seeds.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Hosts.")] = 1,
-    ranks_per_node: Annotated[int, typer.Option(min=1, help="Processes on each; one for each GPU.")] = 1,
+    run: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/NAME.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume this run.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of hosts.")] = 1,
+    ranks_per_node: Annotated[int, typer.Option(min=1, help="Processes on each host; use one for each GPU.")] = 1,
     cpus_per_rank: Annotated[int, typer.Option(min=1, help="Cores of each process.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs of each host.")] = 0,
     time: Annotated[
-        str, typer.Option(help="Limit of one job: 90m, 12h, 1-12:00:00; the run goes on in the next.")
+        str, typer.Option(help="Time limit of one job, e.g. 90m, 12h, 1-12:00:00. The next job resumes the run.")
     ] = "1h",
-    notice: Annotated[int, typer.Option(min=10, help="Seconds before that limit at which members are saved.")] = 120,
-    partition: Annotated[str | None, typer.Option(help="Slurm's partition.")] = None,
-    account: Annotated[str | None, typer.Option(help="Slurm's account.")] = None,
+    notice: Annotated[
+        int, typer.Option(min=10, help="Seconds before the time limit at which members are saved.")
+    ] = 120,
+    partition: Annotated[str | None, typer.Option(help="Slurm partition.")] = None,
+    account: Annotated[str | None, typer.Option(help="Slurm account.")] = None,
     module: Annotated[list[str] | None, typer.Option(help="Load this module; may be repeated.")] = None,
-    container: Annotated[str | None, typer.Option(help="Run in this image, with Apptainer.")] = None,
-    launcher: Annotated[str, typer.Option(help="srun, mpiexec, torchrun.")] = "srun",
-    launcher_options: Annotated[str, typer.Option(help="Passed on to it, as '--mpi=pmix' or '--with-ft ulfm'.")] = "",
+    container: Annotated[str | None, typer.Option(help="Apptainer image to run in.")] = None,
+    launcher: Annotated[str, typer.Option(help="Launcher: srun, mpiexec or torchrun.")] = "srun",
+    launcher_options: Annotated[
+        str, typer.Option(help="Options of the launcher, e.g. '--mpi=pmix' or '--with-ft ulfm'.")
+    ] = "",
     array: Annotated[
-        int, typer.Option(min=0, help="A job array of so many jobs, each with a part of the members.")
+        int, typer.Option(min=0, help="Number of jobs in a job array; each trains some of the members.")
     ] = 0,
     members_each: Annotated[int, typer.Option(min=1, help="Members of each job of the array.")] = 1,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The script; default: ganherd-NAME.sh.")] = None,
-    submit: Annotated[bool, typer.Option("--submit", help="Hand it to sbatch.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File of the script. Default: ganherd-NAME.sh.")
+    ] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="Submit the script with sbatch.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the script, and write nothing.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show and write a batch script that trains a recipe or goes on with a run, and requeues itself until it is done."""
+    """Write a batch script that trains a recipe or resumes a run, and requeues itself until the run is finished."""
     from ganherd import slurm
     from ganherd.recipe import recipe_file
 
@@ -57,7 +65,7 @@ def launch_slurm(
         from ganherd.runs.folder import RunFolder
 
         if recipe is not None or run is not None:
-            raise UserError("--resume goes on in its own folder with its own recipe: leave the recipe and --run out.")
+            raise UserError("--resume uses the folder and the recipe of the run: leave the recipe and --run out.")
         RunFolder.open(resume)
         where, new = resume, words
     else:
@@ -69,7 +77,9 @@ def launch_slurm(
             refuse_meeting(loaded, "--array")
         where, new = run or Path("runs") / Path(name).stem, [name, *words]
     if array and resume is not None:
-        raise UserError("the jobs of an array go on by themselves: name the recipe and --run again, not --resume.")
+        raise UserError(
+            "The jobs of an array resume by themselves: give the recipe and --run again instead of --resume."
+        )
     job = slurm.Job(
         tuple(new), where, tuple(words) if resume is not None else (), nodes, ranks_per_node, cpus_per_rank, gpus_per_node, time,
         notice, partition, account, tuple(module or ()), container, launcher, launcher_options, array, members_each,
@@ -80,7 +90,7 @@ def launch_slurm(
     if dry_run:
         return
     if path.exists() and slurm.MARK not in path.read_text(encoding="utf-8", errors="replace"):
-        raise UserError(f"{path} is there already and was not written by ganherd: name another file with -o.")
+        raise UserError(f"{path} exists and was not written by ganherd: name another file with -o.")
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
     if not submit:

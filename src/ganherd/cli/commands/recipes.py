@@ -1,4 +1,4 @@
-"""`ganherd recipes`: the packaged recipes."""
+"""`ganherd recipes`: list or print the packaged recipes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ganherd.cli.options import Json, show
 from ganherd.util.text import text_table
 
 
-def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] = None, as_json: Json = False) -> None:
+def recipes(name: Annotated[str | None, typer.Argument(help="Recipe to print.")] = None, as_json: Json = False) -> None:
     """List the packaged recipes, or print one."""
     from ganherd.recipe import recipe_file
 

@@ -1,4 +1,4 @@
-"""`ganherd report`: one page for each run."""
+"""`ganherd report`: write one page for each run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def report(
     """Write one self-contained HTML page for each run."""
     from ganherd import report as pages
 
-    tell = None if quiet else say
-    paths = [str(pages.write(run, trust_code=trust_code, draw=True, progress=tell)) for run in runs]
+    log = None if quiet else say
+    paths = [str(pages.write(run, trust_code=trust_code, draw=True, progress=log)) for run in runs]
     show(json.dumps({"reports": paths}) if as_json else "\n".join(paths))

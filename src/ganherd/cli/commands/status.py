@@ -1,4 +1,4 @@
-"""`ganherd status`: where a run stands."""
+"""`ganherd status`: show the state of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ganherd.cli.options import Json, show
 
 
 def status(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
-    """Where a run stands: step, rate, time left, members and alarms."""
+    """Show the state of a run: step, rate, time left, members and alarms."""
     from ganherd.runs import run_status, status_text
 
     standing = run_status.describe(run)

@@ -1,4 +1,4 @@
-"""`ganherd train`: a new run, the rest of one, or what a run would be."""
+"""`ganherd train`: start or resume a run, or show what it would train."""
 
 from __future__ import annotations
 
@@ -23,43 +23,50 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[
-        str | None, typer.Argument(help="A packaged recipe's name or a YAML file; default: digits-wcgan.")
+        str | None, typer.Argument(help="Name of a packaged recipe, or a YAML file. Default: digits-wcgan.")
     ] = None,
     sets: Set = None,
     run: Annotated[
         Path | None,
         typer.Option(
-            "--run", "--run-dir", help="Folder of the new run; default: runs/NNNNN-NAME. Under torchrun use --run-dir."
+            "--run", "--run-dir", help="Folder of the new run. Default: runs/NNNNN-NAME. Under torchrun, use --run-dir."
         ),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run, exactly.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume this run exactly.")] = None,
     retrain: Annotated[
-        str | None, typer.Option(help="With --resume: train these classes of a finished run anew, as cat,dog or 3.")
+        str | None, typer.Option(help="With --resume: retrain these classes of a finished run, e.g. cat,dog or 3.")
     ] = None,
     grow: Annotated[
-        Path | None, typer.Option(help="Keep the classes of this finished run, and train those that the data has more.")
+        Path | None,
+        typer.Option(help="Keep the classes of this finished run, and train the classes that are new in the data."),
     ] = None,
     members: Annotated[
         str | None,
-        typer.Option(help="Only these, as 0-9, of a herd whose members never meet; with --run, as a job of many."),
+        typer.Option(
+            help="Train only these members, e.g. 0-9, as one of several jobs that share --run. Members must never meet."
+        ),
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="5000steps, 20epochs, 90s, 10m, 2h.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Stack so many replicas with different seeds.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")] = None,
     ranks: Annotated[
         int | None,
-        typer.Option(min=1, help="Start so many ranks on this machine; mpiexec, srun and torchrun bring their own."),
+        typer.Option(
+            min=1, help="Number of ranks to start on this machine. mpiexec, srun and torchrun start their own."
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be trained, its memory and its time.")
+        bool, typer.Option("--dry-run", help="Show what would be trained, its memory and its time.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say how each layer would run: kernel, PyTorch or vmap, and why.")
+        bool, typer.Option("--explain", help="Show how each layer would run (kernel, PyTorch or vmap), and why.")
     ] = False,
     trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a recipe, or go on with a run: in one process, or as a rank of the job that this process was started in."""
+    """Train a recipe or resume a run, in one process or as a rank of a job."""
     from ganherd.comm.backends.detect import connect, detect
 
     engine = detect(os.environ)
@@ -71,28 +78,30 @@ def train(
     if retrain is not None:
         _check_retrain(resume, recipe or sets or seeds, engine != "local" or ranks)
     if resume and run:
-        raise UserError("--resume goes on in its own folder: leave --run out.")
+        raise UserError("--resume uses the folder of the run: leave --run out.")
     if resume and dry_run:
-        raise UserError("--dry-run is for new runs: `ganherd status` says where this one stands.")
+        raise UserError("--dry-run is for new runs: use `ganherd status` for this one.")
     if resume and explain:
         raise UserError("--explain is for new runs: leave --resume out and name the recipe.")
     if members is not None and (engine != "local" or ranks is not None or resume or run is None):
-        raise UserError("--members is for one of several jobs that fill the same --run: give that, and no ranks.")
+        raise UserError(
+            "--members is for one of several jobs with the same --run: give it, and neither --ranks nor --resume."
+        )
     if dry_run or explain:
         if members is not None:
-            raise UserError("--dry-run and --explain look at the whole herd: leave --members out.")
+            raise UserError("--dry-run and --explain show the whole herd: leave --members out.")
         if ranks is not None or engine != "local":
-            raise UserError("--dry-run and --explain look at one process: leave the ranks out.")
+            raise UserError("--dry-run and --explain run in one process: leave --ranks out, and start no job.")
         _look(recipe, overrides, explain, trust_code, as_json)
         return
     if retrain is not None:
         from ganherd.training.variants.retrain import prepare
 
         assert resume is not None
-        told = prepare(resume, retrain, budget, trust_code)
+        message = prepare(resume, retrain, budget, trust_code)
         if not quiet:
-            say(told)
-        overrides = []  # the checkpoint says how long
+            say(message)
+        overrides = []  # the checkpoint has the budget
     if members is not None:
         assert run is not None
         _part(recipe, run, members, overrides, trust_code, as_json, quiet)
@@ -105,41 +114,43 @@ def train(
         from ganherd.training.ranks.spawn import spawn
         from ganherd.training.variants import phases
 
-        loaded = _load(recipe, resume, overrides, trust_code)  # a mistake is said once, and before anything is started
+        loaded = _load(recipe, resume, overrides, trust_code)  # report mistakes once, before any rank starts
         if resume is None:
             phases.refuse(loaded)
         raise typer.Exit(spawn(main, ranks or 1, _without_ranks(sys.argv[1:])))
     if ranks is not None:
-        raise UserError("--ranks starts ranks by itself, and this process is one of several already: leave it out.")
-    from ganherd.comm.ranks import job
+        raise UserError(
+            "--ranks starts ranks on this machine, but this process already is a rank of a job: leave it out."
+        )
+    from ganherd.comm.ranks import open_job
 
-    with job(lambda: connect(engine)) as comm:
+    with open_job(lambda: connect(engine)) as comm:
         done = _train(comm, recipe, run, resume, overrides, trust_code, quiet)
-    if comm.latest.rank == 0:  # after the job: output that nobody reads must not look like a rank that failed
+    if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
         _trained(done, as_json)
 
 
 def _grown(grow: Path, recipe: str | None, resume: Path | None, overrides: list[str]) -> str:
-    """The recipe with which a run is grown: by default its own; `overrides` get its name."""
+    """Return the recipe of a grown run (by default that of the finished run), and add the run to `overrides`."""
     from ganherd.runs.folder import RunFolder
 
     if resume is not None:
-        raise UserError("--grow begins a new run: leave --resume out.")
+        raise UserError("--grow starts a new run: leave --resume out.")
     overrides.append(f"herd.grow_from={grow}")
     return str(RunFolder.open(grow).recipe_path) if recipe is None else recipe
 
 
 def _check_retrain(resume: Path | None, more: Any, ranks: Any) -> None:
     if resume is None:
-        raise UserError("--retrain is for a class of a finished run: name the run with --resume.")
+        raise UserError("--retrain needs a finished run: name it with --resume.")
     if more:
-        raise UserError("--retrain trains with the run's own recipe: give it --budget at most.")
+        raise UserError("--retrain uses the recipe of the run: of its settings, only --budget can be given.")
     if ranks:
-        raise UserError("--retrain trains a few members, in one process: leave the ranks out.")
+        raise UserError("--retrain runs in one process: leave the ranks out.")
 
 
 def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: bool, as_json: bool) -> None:
-    """--explain and --dry-run."""
+    """Run --explain or --dry-run."""
     loaded = _load(recipe, None, overrides, trust_code)
     if explain:
         from ganherd.herd.engine import explain as explaining
@@ -148,22 +159,22 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
 
         assembly = assemble(loaded, trust_code=True)
         reports = [net_guard.facts(report) for _, report in net_guard.checked(assembly)]
-        found = explaining.explain(assembly.herd, reports)
-        show(json.dumps(found) if as_json else explaining.render_text(found))
+        facts = explaining.explain(assembly.herd, reports)
+        show(json.dumps(facts) if as_json else explaining.render_text(facts))
         return
     from ganherd.training.setup import dry_run as dry
 
     if as_json:
         show(json.dumps(dry.describe(loaded)))
         return
-    said: list[str] = []
+    shown: list[str] = []
 
-    def tell(facts: Mapping[str, Any]) -> None:
-        said.extend(facts["notes"])
+    def show_known(facts: Mapping[str, Any]) -> None:
+        shown.extend(facts["notes"])
         show(dry.known(facts))
         say("measuring memory and time…")
 
-    show(dry.measured(dry.describe(loaded, tell), said))
+    show(dry.measured(dry.describe(loaded, show_known), shown))
 
 
 def _train(
@@ -176,23 +187,25 @@ def _train(
     quiet: bool,
 ) -> Run:
     """Train in this process, or as one of the ranks of `comm`, which all call this."""
-    from ganherd.comm.ranks import together
+    from ganherd.comm.ranks import run_on_all_ranks
     from ganherd.recipe import recipe_file
 
-    loaded = together(comm, lambda: _load(recipe, resume, overrides, trust_code))
+    loaded = run_on_all_ranks(comm, lambda: _load(recipe, resume, overrides, trust_code))
     if comm is not None:
         from ganherd.comm.handshake import agree
 
-        together(comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n"))
+        run_on_all_ranks(
+            comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n")
+        )
         from ganherd.training.ranks.restarts import begun
 
         if again := comm.broadcast(str(begun(run, os.environ) or "").encode() if comm.rank == 0 else None):
             path = Path(again.decode())
-            if resume is None:  # the same command as before: the user's recipe vouches for the same code
+            if resume is None:  # the same command as before: the recipe of the user trusts the same code
                 from ganherd.recipe.trust import vouches_for
                 from ganherd.runs.folder import RunFolder
 
-                trust_code |= together(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
+                trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
             resume, overrides = path, []
     from ganherd import api
     from ganherd.training import session
@@ -206,7 +219,7 @@ def _train(
 def _part(
     recipe: str | None, run: Path, members: str, overrides: list[str], trust_code: bool, as_json: bool, quiet: bool
 ) -> None:
-    """--members: the same command begins a part of a run, goes on with it, and, as the last one, joins all."""
+    """Run --members: start or resume some members of a run; the last of the jobs joins all."""
     loaded = _load(recipe, None, overrides, trust_code)
     refuse_meeting(loaded, "--members")
     from ganherd import api
@@ -225,13 +238,13 @@ def _part(
 
 
 def refuse_meeting(recipe: Recipe, option: str) -> None:
-    """A herd can be trained in parts that know nothing of each other only where members never meet."""
+    """Refuse to train a herd as several jobs unless its members never meet."""
     if recipe.strategy.meets or recipe.herd.seeds > 1:
         raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
 
 
 def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_code: bool) -> Recipe:
-    """Return the recipe of a new run, which names no code without leave, or that of the run that is resumed."""
+    """Return the recipe of a new run, after checking that its code is trusted, or that of the run to resume."""
     from ganherd.recipe import recipe_file
     from ganherd.runs.folder import RunFolder
 
@@ -242,7 +255,7 @@ def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_c
         trust.check_recipe(loaded, recipe, trust_code)
         return loaded
     folder = RunFolder.open(resume)
-    if recipe is not None:  # a recipe beside --resume must be the run's own
+    if recipe is not None:  # a recipe that is given with --resume must be that of the run
         from ganherd.training.setup.identity import refuse_changes
 
         refuse_changes(folder.recipe, recipe_file.load(recipe, overrides), folder)
@@ -250,7 +263,7 @@ def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_c
 
 
 def _without_ranks(words: list[str]) -> list[str]:
-    """The words of the command, less `--ranks N`.
+    """Return the words of the command without `--ranks N`.
 
     >>> _without_ranks(["train", "--ranks", "2", "--quiet"]), _without_ranks(["train", "--ranks=2"])
     (['train', '--quiet'], ['train'])

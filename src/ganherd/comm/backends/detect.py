@@ -1,4 +1,4 @@
-"""Which engine started this process, from its environment alone, and the communicator that belongs to it."""
+"""Detect from the environment which launcher started this process, and connect the matching communicator."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ NAMES = ("local", "mpi", "torch")
 
 
 def detect(environ: Mapping[str, str]) -> str:
-    """The name of the communicator: `local` where nobody else was started.
+    """Return the name of the communicator: `local` if this process was started alone.
 
-    What is started last counts: torchrun within an allocation of Slurm is torchrun.
+    The innermost launcher counts: torchrun inside a Slurm allocation is torchrun.
 
     >>> detect({"PMI_RANK": "0", "PMI_SIZE": "4"}), detect({"RANK": "1", "WORLD_SIZE": "2"}), detect({})
     ('mpi', 'torch', 'local')
@@ -30,29 +30,30 @@ def detect(environ: Mapping[str, str]) -> str:
 
 
 def launched(environ: Mapping[str, str]) -> int:
-    """How many ranks the launcher of an MPI job says that it has started; 0: none says so.
+    """Return the number of ranks that an MPI launcher announces in the environment; 0 without a launcher.
 
-    Slurm's numbers are those of a step, which srun makes: a batch script or a shell within an allocation of many tasks is
-    one process.
+    Slurm's numbers count only inside a step, which srun creates: a batch script or a shell in an allocation of many tasks
+    is one process.
 
     >>> launched({"SLURM_NTASKS": "8"}), launched({"SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"})
     (0, 8)
     """
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if found := _number(environ, name):
-            return found
+        if ranks := _number(environ, name):
+            return ranks
     if "SLURM_STEP_ID" in environ:
         return _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS")
     return 0
 
 
 def connect(name: str, environ: Mapping[str, str] = os.environ) -> Communicator:
-    """Return the communicator of that name, introduced to all other ranks; every rank calls this.
+    """Return the communicator of that name, with the hosts of all ranks known; every rank calls this.
 
     Raises:
-        UserError: the ranks cannot work together, or one of them died while they started.
+        UserError: The ranks cannot work together, or one of them died while they started.
     """
-    import torch.distributed  # noqa: F401 - before the clock starts: loading PyTorch may take minutes on a file server
+    # Loading PyTorch may take minutes on a file server, so it is imported before the clock of the watchdog starts.
+    import torch.distributed  # noqa: F401
 
     from ganherd.comm.backends.startup import start_watchdog
     from ganherd.comm.communicator import RankLost
@@ -60,19 +61,20 @@ def connect(name: str, environ: Mapping[str, str] = os.environ) -> Communicator:
 
     with start_watchdog(environ):
         try:
-            comm = _made(name, environ)
+            comm = _create(name, environ)
             introduce(comm)
         except RankLost as error:
             raise UserError(f"{error}, while the ranks were started: start the job again.") from error
     return comm
 
 
-def _made(name: str, environ: Mapping[str, str]) -> Communicator:
+def _create(name: str, environ: Mapping[str, str]) -> Communicator:
+    """Return the communicator of that name, before the handshake."""
     if name == "mpi":
         from ganherd.comm.backends.mpi import Mpi
 
         comm = Mpi.world()
-        _refuse_alone(comm.size, environ)
+        _refuse_unconnected(comm.world_size, environ)
         return comm
     if name == "torch":
         from ganherd.comm.backends.torchrun import Torch
@@ -85,15 +87,18 @@ def _made(name: str, environ: Mapping[str, str]) -> Communicator:
     raise UserError(f"there is no communicator {name!r}: choose {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
 
 
-def _refuse_alone(size: int, environ: Mapping[str, str]) -> None:
-    """Ranks that do not know of each other would all train the same run: the most common mistake with MPI."""
+def _refuse_unconnected(world_size: int, environ: Mapping[str, str]) -> None:
+    """Raise a UserError if several ranks were launched but MPI sees one.
+
+    Such ranks would all train the same run. It is the most common mistake with MPI.
+    """
     started = launched(environ)
-    if size > 1 or started <= 1:
+    if world_size > 1 or started <= 1:
         return
     if "SLURM_STEP_ID" in environ and "OMPI_COMM_WORLD_SIZE" not in environ and "PMI_SIZE" not in environ:
         raise UserError(
-            f"srun started {started} ranks, but MPI sees one: try srun --mpi=pmix or --mpi=pmi2 (`srun --mpi=list` says what "
-            "there is), or start with the mpiexec of mpi4py's MPI."
+            f"srun started {started} ranks, but MPI sees one: try srun --mpi=pmix or --mpi=pmi2 (`srun --mpi=list` shows the "
+            "choices), or start with the mpiexec of mpi4py's MPI."
         )
     raise UserError(
         f"mpiexec started {started} ranks, but MPI sees one: this mpiexec belongs to another MPI than mpi4py's "
@@ -102,5 +107,6 @@ def _refuse_alone(size: int, environ: Mapping[str, str]) -> None:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
+    """Return the number in an environment variable; 0 if it is missing or not a number."""
     value = environ.get(name, "")
     return int(value) if value.isascii() and value.isdigit() else 0

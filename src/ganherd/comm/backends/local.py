@@ -1,4 +1,4 @@
-"""One process: everyone lives here, and nothing is sent."""
+"""The communicator of a single process: all members live here, and nothing is sent."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 
 class Local(Communicator):
-    name, rank, size = "local", 0, 1
+    """Serve a run in one process: a fetch copies rows, and gathers return their argument."""
+
+    name, rank, world_size = "local", 0, 1
 
     def begin_fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> Fetch:
         began = time.perf_counter()
         rows = {device: index(wanted[0], device) for device in {value.device for value in state.values()}}
-        found = {name: value.index_select(0, rows[value.device]) for name, value in state.items()}
-        self.seconds += time.perf_counter() - began
-        return Fetch(self, None, lambda: found)
+        members = {name: value.index_select(0, rows[value.device]) for name, value in state.items()}
+        self.exchange_seconds += time.perf_counter() - began
+        return Fetch(self, None, lambda: members)
 
-    def gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
+    def all_gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
         return values
 
     def abort(self, code: int) -> NoReturn:
@@ -43,15 +45,15 @@ class Local(Communicator):
         outgoing: Mapping[int, Tensor],
         incoming: Mapping[int, Tensor],
         device: torch.device,
-        apart: bool = False,
+        unsynced: bool = False,
     ) -> PendingWork:
-        raise AssertionError("there is nobody to send to")
+        raise AssertionError("a single process has no peers")
 
-    def _share(self, own: bytes, counts: Sequence[int]) -> bytes:
-        return own
+    def _all_gather_bytes(self, content: bytes, counts: Sequence[int]) -> bytes:
+        return content
 
-    def _among(self, ranks: Sequence[int]) -> None:
-        raise AssertionError("one rank has no parts")
+    def _new_group(self, ranks: Sequence[int]) -> None:
+        raise AssertionError("a single process has no groups")
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed find each other in a store that outlives them, and notice who falls silent."""
+"""Let the ranks of a torchrun job find each other in a store that outlives them, and detect a rank that falls silent."""
 
 from __future__ import annotations
 
@@ -12,80 +12,103 @@ from typing import Any
 from ganherd.comm.backends.startup import end_process, seconds_of, too_late
 from ganherd.util.errors import UserError, few
 
-LOST_AFTER = 60.0  # seconds without a word from a rank; GANHERD_LOST_AFTER is another number, 0 for never
+LOST_AFTER = (
+    60.0  # seconds of silence after which a rank counts as lost; GANHERD_LOST_AFTER overrides it, 0 means never
+)
 
 
-def meet(store: Any, rank: int, size: int, patience: float) -> str:
-    """A name for this attempt: the same on all ranks that are there now, and on none of an earlier attempt.
+def meet(store: Any, rank: int, world_size: int, patience: float) -> str:
+    """Return a name for this attempt: the same on all ranks that are running now, and never that of an earlier attempt.
 
-    torchrun keeps its store over restarts, and its agents do not count these alike: what an earlier attempt left must not be
-    met. So each rank says a word of its own, the first one offers a name to whoever said these words, and the name counts
-    when all have answered.
+    torchrun keeps its store over restarts, and its agents count restarts differently, so keys of an earlier attempt must
+    not be used. Each rank writes a random token, rank 0 offers a name to the ranks with these tokens, and the name is valid
+    once all of them have confirmed it.
+
+    Raises:
+        UserError: Not all ranks came within `patience` seconds; 0 waits forever.
     """
-    word, began = uuid.uuid4().hex, time.monotonic()
-    here = [f"meet/{size}/here/{r}" for r in range(size)]
-    store.set(here[rank], word)
+    token, began = uuid.uuid4().hex, time.monotonic()
+    token_keys = [f"meet/{world_size}/here/{r}" for r in range(world_size)]
+    offer_keys = [f"meet/{world_size}/offer/{r}" for r in range(world_size)]
+    store.set(token_keys[rank], token)
     name, offered = "", None
     while True:
-        if rank == 0 and store.check(here):
-            words = [bytes(each).decode() for each in store.multi_get(here)]
-            if words != offered:
-                name, offered = uuid.uuid4().hex, words
-                store.multi_set([f"meet/{size}/offer/{r}" for r in range(size)], [f"{each} {name}" for each in words])
-        if store.check([f"meet/{size}/offer/{rank}"]):
-            to, name = bytes(store.get(f"meet/{size}/offer/{rank}")).decode().split()
-            if to == word:
-                store.set(f"{name}/here/{rank}", "1")
-                if rank == 0 and store.check([f"{name}/here/{r}" for r in range(size)]):
-                    store.set(f"{name}/all", "1")
-                if store.check([f"{name}/all"]):
-                    return name
+        if rank == 0 and store.check(token_keys):
+            tokens = [bytes(each).decode() for each in store.multi_get(token_keys)]
+            if tokens != offered:
+                name, offered = uuid.uuid4().hex, tokens
+                store.multi_set(offer_keys, [f"{each} {name}" for each in tokens])
+        if store.check([offer_keys[rank]]):
+            addressee, name = bytes(store.get(offer_keys[rank])).decode().split()
+            if addressee == token and _confirm(store, name, rank, world_size):
+                return name
         waited = time.monotonic() - began
         if 0 < patience < waited:
-            missing = [f"rank {r}" for r in range(size) if not store.check([here[r]])]
+            missing = [f"rank {r}" for r in range(world_size) if not store.check([token_keys[r]])]
             raise UserError(too_late({"RANK": str(rank)}, patience, few(missing, 3)))
         time.sleep(min(0.2, 0.005 + waited / 20))
 
 
-class LivenessRing:
-    """Says in the store that this rank is alive, and listens to the one before it: a ring, so that nobody has much to do.
+def _confirm(store: Any, name: str, rank: int, world_size: int) -> bool:
+    """Confirm an offered name, and return whether all ranks have."""
+    store.set(f"{name}/here/{rank}", "1")
+    if rank == 0 and store.check([f"{name}/here/{r}" for r in range(world_size)]):
+        store.set(f"{name}/all", "1")
+    return bool(store.check([f"{name}/all"]))
 
-    A process that dies closes its connections, which the others notice at once. A host that loses its network or its power
-    does not: packets are lost, and one would wait for ever. Where nothing is heard, of the other rank or of the store, this
-    process ends, torchrun starts the group again, and those that are cut off are not part of it.
+
+class LivenessRing:
+    """Write signs of life of this rank to the store, and watch those of the previous rank.
+
+    Each rank watches one other, so the load stays small. A process that dies closes its connections, which the other ranks
+    notice at once. A host that loses its network or its power does not: packets vanish, and its peers would wait forever.
+    If the previous rank or the store is silent for too long, this process ends, and torchrun restarts the group without the
+    ranks that are cut off.
     """
 
-    def __init__(self, store: Callable[[], Any], name: str, rank: int, size: int, after: float) -> None:
-        """`store`: opens a connection for this alone. `after`: seconds of silence."""
-        self._open, self._name, self._rank, self._before, self.after = store, name, rank, (rank - 1) % size, after
-        self._over, self._heard, self._answered = threading.Event(), time.monotonic(), -math.inf
-        for work in (self._talk, self._listen):
+    def __init__(self, store: Callable[[], Any], name: str, rank: int, world_size: int, after: float) -> None:
+        """Start the threads that write and watch.
+
+        Args:
+            store: Opens a separate connection to the store.
+            name: The name of this attempt; see `meet`.
+            rank: This rank.
+            world_size: The number of ranks.
+            after: Seconds of silence after which this process ends.
+        """
+        self._open, self._name, self._rank, self.after = store, name, rank, after
+        self._previous = (rank - 1) % world_size
+        self._closed = threading.Event()
+        self._last_beat, self._last_reply = time.monotonic(), -math.inf  # of the previous rank, of the store
+        for work in (self._exchange_beats, self._watch_clock):
             threading.Thread(target=work, name="watch", daemon=True).start()
 
     def close(self) -> None:
-        self._over.set()
+        """Stop both threads."""
+        self._closed.set()
 
-    def _talk(self) -> None:
-        """May hang in the network: it is the other thread that looks at the clock."""
-        own, other = (f"{self._name}/alive/{rank}" for rank in (self._rank, self._before))
+    def _exchange_beats(self) -> None:
+        """Write beats and read those of the previous rank. May hang in the network, so the other thread reads the clock."""
+        key, previous_key = (f"{self._name}/alive/{rank}" for rank in (self._rank, self._previous))
         beat, last = 0, b""
         try:
             store = self._open()
-            while not self._over.is_set():
+            while not self._closed.is_set():
                 beat += 1
-                store.set(own, str(beat))
-                said = bytes(store.get(other)) if store.check([other]) else b""
-                self._answered = time.monotonic()
-                if said != last:
-                    last, self._heard = said, self._answered
-                self._over.wait(self.after / 10)
-        except RuntimeError:  # of the store, of which nothing is heard from now on
-            self._answered = -math.inf
+                store.set(key, str(beat))
+                current = bytes(store.get(previous_key)) if store.check([previous_key]) else b""
+                self._last_reply = time.monotonic()
+                if current != last:
+                    last, self._last_beat = current, self._last_reply
+                self._closed.wait(self.after / 10)
+        except RuntimeError:  # The store is gone.
+            self._last_reply = -math.inf
 
-    def _listen(self) -> None:
-        while not self._over.wait(self.after / 10):
-            if (now := time.monotonic()) - self._heard > self.after:
-                silent = f"rank {self._before}" if now - self._answered < self.after / 2 else "the store"
+    def _watch_clock(self) -> None:
+        """End the process after too long a silence."""
+        while not self._closed.wait(self.after / 10):
+            if (now := time.monotonic()) - self._last_beat > self.after:
+                silent = f"rank {self._previous}" if now - self._last_reply < self.after / 2 else "the store"
                 end_process(f"rank {self._rank} ends: nothing was heard of {silent} for {self.after:g} seconds.", 1)
 
 

@@ -1,7 +1,7 @@
 """End a rank that waits too long for the other ranks of its job to start.
 
-A rank that dies before all ranks have met may leave the others waiting in `MPI_Init` or in a rendezvous for ever. No
-launcher notices that in every case, so each rank watches its own clock.
+If a rank dies during start-up, the others may wait forever in `MPI_Init` or in a rendezvous. Not every launcher notices
+that, so each rank watches its own clock.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NoReturn
 
 from ganherd.util.errors import UserError
 
-TIMEOUT = "GANHERD_START_TIMEOUT"  # the environment variable; seconds, 0 waits for ever
+TIMEOUT = "GANHERD_START_TIMEOUT"  # environment variable: seconds to wait; 0 waits forever
 DEFAULT_TIMEOUT = 600.0  # seconds: loading PyTorch from a busy file server may take minutes
 _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 EXIT_CODE = 2
 
 
 def start_timeout(environ: Mapping[str, str]) -> float:
-    """Return the seconds that a rank waits for the others to start; 0 means for ever.
+    """Return the seconds that a rank waits for the others to start; 0 means forever.
 
     >>> start_timeout({}), start_timeout({"GANHERD_START_TIMEOUT": "30"})
     (600.0, 30.0)
@@ -34,7 +34,7 @@ def seconds_of(name: str, text: str | None, default: float) -> float:
     """Return the seconds that an environment variable sets; 0 means never.
 
     Raises:
-        UserError: It is not a number of seconds.
+        UserError: Its value is not a number of seconds.
     """
     try:
         seconds = default if text is None else float(text)
@@ -47,9 +47,9 @@ def seconds_of(name: str, text: str | None, default: float) -> float:
 
 @contextmanager
 def start_watchdog(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """End this process with a sentence if the block takes longer than the timeout.
+    """End this process with a message if the block takes longer than the timeout.
 
-    The watchdog is a thread: it works while the block waits in C code, as long as that code releases Python's lock.
+    The watchdog is a thread: it also works while the block waits in C code, if that code releases Python's lock.
     """
     seconds = start_timeout(environ)
     started = threading.Event()
@@ -67,7 +67,7 @@ def start_watchdog(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
 
 
 def too_late(environ: Mapping[str, str], seconds: float, missing: str = "") -> str:
-    """Return the sentences for ranks that did not meet in time; `missing` names the ranks that are not there, if known."""
+    """Return the message for ranks that did not connect in time; `missing` names the absent ranks, if known."""
     rank = next((f"Rank {environ[name]}" for name in _RANK_NAMES if name in environ), "This rank")
     others = f"{missing}, which did not start" if missing else "the other ranks, and not all of them started"
     return (
@@ -77,7 +77,7 @@ def too_late(environ: Mapping[str, str], seconds: float, missing: str = "") -> s
 
 
 def end_process(sentence: str, code: int) -> NoReturn:
-    """Write a sentence to stderr and end this process at once, from any thread, whatever the main thread waits for."""
-    with suppress(OSError):  # a terminal that is gone, or a log on a full disk
+    """Write a message to stderr and end this process at once, from any thread."""
+    with suppress(OSError):  # The terminal may be closed, or the disk of the log full.
         os.write(2, f"ganherd: {sentence}\n".encode())
     os._exit(code)

@@ -1,1 +1,1 @@
-"""Signs of life of ranks, and who gives none."""
+"""Heartbeats of ranks, and the detection of ranks that stop sending them."""

@@ -1,4 +1,4 @@
-"""Signs of life: each rank writes what it does to a small file of its own, every few seconds, and anyone can read them."""
+"""Heartbeats: each rank writes its state to a small file every few seconds, for `ganherd status` and for other ranks."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
 
 PERIOD = 5.0  # seconds between two beats
-LATE = 3.0  # periods without a beat
-LOST = 12.0
-STATES = ("inactive", "processing", "finished")  # as a rank says itself; `late` and `lost` is what others say of it
+LATE = 3.0  # periods without a beat after which a rank counts as late
+LOST = 12.0  # the same for a lost rank
+STATES = ("inactive", "processing", "finished")  # written by a rank itself; readers derive `late` and `lost`
 _FILE = re.compile(r"rank-(\d{3,})\.json")
 
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank said last."""
+    """The last heartbeat of a rank. Field names are those of its file."""
 
     rank: int
-    size: int  # ranks of the job
+    size: int  # number of ranks in the job
     state: str
     host: str
     pid: int
-    cores: int = 0  # of its host, that it may use
+    cores: int = 0  # of its host that it may use
     memory: int = 0  # bytes
     gpus: str = ""
-    ganherd: str = ""  # its version
+    ganherd: str = ""  # version
     torch: str = ""
     members: tuple[int, ...] = ()
     step: int = 0
     rate: float = 0.0  # member-steps per second of this rank
-    step_seconds: float = 0.0  # that a step of all its members takes it, waiting for others not counted
-    waits: float = 0.0  # seconds that it has been waiting for other ranks, at this moment
+    step_seconds: float = 0.0  # per step of all its members, without waiting for other ranks
+    waits: float = 0.0  # seconds since it began to wait for other ranks; 0: it does not wait
     bytes_sent: int = 0
     bytes_received: int = 0
     exchange_seconds: float = 0.0
-    exchanges: int = 0  # meetings at which members travelled between ranks
-    received: int = 0  # bytes of members that came to this rank at these
-    gathered: int = 0  # bytes that would have come, had every rank been sent all members
-    time: float = 0.0  # when it was written, seconds since 1970
+    exchanges: int = 0  # meetings at which members were sent between ranks
+    received: int = 0  # bytes of members that this rank received at these meetings
+    gathered: int = 0  # bytes that an all-gather of all members would have brought
+    time: float = 0.0  # when it was written, in seconds since 1970
     period: float = PERIOD
 
     def age(self, now: float) -> float:
-        """Seconds since it was written; the clocks of the hosts may differ a little."""
+        """Return the seconds since it was written; clocks of hosts may differ a little."""
         return max(0.0, now - self.time)
 
     def health(self, now: float) -> str:
-        """Its state; of one that should have been heard from meanwhile: `late`, then `lost`.
+        """Return the state of the rank, or `late` or `lost` if its next beats are overdue.
 
         >>> beat = Beat(0, 1, "processing", "node7", 4711, time=1000.0)
         >>> [beat.health(1000.0 + age) for age in (5, 20, 100)]
@@ -73,11 +73,11 @@ class Beat:
 
 
 class Heartbeat:
-    """A thread that writes this rank's file. What is written is set by `note`, which costs nothing; nothing here can fail.
+    """Write this rank's file in a thread. `note` sets the content and costs nothing; errors never reach the caller.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with Heartbeat(folder, rank=0, size=1, members=[0, 1]) as heart:
+    >>> with Heartbeat(folder, rank=0, world_size=1, members=[0, 1]) as heart:
     ...     heart.note("processing", step=120, rate=50.0)
     >>> [(beat.rank, beat.state, beat.step) for beat in read(folder)]
     [(0, 'finished', 120)]
@@ -87,29 +87,41 @@ class Heartbeat:
         self,
         folder: Path,
         rank: int,
-        size: int,
+        world_size: int,
         members: Sequence[int] = (),
         comm: Communicator | None = None,
         period: float = PERIOD,
     ) -> None:
-        """`folder`: the run's `ranks/`. `comm`: whose traffic and waiting is told."""
+        """Prepare the heartbeat of a rank; the thread runs inside a `with` block.
+
+        Args:
+            folder: The run's `ranks/`.
+            rank: This rank.
+            world_size: The number of ranks in the job.
+            members: The members of this rank.
+            comm: The communicator whose traffic and waiting time are written.
+            period: Seconds between two beats.
+        """
         self.folder, self.comm, self.period = folder, comm, period
-        self._beat = Beat(rank, size, "inactive", platform.node(), os.getpid(), members=tuple(members), period=period)
-        self.listener: Callable[[float], None] | None = None  # is called after every beat, with the period
-        self._wake, self._over = threading.Event(), False
+        self._beat = Beat(
+            rank, world_size, "inactive", platform.node(), os.getpid(), members=tuple(members), period=period
+        )
+        self.listener: Callable[[float], None] | None = None  # called after every beat, with the period
+        self._wake, self._closed = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     @property
     def now(self) -> Beat:
-        """What the next beat will say, but for what is known when it is written."""
+        """Return the content of the next beat, without the values that are read when it is written."""
         return self._beat
 
     @property
     def path(self) -> Path:
+        """Return the file of this rank."""
         return self.folder / f"rank-{self._beat.rank:03d}.json"
 
     def note(self, state: str | None = None, **facts: Any) -> None:
-        """What the next beat will say, as step and rate; a new state is written at once."""
+        """Set fields of the next beat, such as step and rate; a new state is written at once."""
         before = self._beat.state
         self._beat = replace(self._beat, **facts, state=state or before)
         if self._beat.state != before:
@@ -122,54 +134,57 @@ class Heartbeat:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """Ends with `finished`, or as it was when an error ended it: then it will be late, and lost."""
+        """Write `finished`; after an error write nothing, so that readers will see the rank as late, then lost."""
         if kind is None:
             self.note("finished")
-        self._over = True
+        self._closed = True
         self._wake.set()
-        self._thread.join(self.period)  # a disk that hangs does not keep the rank
+        self._thread.join(self.period)  # A hanging disk must not block the rank.
 
     def _run(self) -> None:
+        """Write a beat each period until the heartbeat is closed."""
         while True:
             self._wake.clear()
-            over = self._over
-            with suppress(OSError):  # a full disk or one that is gone: the training goes on, and others see a late rank
+            is_last = self._closed
+            with suppress(OSError):  # If the disk is full or gone, training continues, and others see a late rank.
                 self._write()
-            if over:
+            if is_last:
                 return
             if self.listener is not None:
-                # nor does what it finds, or a file that is closed by now
+                # Errors of the listener, or a file that is closed by now, must not end training either.
                 with suppress(OSError, UserError, ValueError):
                     self.listener(self.period)
             self._wake.wait(self.period)
 
     def _write(self) -> None:
+        """Replace the file of this rank by the current beat."""
         now: dict[str, Any] = {"time": time.time()}
         if (comm := self.comm) is not None:
-            since = comm.waits_since
+            since = comm.waiting_since
             now |= {
                 "waits": 0.0 if since is None else round(time.monotonic() - since, 3),
                 "bytes_sent": comm.bytes_sent,
                 "bytes_received": comm.bytes_received,
-                "exchange_seconds": round(comm.seconds, 3),
+                "exchange_seconds": round(comm.exchange_seconds, 3),
             }
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Not synced: losing a beat in a power cut does not matter.
         files.atomic_write(self.path, json.dumps(asdict(replace(self._beat, **now))), sync=False)
 
 
 def read(folder: Path) -> list[Beat]:
-    """The last beat of every rank, in order; none where no rank has written any.
+    """Return the last beat of every rank, in order; empty if no rank has written one.
 
-    Of an earlier job on the same run with more ranks files may be left: those beyond the newest job's size are not shown.
+    Files of an earlier job on the same run with more ranks are left out.
     """
-    found = [_parse(path) for path in sorted(folder.glob("rank-*.json")) if _FILE.fullmatch(path.name)]
-    beats = sorted((beat for beat in found if beat is not None), key=lambda beat: beat.rank)
-    size = max(beats, key=lambda beat: beat.time).size if beats else 0
-    return [beat for beat in beats if beat.rank < size]
+    parsed = [_parse(path) for path in sorted(folder.glob("rank-*.json")) if _FILE.fullmatch(path.name)]
+    beats = sorted((beat for beat in parsed if beat is not None), key=lambda beat: beat.rank)
+    world_size = max(beats, key=lambda beat: beat.time).size if beats else 0
+    return [beat for beat in beats if beat.rank < world_size]
 
 
 def _parse(path: Path) -> Beat | None:
-    """One file; None where it is being replaced just now."""
+    """Return the beat in a file; None if the file is being replaced right now."""
     try:
         facts = files.read_json(path)
     except OSError:

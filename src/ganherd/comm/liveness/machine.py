@@ -1,4 +1,4 @@
-"""What the machine of a rank has, for those who look at a run from elsewhere."""
+"""Describe the machine of a rank, for `ganherd status` on another machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ganherd.util import host
 
 
 def machine() -> dict[str, int | str]:
-    """Cores that this process may use, bytes of memory, GPUs in words, versions; what cannot be found out is 0, or empty.
+    """Return the cores that this process may use, bytes of memory, names of GPUs and versions; 0 or empty if unknown.
 
     >>> sorted(machine())
     ['cores', 'ganherd', 'gpus', 'memory', 'torch']
@@ -17,20 +17,21 @@ def machine() -> dict[str, int | str]:
 
     from ganherd.comm.handshake import versions
 
-    found = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    own = versions()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    installed = versions()
     return {
-        "ganherd": own["ganherd"],
-        "torch": own["torch"],
+        "ganherd": installed["ganherd"],
+        "torch": installed["torch"],
         "cores": host.cores(),
         "memory": host.memory(),
-        "gpus": in_words([torch.cuda.get_device_name(gpu) for gpu in found]),
+        "gpus": count_names([torch.cuda.get_device_name(gpu) for gpu in gpus]),
     }
 
 
-def in_words(names: list[str]) -> str:
-    """
-    >>> in_words(["H200", "H200", "T4"]), in_words([])
+def count_names(names: list[str]) -> str:
+    """Return names with their counts.
+
+    >>> count_names(["H200", "H200", "T4"]), count_names([])
     ('2 × H200, T4', '')
     """
     return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in Counter(names).items())

@@ -1,4 +1,4 @@
-"""What a network sees in the samples of several runs: t-SNE beside the data, and shares of the classes."""
+"""Draw what a network sees in the samples of several runs: t-SNE with the data, and shares of the classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ganherd.data.keyed import shuffle
 from ganherd.features.material import DrawnSamples
 from ganherd.metrics.histogram import class_histogram, expected_by_chance, total_variation
-from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Tell
+from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Log
 from ganherd.scoring import maps as drawing
 
 if TYPE_CHECKING:
@@ -23,40 +23,40 @@ MAPPED = 1000  # of the data, and of each run
 COUNTED = 10_000  # samples of each run for the classes
 
 
-def tsne(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
-    """The paper's Figures 10 and 11: one map of data and samples, all together and a panel for each."""
+def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
+    """Draw Figures 10 and 11 of the paper: one map of data and samples, all together and a panel for each."""
     data = _images(runs)
-    reference = _reference(data, tell)
+    reference = _reference(data, log)
     rows = np.sort(shuffle(len(data.x), "rows of a map", seed)[:MAPPED])
     real = reference.real.rows(rows)
     groups = {"data": real.x.cpu().numpy()}
     for run in runs:
-        groups[run.name] = _features(run, reference, MAPPED, seed, tell).x.cpu().numpy()
-    tell(f"t-SNE of {sum(map(len, groups.values())):,} rows, some seconds")
+        groups[run.name] = _features(run, reference, MAPPED, seed, log).x.cpu().numpy()
+    log(f"t-SNE of {sum(map(len, groups.values())):,} rows, some seconds")
     at = drawing.embed(groups, seed, most=MAPPED)
     what = f"features of {reference.network.name}, seed {seed}"
     nearest = _overlap(groups)
-    told = "; ".join(f"{name} {100 * share:.0f} %" for name, share in nearest.items())
+    overlaps = "; ".join(f"{name} {100 * share:.0f} %" for name, share in nearest.items())
     caption = (
         f"t-SNE of {len(real):,} rows of the data and as many samples of each run at most, {what}. Data whose nearest other "
-        f"row is a sample, which would be half of it where both are alike: {told}."
+        f"row is a sample, which would be half of it where both are alike: {overlaps}."
     )
     yield "map", caption, drawing.draw_map(at, f"{data.name}: data and samples", together=False)
 
 
-def classes(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
-    """The paper's Figure 14, with the distance of each histogram from the data's."""
+def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
+    """Draw Figure 14 of the paper, with the distance of each histogram from that of the data."""
     data = _images(runs)
     if len(data.labels) < 2:
         raise FigureSkipped("the data has no classes")
     from ganherd.features.classifier import classifier_for
 
-    judge = classifier_for(data, progress=tell)
+    judge = classifier_for(data, progress=log)
     own = data.y[data.y >= 0]
     expected = np.bincount(own, minlength=len(data.labels)) / len(own)
     shares = {}
     for run in runs:
-        tell(f"classes of {COUNTED:,} samples of {run.name}")
+        log(f"classes of {COUNTED:,} samples of {run.name}")
         seen = class_histogram(judge.predict(run.mixture.sample(COUNTED, seed=seed).x), len(data.labels))
         shares[f"{run.name} (TVD {total_variation(seen, expected):.3f})"] = seen
     chance = expected_by_chance(expected, COUNTED)
@@ -78,22 +78,21 @@ def _images(runs: Sequence[FigureRun]) -> Dataset:
     return data
 
 
-def _reference(data: Dataset, tell: Tell) -> RealFeatures:
-    """The data's own classifier, or pixels: Inception takes minutes on a CPU, for a picture."""
+def _reference(data: Dataset, log: Log) -> RealFeatures:
+    """Return features of the classifier of the data, or pixels: Inception would take minutes on a CPU."""
     from ganherd.features.real_features import RealFeatures
 
-    return RealFeatures(data, progress=tell)
+    return RealFeatures(data, progress=log)
 
 
-def _features(run: FigureRun, reference: RealFeatures, count: int, seed: int, tell: Tell) -> ExtractedFeatures:
-    tell(f"{count:,} samples of {run.name}")
+def _features(run: FigureRun, reference: RealFeatures, count: int, seed: int, log: Log) -> ExtractedFeatures:
+    log(f"{count:,} samples of {run.name}")
     sample = run.mixture.sample(count, seed=seed)
     return reference.of(DrawnSamples(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member)), run.name)
 
 
 def _overlap(groups: dict[str, np.ndarray]) -> dict[str, float]:
-    """Of each group but the first: how often the nearest row to one of the first, itself left out, is of that group when
-    the two are put together; by features, not by the map."""
+    """Return, for each group but the first, how often the nearest other row to a row of the first is of that group."""
     from sklearn.neighbors import NearestNeighbors
 
     (_, real), *others = groups.items()
@@ -101,7 +100,7 @@ def _overlap(groups: dict[str, np.ndarray]) -> dict[str, float]:
     for name, x in others:
         n = min(len(real), len(x))
         both = np.concatenate([real[:n], x[:n]])
-        found = NearestNeighbors(n_neighbors=2, n_jobs=1).fit(both).kneighbors(real[:n], return_distance=False)
-        other = np.where(found[:, 0] == np.arange(n), found[:, 1], found[:, 0])
+        neighbours = NearestNeighbors(n_neighbors=2, n_jobs=1).fit(both).kneighbors(real[:n], return_distance=False)
+        other = np.where(neighbours[:, 0] == np.arange(n), neighbours[:, 1], neighbours[:, 0])
         out[name] = float((other >= n).mean())
     return out

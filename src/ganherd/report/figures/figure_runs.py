@@ -1,4 +1,4 @@
-"""Runs as figures read them: each with its name, its records, its data and its mixture, loaded when a figure asks."""
+"""The runs of figures: name, records, data and mixture, each loaded when a figure needs it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
     from ganherd.recipe.schema import Recipe
 
-_MOST_RECORDS = 4000  # at least so many are read of a longer run: a curve shows fewer
-Tell = Callable[[str], None]
-# told apart by lightness too; the data itself is grey
+_MOST_RECORDS = 4000  # minimum number of records read of a longer run; a curve shows fewer
+Log = Callable[[str], None]
+# of different lightness, too; the data is grey
 COLOURS = ("#3b82f6", "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c", "#5b6470")
 
 
 class FigureSkipped(Exception):
-    """A figure cannot be drawn of these runs, for this reason; the others can."""
+    """A figure cannot be drawn of these runs; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class FigureRun:
-    """One of the runs."""
+    """A run to draw."""
 
     name: str
     folder: RunFolder
@@ -60,7 +60,7 @@ class FigureRun:
 
     @cached_property
     def kind(self) -> str:
-        """What its data are, in a word, also where they are not here."""
+        """What its data are in one word; "examples" if the data is missing."""
         try:
             return self.dataset.kind
         except UserError:
@@ -88,7 +88,7 @@ class FigureRun:
 
 
 def _is_of_members(line: Mapping[str, object], name: str) -> bool:
-    """Whether a record says when it was made, and holds a number of every member."""
+    """Return whether a record has an epoch and a number for every member."""
     values = line.get(name)
     numbers = values if isinstance(values, list) else [None]
     return all(
@@ -96,8 +96,8 @@ def _is_of_members(line: Mapping[str, object], name: str) -> bool:
     )
 
 
-def left_out(whys: Mapping[str, str], figure: str, tell: Tell) -> str:
-    """Tells which runs are not in a figure, and why; the sentences for its caption.
+def left_out(whys: Mapping[str, str], figure: str, log: Log) -> str:
+    """Log which runs are left out of a figure and why; return the sentences for its caption.
 
     >>> left_out({"one": "it has one member"}, "spread", print)
     spread: one is left out: it has one member
@@ -105,16 +105,16 @@ def left_out(whys: Mapping[str, str], figure: str, tell: Tell) -> str:
     """
     sentences = [f"{name} is left out: {why}" for name, why in whys.items()]
     for sentence in sentences:
-        tell(f"{figure}: {sentence}")
+        log(f"{figure}: {sentence}")
     return "".join(f" {sentence}." for sentence in sentences)
 
 
 def opened(runs: Sequence[str | Path], names: Sequence[str] | None, trust_code: bool) -> list[FigureRun]:
-    """The runs by the names that they are given, or by those of their folders."""
+    """Open the runs, named by `names` or by their folders."""
     if not runs:
-        raise UserError("name at least one run.")
+        raise UserError("No run given. Name at least one.")
     if names is not None and len(names) != len(runs):
-        raise UserError(f"there are {len(names)} names for {len(runs)} runs: give each one.")
+        raise UserError(f"there are {len(names)} names for {len(runs)} runs: give one name for each.")
     own = list(names) if names is not None else [Path(run).resolve().name for run in runs]
     if len(set(own)) < len(own):
         own = [str(run) for run in runs]

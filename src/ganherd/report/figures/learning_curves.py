@@ -1,4 +1,4 @@
-"""Learning curves of discriminators: on data that they train on and on held-out data, of several runs."""
+"""Draw learning curves of the discriminators of several runs, on training data and on held-out data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ganherd.report.figures.figure_runs import COLOURS, FigureRun, FigureSkipped, Tell, left_out
+from ganherd.report.figures.figure_runs import COLOURS, FigureRun, FigureSkipped, Log, left_out
 from ganherd.runs.records import COSTS
 from ganherd.viz.pictures import INK, new_figure
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _THICK, _THIN = 1.8, 0.8
 
 
-def generalisation(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
-    """The paper's Figures 6, 12 and 13."""
+def generalisation(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
+    """Draw Figures 6, 12 and 13 of the paper."""
     known, missing = _known(runs)
     figure, (mean, one, gap) = new_figure(14.0, 4.2, columns=3)
     for colour, run in zip(_colours(len(known)), known, strict=True):
@@ -45,13 +45,13 @@ def generalisation(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator
         "generalisation",
         f"What the discriminators minimise, on {tried_on} that they train on (solid) and as many held-out ones "
         "(dashed), with the same fakes. Bands: one standard deviation over the members. The less held-out data costs "
-        "beyond training data, the better a discriminator generalises." + left_out(missing, "generalisation", tell),
+        "beyond training data, the better a discriminator generalises." + left_out(missing, "generalisation", log),
         figure,
     )
 
 
-def spread(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
-    """The paper's Figure 7: below each other, and their means side by side."""
+def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
+    """Draw Figure 7 of the paper: the runs below each other, and their means next to each other."""
     recorded, missing = _known(runs)
     known = [run for run in recorded if _costs(run)[2].shape[2] > 1]
     if not known:
@@ -85,13 +85,13 @@ def spread(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[s
         "spread",
         "Left: the cost of every member's discriminator on held-out data, and a band of one standard deviation over the "
         "members (first replica). Right: that standard deviation, averaged over the second half of the training; a dot for "
-        "each seed." + left_out(missing, "spread", tell),
+        "each seed." + left_out(missing, "spread", log),
         figure,
     )
 
 
 def _known(runs: Sequence[FigureRun]) -> tuple[list[FigureRun], dict[str, str]]:
-    """Those that recorded costs more than once, which makes a curve; of the others, why they are not drawn."""
+    """Return the runs with at least two records of costs, and why each of the others is not drawn."""
     records = {run.name: len(run.recorded(*COSTS)[0]) for run in runs}
     known = [run for run in runs if records[run.name] > 1]
     amount = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
@@ -112,7 +112,7 @@ def _costs(run: FigureRun) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One standard deviation over the members around the mean, [T] each, of values [T, R, M]."""
+    """Return the mean minus and plus one standard deviation over the members, [T] each, of values [T, R, M]."""
     middle, off = values.mean((1, 2)), values.std(2).mean(1)
     return middle - off, middle + off
 

@@ -1,4 +1,4 @@
-"""Samples of several runs: points over the data's, a row for each data set; images of every member, a picture for each run."""
+"""Draw samples of several runs: points over the data, a row for each data set; images of every member of each run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.metrics.modes import POINTS, coverage, modes_of
-from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Tell, left_out
+from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Log, left_out
 from ganherd.util.errors import UserError
 from ganherd.viz import pictures
 from ganherd.viz.pictures import INK
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 PER_ROW, PER_MEMBER = 12, 24  # images
 
 
-def points(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
-    """The paper's Figures 3 and 4: the data, and beside it what runs on it have learned."""
+def points(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
+    """Draw Figures 3 and 4 of the paper: the data, and next to it samples of the runs that were trained on it."""
     flat = [run for run in runs if not run.mixture.is_image]
     if not flat:
         raise FigureSkipped("it is for points in the plane, and these are images")
@@ -40,7 +40,7 @@ def points(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[s
         data = each[0].dataset
         _panel(row[0], data, np.empty((0, 2)), f"{data.name}, {len(data.x):,} points")
         for axes, run in zip(row[1:], each, strict=False):
-            tell(f"{POINTS:,} points of {run.name}")
+            log(f"{POINTS:,} points of {run.name}")
             x = run.mixture.sample(POINTS, seed=seed).x
             _panel(axes, data, x, f"{run.name}{_captured(x, data)}")
         for axes in row[1 + len(each) :]:
@@ -49,16 +49,16 @@ def points(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[s
     caption = f"The training data (grey) and {POINTS:,} samples of each mixture (blue), seed {seed}, not chosen"
     caption += "; of the first replica." if many else "."
     images = {run.name: "its data are images" for run in runs if run not in flat}
-    yield "points", caption + left_out(images, "points", tell), figure
+    yield "points", caption + left_out(images, "points", log), figure
 
 
 def _captured(x: np.ndarray, data: Dataset) -> str:
-    """How many modes these are, where they are known."""
+    """Return how many modes the samples capture; empty if the modes are unknown."""
     try:
-        found = coverage(x, modes_of(data))
+        captured = coverage(x, modes_of(data))
     except UserError:
         return ""
-    return f": {found.captured} of {found.modes} modes,\n{100 * found.high_quality:.1f} % high quality"
+    return f": {captured.captured} of {captured.modes} modes,\n{100 * captured.high_quality:.1f} % high quality"
 
 
 def _panel(axes: Axes, data: Dataset, x: np.ndarray, title: str) -> None:
@@ -70,15 +70,15 @@ def _panel(axes: Axes, data: Dataset, x: np.ndarray, title: str) -> None:
     axes.spines[:].set_alpha(0.25)
 
 
-def grids(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[str, str, Picture]]:
-    """The paper's Figures 15 to 20: images of the members of each run, those that GAM-II calls the best marked."""
+def grids(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
+    """Draw Figures 15 to 20 of the paper: images of the members of each run; the best by GAM-II is marked."""
     seen = [run for run in runs if run.mixture.is_image]
     if not seen:
         raise FigureSkipped("it is for images, and these are points")
     for run in seen:
         mixture = run.mixture
         shown = min(mixture.members, pictures.MOST_ROWS // 2)
-        tell(f"{PER_MEMBER} images of each of {shown} members of {run.name}")
+        log(f"{PER_MEMBER} images of each of {shown} members of {run.name}")
         rows, names = [], []
         for member in range(shown):
             x = mixture.alone(member).sample(PER_MEMBER, seed=seed).x
@@ -91,7 +91,7 @@ def grids(runs: Sequence[FigureRun], seed: int, tell: Tell) -> Iterator[tuple[st
 
 
 def _name(run: FigureRun, member: int) -> str:
-    """Short enough for the edge of a grid."""
+    """Return a short name of a member for the edge of a grid."""
     mixture = run.mixture
     mixed = len(mixture.breeds) > 1
     best = mixture.winner is not None and (mixture.winner.member, mixture.winner.replica) == (member, 0)

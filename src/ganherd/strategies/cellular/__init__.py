@@ -1,1 +1,1 @@
-"""Cellular coevolution: cells on a graph compete with their neighbours."""
+"""Cellular coevolution (Lipizzaner, Mustangs): cells on a graph compete with their neighbours."""

@@ -1,4 +1,4 @@
-"""The generators of the iteration whose mixture was best: what a run ends with, where its recipe wants that."""
+"""Store the generators of the iteration with the best mixture, for recipes with `mixing.keep: best`."""
 
 from __future__ import annotations
 
@@ -14,47 +14,59 @@ _BUFFERS = "g.buffers."
 
 
 class BestGenerators:
-    """Row by row as the herd's state, so that it is saved, resumed and spread over ranks like everything else."""
+    """Copies of the best generators so far. State: one row for each member, saved, resumed and distributed with the herd."""
 
     def __init__(self, herd: Herd, replica: np.ndarray, widest: int) -> None:
-        """`replica` [n]: of each of this rank's members."""
+        """Allocate the state.
+
+        Args:
+            herd: The herd of this rank.
+            replica: The replica of each of this rank's members [n].
+            widest: The number of cells in the largest neighbourhood.
+        """
         self._herd, self._replica, n = herd, torch.from_numpy(replica), len(replica)
         self.state: State = {
             _BEST + "score": torch.full((n,), torch.inf, dtype=torch.float64),
             _BEST + "iteration": torch.full((n,), -1, dtype=torch.int64),
             _BEST + "weights": torch.zeros(n, widest, dtype=torch.float64),
-            **{_BEST + name: torch.zeros_like(value) for name, value in self._now().items()},
+            **{_BEST + name: torch.zeros_like(value) for name, value in self._current().items()},
         }
 
     def offer(self, scores: Tensor, weights: Tensor, iteration: int) -> None:
-        """The best score of each replica [R] and the weights [n, s] after an iteration: kept where it is the best so far.
+        """Store the generators of replicas whose score is the best so far.
 
-        As long as no iteration has a finite score, the newest is kept."""
-        own, best = scores[self._replica], self.state[_BEST + "score"]
-        rows = ((own < best) | (best == torch.inf)).nonzero().flatten()
-        self.state[_BEST + "score"][rows] = own[rows]
+        While no iteration has a finite score, the newest generators are stored.
+
+        Args:
+            scores: The best score of each replica after the iteration [R].
+            weights: The mixture weights of this rank's members [n, s].
+            iteration: The number of the iteration.
+        """
+        score, best = scores[self._replica], self.state[_BEST + "score"]
+        rows = ((score < best) | (best == torch.inf)).nonzero().flatten()
+        self.state[_BEST + "score"][rows] = score[rows]
         self.state[_BEST + "iteration"][rows] = iteration
         self.state[_BEST + "weights"][rows] = weights[rows]
-        for name, value in self._now().items():
-            kept = self.state[_BEST + name]
-            kept[rows.to(kept.device)] = value[rows.to(kept.device)]
+        for name, value in self._current().items():
+            stored = self.state[_BEST + name]
+            stored[rows.to(stored.device)] = value[rows.to(stored.device)]
 
     @property
     def iteration(self) -> Tensor:
-        """int64 [n]; -1: nothing is kept yet."""
+        """Return the iteration of each member's stored generator, int64 [n]; -1: none is stored yet."""
         return self.state[_BEST + "iteration"]
 
     @property
     def weights(self) -> Tensor:
+        """Return the mixture weights of the stored generators [n, s]."""
         return self.state[_BEST + "weights"]
 
     def generators(self) -> State:
-        """Parameters and buffers, under the names of the herd's state."""
-        names = self._now()
-        return {name: self.state[_BEST + name] for name in names}
+        """Return parameters and buffers under the names of the herd's state."""
+        return {name: self.state[_BEST + name] for name in self._current()}
 
-    def _now(self) -> State:
-        """The generators as a mixture would have them: their running average, where there is one."""
+    def _current(self) -> State:
+        """Return the current generators as a mixture would use them: their running average, if there is one."""
         state = self._herd.state
         buffers = {name: value for name, value in state.items() if name.startswith(_BUFFERS)}
         return {"g.params": state.get("g.ema", state["g.params"]), **buffers}

@@ -1,9 +1,9 @@
-"""Fitness: every generator of a neighbourhood against every discriminator, on samples that belong to the cell.
+"""Fitness: evaluate every generator of a neighbourhood against every discriminator, on samples that belong to the cell.
 
-A generator's loss against a discriminator and the discriminator's against that generator come from the same logits
-D_b(G_a(z)). There is one z for each (cell, generator), which all discriminators of the neighbourhood see: the comparison is
-fairer than with fresh noise for every pair, and of s² fakes only s have to be made. D_b(x) is computed once for each (cell,
-discriminator). Nets run as in a step (batch norm by the batch), so a batch is never cut; nothing of them is changed.
+A generator's loss against a discriminator and the discriminator's loss against that generator come from the same logits
+D_b(G_a(z)). There is one z for each (cell, generator), which all discriminators of the neighbourhood see. This is fairer than
+fresh noise for every pair, and needs s batches of fakes instead of s². D_b(x) is computed once for each (cell,
+discriminator). Nets run as in training, with batch norm over the batch, so a batch is never split. No net is changed.
 """
 
 from __future__ import annotations
@@ -27,41 +27,55 @@ from ganherd.util.registry import LOSSES
 
 @dataclass(frozen=True)
 class Side:
-    """The nets of one kind that meet in each of C cells: rows of a state, as many columns as the largest cell has."""
+    """The nets of one kind that take part in each of C cells, as rows of a state; S is the largest number in a cell."""
 
     state: State
     rows: np.ndarray  # int64 [C, S]
-    real: np.ndarray  # bool [C, S]: which entries take part; the others are filling, or not finite
+    real: np.ndarray  # bool [C, S]: True for nets that take part; the others are padding, or not finite
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What individuals are compared on: rows of each cell's own data, and a key for all that is drawn."""
+    """The data that individuals are compared on: rows of each cell's data, and a key for its random numbers."""
 
     rows: np.ndarray  # int64 [C, n] of the data set
     keys: np.ndarray  # int64 [C]
 
 
 def sample(feed: Feed, members: np.ndarray, seed: np.ndarray, cell: np.ndarray, iteration: int, n: int) -> Sample:
-    """Of each cell n rows out of the data of one of its members, none twice as long as there are enough."""
-    # a negative purpose: no member's slot can have the same key
+    """Draw n rows for each cell from the data of one of its members, without repetition if there are enough.
+
+    Args:
+        feed: The data of this rank's members.
+        members: The row of a member of each cell [C].
+        seed: The seed of each cell [C].
+        cell: The number of each cell within its replica [C].
+        iteration: The number of the iteration.
+        n: The number of rows.
+    """
+    # The purpose is negative, so that no member's slot can have the same key.
     keys = rng.keys(np.zeros(len(cell), np.int64), seed, -rng.FITNESS, cell, iteration)
     orders = rng.keys(np.zeros(len(cell), np.int64), keys, rng.ORDER)
     rows = np.empty((len(keys), n), np.int64)
 
     def choose(i: int) -> None:
-        own = feed.member_rows(int(members[i]))
-        order = torch.randperm(len(own), generator=rng.seed_(torch.Generator(), int(orders[i]))).numpy()
-        rows[i] = own[order[:n] if n <= len(own) else np.resize(order, n)]
+        available = feed.member_rows(int(members[i]))
+        order = torch.randperm(len(available), generator=rng.seed_(torch.Generator(), int(orders[i]))).numpy()
+        rows[i] = available[order[:n] if n <= len(available) else np.resize(order, n)]
 
     in_threads(choose, range(len(keys)), torch.get_num_threads())
     return Sample(rows, keys)
 
 
 def overall(losses: np.ndarray, opponents: np.ndarray, over: str) -> np.ndarray:
-    """[C, A] fitness from losses [C, A, B] against those of B opponents that take part [C, B]; less is better.
+    """Return the fitness [C, A] of individuals from their losses against B opponents; less is better.
 
-    What is no number is infinitely bad, and so is one that met nobody.
+    NaN counts as infinite, and so does the fitness of an individual without opponents.
+
+    Args:
+        losses: float64 [C, A, B].
+        opponents: bool [C, B], the opponents that take part.
+        over: `average`, `worst` or `best` over the opponents.
 
     >>> losses = np.array([[[1.0, 3.0, np.nan], [np.nan, 2.0, 9.0]]])
     >>> [overall(losses, np.array([[True, True, False]]), how).tolist() for how in ("average", "worst", "best")]
@@ -70,35 +84,40 @@ def overall(losses: np.ndarray, opponents: np.ndarray, over: str) -> np.ndarray:
     met = np.broadcast_to(opponents[:, None, :], losses.shape)
     known = np.where(np.isnan(losses), np.inf, losses)
     if over == "worst":
-        found = np.where(met, known, -np.inf).max(2)
+        fitness = np.where(met, known, -np.inf).max(2)
     elif over == "best":
-        found = np.where(met, known, np.inf).min(2)
+        fitness = np.where(met, known, np.inf).min(2)
     else:
-        found = np.where(met, known, 0.0).sum(2) / np.maximum(met.sum(2), 1)
-    return np.where(met.any(2) & (found > -np.inf), found, np.inf)
+        fitness = np.where(met, known, 0.0).sum(2) / np.maximum(met.sum(2), 1)
+    return np.where(met.any(2) & (fitness > -np.inf), fitness, np.inf)
 
 
 class FitnessEvaluator:
-    """All pairs of all cells in a few fused calls: as many pairs at once as the memory allows, all samples of each."""
+    """Evaluate all pairs of all cells in a few fused calls, each with as many nets as memory allows."""
 
     def __init__(self, herd: Herd, loss: str) -> None:
         self._herd, self._loss, self._feed = herd, LOSSES[loss], herd.feed
         kernels, precision = has_kernels(herd), herd.rules.precision
         self._play = {kind: NetworkCall(net, kernels, precision) for kind, net in (("g", herd.g), ("d", herd.d))}
         self._takes_label = herd.g.takes_label or herd.d.takes_label
-        self._most: int | None = None  # nets at once
+        self._most: int | None = None  # nets in one call
 
     @torch.no_grad()
     def losses(self, g: Side, d: Side, sample: Sample, whose: str = "gd") -> tuple[np.ndarray, np.ndarray]:
-        """(of A generators against B discriminators [C, A, B], of these against those [C, B, A]), float64; NaN where one
-        takes no part. `whose`: g or d, where only these are asked for.
+        """Return the losses of generators [C, A, B] and of discriminators [C, B, A], float64; NaN if a net takes no part.
 
-        Column a of the generators gets noise a of its cell, whatever net stands there.
+        Column a of the generators gets noise a of its cell, whichever net is there.
+
+        Args:
+            g: The generators.
+            d: The discriminators.
+            sample: The data and noise of each cell.
+            whose: `g` or `d` computes the losses of one side only.
         """
         shape = (*g.rows.shape, d.rows.shape[1])
         out = torch.full((2, *shape), torch.nan, dtype=torch.float64, device=self._herd.device)
         real = self._real(d, sample) if "d" in whose else None
-        for cell, a in self._parts(g, sample):
+        for cell, a in self._batches(g, sample):
             y = self._labels(sample, cell)
             keys = rng.keys(sample.keys[cell], a)
             fake = self._call("g", g, cell, a, self._noise(keys, sample), y, keys, 0)  # [K, n, …]
@@ -115,14 +134,14 @@ class FitnessEvaluator:
                 out[0, cells, makers, b] = self._loss.g(logits).double()
                 if real is not None:
                     out[1, cells, makers, b] = self._loss.d(real[cells, b], logits).double()
-        found = out.cpu().numpy()
-        return found[0], found[1].transpose(0, 2, 1)
+        losses = out.cpu().numpy()
+        return losses[0], losses[1].transpose(0, 2, 1)
 
     def _real(self, d: Side, sample: Sample) -> Tensor:
-        """[C, B, n] what each discriminator says of its cell's data."""
+        """Return the logits of each discriminator on the data of its cell [C, B, n]."""
         shape = (*d.rows.shape, sample.rows.shape[1])
         out = torch.zeros(shape, dtype=d.state["d.params"].dtype, device=self._herd.device)
-        for cell, b in self._parts(d, sample):
+        for cell, b in self._batches(d, sample):
             x, y = self._feed.gather(self._index(sample.rows[cell]))
             keys = rng.keys(sample.keys[cell], -1 - b)
             out[self._index(cell), self._index(b)] = self._call("d", d, cell, b, x, y, keys, 0).flatten(1)
@@ -139,46 +158,50 @@ class FitnessEvaluator:
         keys: np.ndarray,
         call: int,
     ) -> Tensor:
-        """The nets at (cell, column) [K] on inputs [K, n, …]; their buffers stay as they are."""
-        play, (views, buffers) = self._play[kind], self._picked(kind, side.state, side.rows[cell, column])
+        """Return the outputs of the nets at (cell, column) [K] on inputs [K, n, …]; buffers do not change."""
+        play, (views, buffers) = self._play[kind], self._select(kind, side.state, side.rows[cell, column])
         inputs = (x, y) if play.net.takes_label and y is not None else (x,)
         draws = Streams(keys_on_device(keys, self._herd.device), call)
         out, _ = play(views, buffers, lambda: draws.keys(rng.INSIDE), inputs)
         return out.to(side.state[f"{kind}.params"].dtype)
 
-    def _picked(self, kind: str, state: State, rows: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _select(self, kind: str, state: State, rows: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return parameters and buffers of these rows on the device."""
+
         def pick(value: Tensor) -> Tensor:
             return value[torch.from_numpy(rows).to(value.device)].to(self._herd.device)
 
         views = self._play[kind].net.views(pick(state[f"{kind}.params"]))
         return views, {name: pick(value) for name, value in buffers_of(state, kind).items()}
 
-    def _parts(self, side: Side, sample: Sample) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(cells [K], columns [K]) of all that take part; as many at once as the memory holds."""
+    def _batches(self, side: Side, sample: Sample) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the cells [K] and columns [K] of nets that take part, as many at once as memory allows."""
         cell, column = np.nonzero(side.real)
         if self._most is None:
-            self._most = self._found_most(sample)
+            self._most = self._nets_in_memory(sample)
         for first in range(0, len(cell), self._most):
             yield cell[first : first + self._most], column[first : first + self._most]
 
-    def _found_most(self, sample: Sample) -> int:
+    def _nets_in_memory(self, sample: Sample) -> int:
+        """Return the number of nets that one call can hold."""
         x, y = self._feed.gather(self._index(sample.rows[:1, :2]))
         fits = []
         for kind, seen in (("g", self._noise(sample.keys[:1], sample)[:, :2]), ("d", x)):
-            views, buffers = self._picked(kind, self._herd.state, np.zeros(1, np.int64))
+            views, buffers = self._select(kind, self._herd.state, np.zeros(1, np.int64))
             inputs = (seen, y) if self._play[kind].net.takes_label else (seen,)
             fits.append(self._play[kind].max_at_once(views, buffers, sample.rows.shape[1], *inputs))
         return min(fits)
 
     def _noise(self, keys: np.ndarray, sample: Sample) -> Tensor:
-        """[K, n, latent]"""
+        """Return noise [K, n, latent] for these keys."""
         rules, dtype = self._herd.rules, self._herd.state["g.params"].dtype
         draws = Streams(keys_on_device(keys, self._herd.device), 0)
         return draws.prior((rng.NOISE,), (sample.rows.shape[1], rules.latent), rules.prior, dtype)
 
     def _labels(self, sample: Sample, cell: np.ndarray) -> Tensor | None:
-        """[K, n] those of the cell's data, where a net takes them."""
+        """Return the labels of the cells' data [K, n]; None if no net takes labels."""
         return self._feed.gather(self._index(sample.rows[cell]))[1] if self._takes_label else None
 
     def _index(self, rows: np.ndarray) -> Tensor:
+        """Return row numbers as a tensor on the device."""
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self._herd.device)

@@ -1,4 +1,4 @@
-"""What an individual is, and how individuals move: copies of rows within the same storage, generators and discriminators apart."""
+"""Snapshots of individuals, and copies between them and the herd; generators and discriminators are copied separately."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.traffic import Traffic
 
 KINDS = ("g", "d")
-_KEPT = "meet.kept."
+_SNAPSHOT = "meet.kept."  # prefix of names in checkpoints
 
 
 def individuals(state: State, settings: Settings) -> State:
-    """A net with all that belongs to it, its learning rate, and the loss that it was created with; the same storage."""
+    """Return the tensors of individuals: nets with all their state, learning rates, and a loss drawn at creation.
+
+    The tensors share storage with `state`.
+    """
     names = ["set.lr_g", "set.lr_d"]
     if settings.mutation.losses and settings.mutation.loss_each == "creation":
         names.append("set.loss")
@@ -27,17 +30,17 @@ def individuals(state: State, settings: Settings) -> State:
 
 
 def belongs(name: str, kind: str) -> bool:
-    """Whether a part of the state is the generator's or the discriminator's; a loss that was drawn is the generator's."""
+    """Return whether a tensor of the state belongs to generators (g) or discriminators (d); drawn losses belong to g."""
     return name.startswith(f"{kind}.") or name == f"set.lr_{kind}" or (name == "set.loss" and kind == "g")
 
 
-def sound(state: State, kind: str) -> np.ndarray:
-    """bool, for each row: whether all numbers of that net are finite."""
+def finite_nets(state: State, kind: str) -> np.ndarray:
+    """Return bool [rows], True if all numbers of the net of that kind are finite."""
     return finite_members({k: v for k, v in state.items() if k.startswith(f"{kind}.")}).cpu().numpy()
 
 
 class GatheredIndividuals:
-    """Individuals as they were when an iteration began: a rank's own, and all whom its cells meet."""
+    """Individuals as they were when an iteration began: those of this rank, and all that its cells meet."""
 
     def __init__(
         self,
@@ -48,82 +51,101 @@ class GatheredIndividuals:
         traffic: Traffic | None = None,
         members: int | None = None,
     ) -> None:
-        """`traffic`: where what comes is counted. `members`: of one replica; else all are."""
+        """Allocate the snapshot.
+
+        Args:
+            herd: The herd of this rank.
+            settings: The recipe's settings.
+            comm: All ranks with members.
+            placement: Where the members live.
+            traffic: Counts received bytes.
+            members: The number of members in one replica; None: there is one replica.
+        """
         self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
-        self._traffic, self._members = traffic or Traffic(), members or placement.size
-        self._coming: list[Fetch] = []  # what `open` will need, on its way since `close`
-        # whoever may come back or be copied is kept whole; of those that are only met, what an opponent is made of
-        parts = individuals(herd.state, settings) if settings.selection else opponent_tensors(herd.state)
-        self.own: State = {name: value.clone() for name, value in parts.items()}  # [n, …]
-        self.all: State = self.own  # rows as `Wiring.wanted` has them; in one process the same
+        self._traffic, self._members = traffic or Traffic(), members or placement.num_members
+        self._pending: list[Fetch] = []  # sent ahead in `close` for `open`
+        # With selection, individuals may be restored or copied, so all their tensors are stored. Without it they are only
+        # met, and the tensors of an opponent are enough.
+        tensors = individuals(herd.state, settings) if settings.selection else opponent_tensors(herd.state)
+        self.local: State = {name: value.clone() for name, value in tensors.items()}  # [n, …] of this rank's members
+        self.all: State = self.local  # rows in the order of `Wiring.wanted`; in one process the same tensors
 
     @property
-    def remembered(self) -> State:
-        """What a checkpoint within an iteration has to hold."""
-        return {_KEPT + name: value for name, value in self.own.items()}
+    def checkpoint_state(self) -> State:
+        """Return the tensors that a checkpoint within an iteration has to hold."""
+        return {_SNAPSHOT + name: value for name, value in self.local.items()}
 
     def take(self, wiring: Wiring, iteration: int) -> None:
-        """As they are now, when that iteration begins; those of other ranks may be on their way already."""
-        self._keep_own()
-        if not self._coming:
+        """Take a snapshot at the beginning of an iteration. Individuals of other ranks may have been sent ahead."""
+        self._copy_local()
+        if not self._pending:
             self.fetch(wiring)
             return
-        came = {name: value for each in self._coming for name, value in each.wait().items()}
-        self.all, self._coming = {name: came[name] for name in self.own}, []
+        received = {name: value for fetch in self._pending for name, value in fetch.wait().items()}
+        self.all, self._pending = {name: received[name] for name in self.local}, []
 
-    def _keep_own(self) -> None:
-        for name, value in self.own.items():
+    def _copy_local(self) -> None:
+        """Copy this rank's individuals from the herd into the snapshot."""
+        for name, value in self.local.items():
             value.copy_(self._herd.state[name])
 
     def fetch(self, wiring: Wiring) -> None:
-        """Those of other ranks, from what these remember."""
-        if self._comm.size > 1:
+        """Fetch the individuals of other ranks from the snapshots of these."""
+        if self._comm.world_size > 1:
             self._traffic.exchanges += 1
-            self.all = self._begin(self.own, wiring).wait()
+            self.all = self._begin_fetch(self.local, wiring).wait()
 
     def begin(self, kind: str, wiring: Wiring, iteration: int) -> None:
-        """Sends those nets ahead of `take` of that iteration: nothing of them may change any more; first `g`, then `d`."""
-        if self._comm.size > 1:
+        """Send nets ahead of the next `take`, first `g`, then `d`. They must not change until then."""
+        if self._comm.world_size > 1:
             self._traffic.exchanges += kind == KINDS[0]
-            parts = {name: self._herd.state[name] for name in self.own if belongs(name, kind)}
-            self._coming.append(self._begin(parts, wiring))
+            tensors = {name: self._herd.state[name] for name in self.local if belongs(name, kind)}
+            self._pending.append(self._begin_fetch(tensors, wiring))
             if kind == KINDS[-1]:
-                self.all = self.own  # all are judged and settled, and the next ones need the room
+                self.all = self.local  # The old neighbours are no longer needed, and the next ones need their memory.
 
-    def push(self) -> None:
-        """Moves on what is on its way."""
-        for each in self._coming:
-            each.push()
+    def poll(self) -> None:
+        """Advance pending transfers."""
+        for fetch in self._pending:
+            fetch.poll()
 
-    def forget(self) -> None:
-        """What is on its way comes, and is not needed."""
-        for each in self._coming:
-            each.wait()
-        self._coming = []
+    def discard_pending(self) -> None:
+        """Complete pending transfers and drop their results."""
+        for fetch in self._pending:
+            fetch.wait()
+        self._pending = []
 
-    def _begin(self, parts: State, wiring: Wiring) -> Fetch:
-        return self._traffic.begin(self._comm, self._placement, self._members, parts, wiring.wanted)
+    def _begin_fetch(self, tensors: State, wiring: Wiring) -> Fetch:
+        """Start to fetch these tensors of all members that the cells of each rank meet."""
+        return self._traffic.begin_fetch(self._comm, self._placement, self._members, tensors, wiring.wanted)
 
     # -- into the herd ------------------------------------------------------------------------------------------------
 
     def clone(self, kind: str, rows: np.ndarray) -> None:
-        """Rows [n] of those gathered over the rank's own members."""
-        for name, value in self._parts(kind).items():
+        """Overwrite the nets of this rank's members by these rows [n] of the snapshot."""
+        for name, value in self._tensors(kind).items():
             source = self.all[name]
             value.copy_(source[torch.from_numpy(rows).to(source.device)])
 
-    def settle(self, kind: str, rows: np.ndarray, trained: np.ndarray) -> None:
-        """Each of the rank's members becomes the one that was trained in row `rows` [n], or the old one of that row."""
+    def replace(self, kind: str, rows: np.ndarray, trained: np.ndarray) -> None:
+        """Replace the nets of this rank's members.
+
+        Args:
+            kind: g or d.
+            rows: int64 [n], the row on this rank that each member takes its net from.
+            trained: bool [n], True to take the trained net of that row, False to take the old one.
+        """
         stay = bool((rows == np.arange(len(rows))).all())
         if stay and trained.all():
             return
-        for name, value in self._parts(kind).items():
+        for name, value in self._tensors(kind).items():
             index = torch.from_numpy(rows).to(value.device)
             new = value if stay else value[index]
             if not trained.all():
                 is_new = torch.from_numpy(trained).to(value.device).view(-1, *(1,) * (value.dim() - 1))
-                new = torch.where(is_new, new, self.own[name][index])
+                new = torch.where(is_new, new, self.local[name][index])
             value.copy_(new)
 
-    def _parts(self, kind: str) -> State:
+    def _tensors(self, kind: str) -> State:
+        """Return the tensors of individuals of one kind in the herd's state."""
         return {k: v for k, v in individuals(self._herd.state, self._settings).items() if belongs(k, kind)}

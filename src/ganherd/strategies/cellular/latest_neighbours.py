@@ -1,4 +1,4 @@
-"""Individuals of other ranks as they were last heard of: what cells meet where exchange is async."""
+"""Snapshots of neighbours for `exchange: async`: the newest individuals that have arrived from other ranks."""
 
 from __future__ import annotations
 
@@ -12,60 +12,69 @@ from ganherd.strategies.traffic import Traffic
 
 
 class LatestNeighbours(GatheredIndividuals):
-    """A version is the number of iterations that an individual has behind it."""
+    """Exchange individuals by versions; a version is the number of iterations that an individual has completed."""
 
     def __init__(
         self, herd: Herd, settings: Settings, comm: Communicator, placement: Placement, traffic: Traffic, members: int
     ) -> None:
         super().__init__(herd, settings, comm, placement, traffic, members)
         self._board: VersionBoard | None = None
-        self._counted = 0  # bytes of the board that the traffic knows of
+        self._counted = 0  # bytes of the board that `Traffic` has counted
 
-    def part(self, wiring: Wiring, first: int, last: int) -> None:
-        """Ranks go on by themselves, until each has published version `last`; `first`: where none has published any."""
+    def begin_unsynced(self, wiring: Wiring, first: int, last: int) -> None:
+        """Start a phase without synchronisation, which ends when each rank has published version `last`.
+
+        Args:
+            wiring: The neighbourhoods.
+            first: The version that a rank publishes first, if it has published none.
+            last: The last version of the phase.
+        """
         if self._board is None:
             bound = self._settings.staleness
-            self._board = VersionBoard(self._comm, self._placement, wiring.wanted, self.own, bound)
-        self._board.part(first, last)
+            self._board = VersionBoard(self._comm, self._placement, wiring.wanted, self.local, bound)
+        self._board.begin_unsynced(first, last)
 
     def take(self, wiring: Wiring, iteration: int) -> None:
-        self._keep_own()
-        if self._known.published < iteration:  # the first iteration of this process
+        self._copy_local()
+        if self._active_board.published < iteration:  # in the first iteration of this process
             self._publish(iteration)
-        self.all = self._known.take(self.own, iteration)
+        self.all = self._active_board.take(self.local, iteration)
         self._count()
 
     def begin(self, kind: str, wiring: Wiring, iteration: int) -> None:
         if kind == KINDS[-1]:
-            self.all = self.own  # all are judged and settled, and the next ones need the room
-            if iteration <= self._known.last:
+            self.all = self.local  # The old neighbours are no longer needed, and the next ones need their memory.
+            if iteration <= self._active_board.last:
                 self._publish(iteration)
 
     def behind(self, iteration: int) -> dict[str, float]:
-        """By how many iterations the individuals that came are behind; less than none: they are ahead."""
-        behind = [iteration - version for version in self._known.versions.values()] or [0]
+        """Return the most and the mean iterations that received individuals are behind; negative if they are ahead."""
+        behind = [iteration - version for version in self._active_board.versions.values()] or [0]
         return {"most": max(behind), "mean": round(sum(behind) / len(behind), 3)}
 
-    def push(self) -> None:
+    def poll(self) -> None:
         if self._board is not None:
-            self._board.push()
+            self._board.poll()
 
-    def rejoin(self) -> None:
-        self._known.settle()
+    def end_unsynced(self) -> None:
+        """End the phase without synchronisation: wait until everything published has arrived."""
+        self._active_board.drain()
         self._count()
 
     def _count(self) -> None:
-        """What has come since the last time, beside what others count."""
-        self._traffic.received += self._known.bytes_received - self._counted
-        self._counted = self._known.bytes_received
+        """Add the bytes received since the last call to the traffic."""
+        self._traffic.received += self._active_board.bytes_received - self._counted
+        self._counted = self._active_board.bytes_received
 
     @property
-    def _known(self) -> VersionBoard:
-        assert self._board is not None, "ranks have not parted yet"
+    def _active_board(self) -> VersionBoard:
+        """Return the board, which `begin_unsynced` creates."""
+        assert self._board is not None, "no phase without synchronisation has begun"
         return self._board
 
     def _publish(self, version: int) -> None:
+        """Publish this rank's individuals under a version."""
         state = self._herd.state
         self._traffic.exchanges += 1
-        self._traffic.would_gather(self._comm, self._placement, self._members, self.own)
-        self._known.publish({name: state[name] for name in self.own}, version)
+        self._traffic.count_all_gather(self._comm, self._placement, self._members, self.local)
+        self._active_board.publish({name: state[name] for name in self.local}, version)

@@ -1,7 +1,8 @@
-"""Whom members meet at each batch of an iteration, in storage that a step goes on reading.
+"""Choose the opponents that members meet at each batch of an iteration, in storage that the training step reads.
 
-With selection: the partner, or, where a cell has several individuals, one of the cell's winners at random. Without: one of
-the whole neighbourhood at random. A member's own partner is the living one, all others are as the iteration found them.
+With selection, a member meets its own partner, or, if a cell has several individuals, a random winner of its cell. Without
+selection, it meets a random individual of the whole neighbourhood. Its own partner is the net in training; all others are
+frozen as they were when the iteration began.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import torch
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.step.opponents import FrozenOpponents, opponent_tensors
-from ganherd.strategies.cellular.cells import Cells, Wiring, in_front
-from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, sound
+from ganherd.strategies.cellular.cells import Cells, Wiring, valid_first
+from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, finite_nets
 
 
 class Matchups:
+    """Fill the table of opponents for each iteration. Its storage never moves, so that a captured step can read it."""
+
     def __init__(
         self,
         herd: Herd,
@@ -28,48 +31,63 @@ class Matchups:
         selection: bool,
         widest: int,
     ) -> None:
-        """`widest`: the largest neighbourhood, in cells, of all iterations to come."""
+        """Allocate the storage of opponents.
+
+        Args:
+            herd: The herd of this rank.
+            gathered: The snapshot of the neighbourhoods.
+            cells: The cells of this rank.
+            comm: All ranks with members.
+            placement: Where the members live.
+            selection: Whether the recipe selects by tournaments.
+            widest: The number of cells in the largest neighbourhood of all iterations.
+        """
         self._gathered, self._cells, self._rank, self._selection = gathered, cells, comm.rank, selection
         self.rivals: FrozenOpponents | None = None
         p, n, device = cells.population, len(cells.own), herd.device
         if selection and p == 1:
             return
         width = p if selection else p * widest
-        frozen = {name: value.to(device) for name, value in opponent_tensors(gathered.own).items()}
-        if selection:  # winners: others than those that were gathered
+        frozen = {name: value.to(device) for name, value in opponent_tensors(gathered.local).items()}
+        if selection:  # Opponents are winners, which differ from the gathered individuals.
             frozen = {name: value.clone() for name, value in frozen.items()}
-        elif comm.size > 1:  # room for all whom this rank's cells may ever meet
-            most = min(placement.size, n * width)
+        elif comm.world_size > 1:  # Reserve room for all individuals that this rank's cells can meet.
+            most = min(placement.num_members, n * width)
             frozen = {name: value.new_zeros(most, *value.shape[1:]) for name, value in frozen.items()}
         table = torch.zeros(n, width, dtype=torch.int64, device=device)
         self.rivals = FrozenOpponents(frozen, table, torch.ones(n, dtype=torch.int64, device=device))
 
     def set(self, wiring: Wiring, won: np.ndarray) -> None:
-        """For the iteration that begins, or is gone on with; `won` [n, 2]: the members whom the rank's own are copies of."""
+        """Set the opponents of the iteration that begins or is resumed.
+
+        Args:
+            wiring: The neighbourhoods of the iteration.
+            won: int64 [n, 2], the members that the rank's generators and discriminators are copies of.
+        """
         if self.rivals is None:
             return
-        everyone = self._gathered.all
-        well = {kind: sound(everyone, kind) for kind in KINDS}  # of all that were gathered
+        finite = {kind: finite_nets(self._gathered.all, kind) for kind in KINDS}
         if self._selection:
             p = self._cells.population
-            rows = np.searchsorted(np.array(wiring.wanted[self._rank]), won)  # [n, 2] of those gathered
+            rows = np.searchsorted(np.array(wiring.wanted[self._rank]), won)  # [n, 2] of the snapshot
             for number, kind in enumerate(KINDS):
                 self._freeze(kind, rows[:, number])
             first = np.repeat(self._cells.first, p)[:, None]
             table = first + (np.arange(len(rows))[:, None] - first + np.arange(p)) % p  # itself, then the others
-            able = (well["g"][rows[:, 0]] & well["d"][rows[:, 1]])[table]
+            valid = (finite["g"][rows[:, 0]] & finite["d"][rows[:, 1]])[table]
         else:
             for kind in KINDS:
                 self._freeze(kind, np.arange(len(wiring.wanted[self._rank])))
             table = wiring.members
-            able = np.repeat(wiring.real, self._cells.population, 0) & (well["g"] & well["d"])[table]
-        table, count = in_front(table, able)
+            valid = np.repeat(wiring.real, self._cells.population, 0) & (finite["g"] & finite["d"])[table]
+        table, count = valid_first(table, valid)
         self.rivals.table[:, : table.shape[1]] = torch.from_numpy(table).to(self.rivals.table.device)
         self.rivals.count.copy_(torch.from_numpy(count))
 
     def _freeze(self, kind: str, rows: np.ndarray) -> None:
+        """Copy these rows of the snapshot into the storage of opponents."""
         assert self.rivals is not None
         for name, value in self.rivals.frozen.items():
             source = self._gathered.all[name]
-            if name.startswith(kind) and value.data_ptr() != source.data_ptr():  # else it lies there already
+            if name.startswith(kind) and value.data_ptr() != source.data_ptr():  # They may share storage.
                 value[: len(rows)].copy_(source[torch.from_numpy(rows).to(source.device)])

@@ -1,4 +1,4 @@
-"""What mutates of a cellular herd's members at the start or once an iteration: learning rates and the generators' losses."""
+"""Mutate members of a cellular herd at creation or once an iteration: learning rates and the generators' losses."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from ganherd.recipe.strategy.strategy_settings import MutationConfig
 from ganherd.strategies.cellular.history.lineage import DRAWN
 from ganherd.strategies.cellular.individuals import KINDS
 
-_AT_ONCE = 1 << 18  # draws that are repeated at a time
+_AT_ONCE = 1 << 18  # draws that are recomputed at a time
 
 
 class Mutations:
-    """Changes the settings of this rank's members; what mutates before every batch does so in the step itself."""
+    """Change the settings of this rank's members. Mutations before every batch are part of the training step instead."""
 
     def __init__(self, herd: Herd, settings: MutationConfig, comm: Communicator, placement: Placement) -> None:
         self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
         by_batch = len(settings.losses) if settings.loss_each == "batch" else 0
-        # how often each loss was drawn since that was last told, [n, losses], and the step up to which that is counted
+        # How often each loss was drawn since the last event [n, losses], and the step up to which draws are counted.
         self.state: State = (
             {"meet.losses": torch.zeros(herd.num_members, by_batch, dtype=torch.int64)} if by_batch else {}
         )
         self._counted = 0
 
     def at_creation(self) -> None:
+        """Draw the losses of new members, if the recipe draws them once."""
         if self._settings.loss_each == "creation":
             self._draw_losses(0)
 
     def at_iteration(self, step: int) -> None:
-        """After the tournaments: of the copies, so that it is selected with them."""
+        """Mutate members after the tournaments. Mutations affect the copies, so they are selected with them."""
         settings, state = self._settings, self._herd.state
         if settings.learning_rate != "off" and settings.each == "iteration":
             draws = self._draws(step)
@@ -47,10 +48,11 @@ class Mutations:
             self._draw_losses(step)
 
     def resume(self, step: int) -> None:
+        """Continue counting from a checkpoint at this step."""
         self._counted = step
 
     def count(self, step: int) -> None:
-        """The losses of all batches up to this step. Called before a member can be repaired, which gives it other draws."""
+        """Count the losses drawn up to this step. Must run before a member is repaired, because a repair changes its draws."""
         counts, first, self._counted = self.state.get("meet.losses"), self._counted, step
         if counts is None or not len(counts):
             return
@@ -61,15 +63,18 @@ class Mutations:
             )  # [steps, n]
             counts += torch.stack([(drawn == number).sum(0) for number in range(losses)], 1).cpu()
 
-    def taken(self, step: int) -> dict[str, np.ndarray]:
-        """For an event, of this rank's members: learning rates, and losses (by number) or how often each was drawn."""
+    def take_columns(self, step: int) -> dict[str, np.ndarray]:
+        """Return columns of an event for this rank's members, and reset the counts.
+
+        Columns are learning rates, and losses by number or how often each loss was drawn.
+        """
         self.count(step)
         state, out = self._herd.state, dict[str, np.ndarray]()
         for kind in KINDS:
             out[f"lr_{kind}"] = np.array([float(f"{rate:.7g}") for rate in state[f"set.lr_{kind}"].tolist()])
         counts = self.state.get("meet.losses")
         if counts is not None:
-            for name, column in zip(self._settings.losses, counts.T.numpy(), strict=True):  # a name may be there twice
+            for name, column in zip(self._settings.losses, counts.T.numpy(), strict=True):  # A name may occur twice.
                 out[DRAWN + name] = out.get(DRAWN + name, 0) + column.copy()
             counts.zero_()
         elif self._settings.losses:
@@ -78,29 +83,30 @@ class Mutations:
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """What numbers in events stand for."""
+        """Return the names behind numbers in events."""
         return {"loss": self._herd.rules.game.names}
 
-    def measured(self) -> dict[str, Any]:
-        """The settings that mutate, of all members; all ranks ask for them together."""
+    def metrics(self) -> dict[str, Any]:
+        """Return the settings that mutate, for all members. All ranks call this together."""
         out, state = dict[str, Any](), self._herd.state
         if self._settings.learning_rate != "off":
-            for kind, rates in zip(KINDS, self._everyones(*(state[f"set.lr_{kind}"] for kind in KINDS)), strict=True):
+            for kind, rates in zip(KINDS, self._all_gather(*(state[f"set.lr_{kind}"] for kind in KINDS)), strict=True):
                 out[f"lr_{kind}"] = [float(f"{rate:.7g}") for rate in rates]
         if self._settings.losses and self._settings.loss_each != "batch":
-            (drawn,) = self._everyones(state["set.loss"])
+            (drawn,) = self._all_gather(state["set.loss"])
             out["loss"] = [self._herd.rules.game.names[i] for i in drawn]
         return out
 
     def _draw_losses(self, step: int) -> None:
-        """Of each member's generator one of the losses that the recipe lets it have."""
+        """Draw for each member's generator one of the recipe's losses."""
         if losses := self._settings.losses:
             draw_losses_(self._herd.state, self._draws(step), len(losses))
 
     def _draws(self, step: int) -> Streams:
+        """Return the random streams of this rank's members at a step."""
         return Streams(keys_on_device(base_keys(self._herd.state), self._herd.device), step)
 
-    def _everyones(self, *columns: torch.Tensor) -> list[list[Any]]:
-        """Small numbers of this rank's members [n], each -> those of all members."""
-        found: np.ndarray = self._comm.gather(torch.stack(columns, 1).cpu().numpy(), self._placement)
-        return list(found.T.tolist())
+    def _all_gather(self, *columns: torch.Tensor) -> list[list[Any]]:
+        """Return columns of all members from columns [n] of this rank's members."""
+        values: np.ndarray = self._comm.all_gather(torch.stack(columns, 1).cpu().numpy(), self._placement)
+        return list(values.T.tolist())

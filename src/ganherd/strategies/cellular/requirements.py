@@ -1,4 +1,4 @@
-"""What a grid needs and may not have: said in one sentence before a run begins, not after its first iteration."""
+"""Check the requirements of a cellular run before it begins, instead of failing after its first iteration."""
 
 from __future__ import annotations
 
@@ -24,44 +24,53 @@ _KEY = "strategy.cellular.mixing"
 def refuse_impossible(
     settings: CellularConfig, dataset: Dataset, trust_code: bool = False, takes_label: bool = False
 ) -> None:
-    """Looks at the neighbourhoods of the first iteration, lets the network of the mixtures look at two samples, and asks
-    whether their score can be had of such data and generators; `takes_label`: these do."""
+    """Check the neighbourhoods of the first iteration, the mixtures' network on two samples, and the mixtures' score.
+
+    Args:
+        settings: The recipe's settings.
+        dataset: The data.
+        trust_code: Whether the user's functions may be loaded.
+        takes_label: Whether the generators take a label.
+
+    Raises:
+        UserError: One of them cannot be used with this data and these generators.
+    """
     Rewiring(settings, trust_code).at(0)
     mixing = settings.mixing
-    told = _refuse_network(mixing, dataset, trust_code)
+    classes = _refuse_network(mixing, dataset, trust_code)
     objectives.refuse(
-        f"{_KEY}.score {mixing.score}", mixing.score, dataset, mixing.samples, takes_label, trust_code, told
+        f"{_KEY}.score {mixing.score}", mixing.score, dataset, mixing.samples, takes_label, trust_code, classes
     )
 
 
 def _refuse_network(settings: MixingConfig, dataset: Dataset, trust_code: bool) -> int:
-    """How many classes it tells."""
+    """Check the network, and return the number of classes that it predicts; 0 if it is no classifier."""
     wanted = networks.cheap(dataset) if settings.network == "auto" else settings.network
-    if wanted == "classifier" and len(dataset.labels) >= 2:  # trained on these very images, when it is first needed
+    if wanted == "classifier" and len(dataset.labels) >= 2:  # It is trained on this data when it is first needed.
         return len(dataset.labels)
     try:
         network = networks.find(wanted, dataset, trust_code=trust_code)
     except (MetricSkipped, UserError) as why:
         raise UserError(f"{_KEY}.network {settings.network}: {str(why).rstrip('.')}.") from why
-    told = _classes(network, dataset)
-    if not told and settings.score in objectives.CLASSES:
+    classes = _num_classes(network, dataset)
+    if not classes and settings.score in objectives.CLASSES:
         raise objectives.no_classes(f"{_KEY}.score {settings.score}", network.name)
-    return told
+    return classes
 
 
-def _classes(network: Network, dataset: Dataset) -> int:
-    """How many it tells."""
+def _num_classes(network: Network, dataset: Dataset) -> int:
+    """Return the number of classes that a network predicts, after checking its output on two samples."""
     x = torch.from_numpy(np.array(dataset.x[:2]))
     try:
         with torch.inference_mode():
             features, logits = network.module(x)
-    except Exception as error:  # whatever a network of the user's own raises
+    except Exception as error:  # A user's network may raise anything.
         raise UserError(
-            f"{_KEY}.network {network.name} cannot look at images of {tuple(dataset.shape)}: {with_type(error)}."
+            f"{_KEY}.network {network.name} cannot process data of shape {tuple(dataset.shape)}: {with_type(error)}."
         ) from error
     if features.ndim != 2 or len(features) != len(x):
         raise UserError(
-            f"{_KEY}.network {network.name} made {tuple(features.shape)} out of {len(x)} samples: "
-            "wanted are features [n, d]."
+            f"{_KEY}.network {network.name} returned {tuple(features.shape)} for {len(x)} samples: "
+            "it must return features [n, d]."
         )
     return 0 if logits is None else int(logits.shape[1])

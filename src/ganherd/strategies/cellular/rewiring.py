@@ -14,9 +14,9 @@ Rule = Callable[[int, int], Sequence[Sequence[int]]]  # (iteration, cells) -> th
 
 
 class Rewiring:
-    """The topology of every iteration of one replica; always the same for the same iteration.
+    """Return the topology of every iteration; the same iteration always has the same one.
 
-    >>> plan = Rewiring(Cellular(grid=[2, 3], rewire=[{"at": 5, "topology": "ring"}]))
+    >>> plan = Rewiring(CellularConfig(grid=[2, 3], rewire=[{"at": 5, "topology": "ring"}]))
     >>> plan.at(4).name, plan.at(5).name, plan.widest
     ('torus 2×3', 'ring 6, 1 on each side', 4)
     """
@@ -28,8 +28,8 @@ class Rewiring:
         self._planned = [(0, first)]
         for change in sorted(settings.rewire, key=lambda one: one.at):
             shape = (rows, columns) if settings.topology != "graph" else (1, self._cells)
-            found = topology.build(change.topology, *shape, change.neighbours, change.graph)
-            self._planned.append((change.at, found))
+            changed = topology.build(change.topology, *shape, change.neighbours, change.graph)
+            self._planned.append((change.at, changed))
         self._name, self._rule = settings.rewire_by, None
         if self._name is not None:
             self._rule = nets.load_own(self._name, "function", trust_code)
@@ -37,19 +37,24 @@ class Rewiring:
                 raise UserError(f"strategy.cellular.rewire_by {self._name} is not a function.")
 
     def at(self, iteration: int) -> Topology:
+        """Return the topology of an iteration.
+
+        Raises:
+            UserError: The user's function fails, or its answer is not a graph of all cells.
+        """
         if self._rule is None:
-            return [found for start, found in self._planned if start <= iteration][-1]
+            return [planned for start, planned in self._planned if start <= iteration][-1]
         try:
-            lists = [[int(other) for other in own] for own in self._rule(iteration, self._cells)]
-        except Exception as error:  # whatever the user's function raises
+            lists = [[int(other) for other in neighbours] for neighbours in self._rule(iteration, self._cells)]
+        except Exception as error:  # A user's function may raise anything.
             why = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no reason given'}"
             raise UserError(
                 f"strategy.cellular.rewire_by {self._name} failed at iteration {iteration}: {why}"
             ) from error
         if len(lists) != self._cells:
             raise UserError(
-                f"strategy.cellular.rewire_by {self._name} answered {len(lists)} lists at iteration {iteration}; "
-                f"wanted are the neighbours of each of the {self._cells} cells."
+                f"strategy.cellular.rewire_by {self._name} returned {len(lists)} lists at iteration {iteration}; "
+                f"return the neighbours of each of the {self._cells} cells."
             )
         try:
             return topology.graph(lists)
@@ -58,5 +63,5 @@ class Rewiring:
 
     @property
     def widest(self) -> int:
-        """The largest neighbourhood of all iterations, the cell itself counted."""
-        return self._cells if self._rule else max(found.widest for _, found in self._planned)
+        """Return the number of cells in the largest neighbourhood of all iterations, its centre included."""
+        return self._cells if self._rule else max(planned.widest for _, planned in self._planned)

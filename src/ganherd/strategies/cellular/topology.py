@@ -1,4 +1,4 @@
-"""Who meets whom: the neighbourhood of every cell as one table of indices, a plain value."""
+"""Topologies: the neighbourhood of every cell as one table of indices."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAMES = ("torus", "moore", "ring", "isolated", "full", "graph")
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Row i of the table lists the neighbourhood of cell i: itself first, then its neighbours, each once.
+    """A table whose row i lists the neighbourhood of cell i: itself first, then its neighbours, each once.
 
-    Rows with fewer members than the widest are filled up with the cell's own index.
+    Rows of smaller neighbourhoods are padded with the cell's own index.
 
     >>> torus(2, 3).table[0], torus(2, 3).neighbours(0)
     (array([0, 2, 3, 1]), [2, 3, 1])
@@ -26,8 +26,8 @@ class Topology:
 
     name: str
     table: np.ndarray  # int64 [N, s]
-    count: np.ndarray  # int64 [N], how many entries of each row are members
-    rows: int = 0  # of the grid that the cells lie on, row by row; 0 where there is no grid
+    count: np.ndarray  # int64 [N], the number of entries of each row that are not padding
+    rows: int = 0  # of the grid of cells, numbered row by row; 0 without a grid
     columns: int = 0
 
     def __post_init__(self) -> None:
@@ -48,25 +48,25 @@ class Topology:
 
     @property
     def widest(self) -> int:
-        """The size s of the largest neighbourhood, the cell itself counted."""
+        """Return the number s of cells in the largest neighbourhood, its centre included."""
         return int(self.table.shape[1])
 
     @property
     def mask(self) -> np.ndarray:
-        """bool [N, s]: which entries of the table are members, and not filling."""
+        """Return bool [N, s], False for entries of the table that are padding."""
         return np.asarray(np.arange(self.widest) < self.count[:, None])
 
     def members(self, cell: int) -> list[int]:
-        """The neighbourhood of a cell, itself first."""
+        """Return the neighbourhood of a cell, itself first."""
         return [int(member) for member in self.table[cell, : self.count[cell]]]
 
     def neighbours(self, cell: int) -> list[int]:
-        """The neighbourhood of a cell without itself."""
+        """Return the neighbourhood of a cell without itself."""
         return self.members(cell)[1:]
 
 
 def torus(rows: int, columns: int) -> Topology:
-    """The five-cell neighbourhood on a grid whose opposite sides touch: the cell, W, N, E, S.
+    """Return the five-cell (von Neumann) neighbourhoods on a torus: the cell, W, N, E, S.
 
     >>> torus(3, 3).members(1)
     [1, 0, 7, 2, 4]
@@ -75,7 +75,7 @@ def torus(rows: int, columns: int) -> Topology:
 
 
 def moore(rows: int, columns: int) -> Topology:
-    """The nine-cell neighbourhood on the same grid: the diagonals too.
+    """Return the nine-cell (Moore) neighbourhoods on a torus: the five cells and the diagonals.
 
     >>> moore(4, 4).members(5)
     [5, 4, 1, 6, 9, 0, 2, 10, 8]
@@ -84,7 +84,7 @@ def moore(rows: int, columns: int) -> Topology:
 
 
 def ring(n: int, k: int = 1) -> Topology:
-    """Cells in a circle, each with k neighbours on either side, the nearest first.
+    """Return cells in a circle, each with k neighbours on either side, the nearest first.
 
     >>> ring(6, 2).members(0)
     [0, 5, 1, 4, 2]
@@ -97,7 +97,7 @@ def ring(n: int, k: int = 1) -> Topology:
 
 
 def isolated(n: int) -> Topology:
-    """Every cell by itself.
+    """Return cells without neighbours.
 
     >>> isolated(2).table.tolist()
     [[0], [1]]
@@ -107,7 +107,7 @@ def isolated(n: int) -> Topology:
 
 
 def full(n: int) -> Topology:
-    """Every cell meets all others.
+    """Return cells that all meet each other.
 
     >>> full(3).table.tolist()
     [[0, 1, 2], [1, 0, 2], [2, 0, 1]]
@@ -117,7 +117,9 @@ def full(n: int) -> Topology:
 
 
 def graph(neighbours: Sequence[Sequence[int]]) -> Topology:
-    """Any graph, by the neighbours of each cell; the cell itself need not be listed, and a meeting may be one-sided.
+    """Return any graph, from the neighbours of each cell.
+
+    The cell itself need not be listed. The graph may be directed: cell 0 may meet cell 1, but not the other way round.
 
     >>> graph([[1, 2], [0], [0]]).table.tolist()
     [[0, 1, 2], [1, 0, 1], [2, 0, 2]]
@@ -133,11 +135,11 @@ def graph(neighbours: Sequence[Sequence[int]]) -> Topology:
     return from_lists(f"graph {n}", neighbours)
 
 
-_of_graph = graph  # build's argument has the same name
+_from_graph = graph  # `build` has an argument of the same name.
 
 
 def build(name: str, rows: int = 1, columns: int = 1, k: int = 1, graph: Sequence[Sequence[int]] = ()) -> Topology:
-    """A topology by name, of rows × columns cells; a graph has as many as it lists.
+    """Return the topology of that name with rows × columns cells; a graph has as many cells as it lists.
 
     >>> build("ring", 2, 4, k=1) == ring(8, 1), build("graph", graph=[[1], [0]]).widest
     (True, 2)
@@ -146,9 +148,9 @@ def build(name: str, rows: int = 1, columns: int = 1, k: int = 1, graph: Sequenc
         raise UserError(f"there is no topology {name!r}: choose {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
     if (name == "graph") != bool(graph):
         wrong = "needs the list of each cell's neighbours" if name == "graph" else "takes no list of neighbours"
-        raise UserError(f"the topology {name} {wrong}; graph is the one that is made of it.")
+        raise UserError(f"the topology {name} {wrong}; only graph takes it.")
     if graph:
-        return _of_graph(graph)
+        return _from_graph(graph)
     _refuse_no_grid(name, rows, columns)
     builders: dict[str, Callable[[], Topology]] = {
         "torus": lambda: torus(rows, columns),
@@ -161,7 +163,7 @@ def build(name: str, rows: int = 1, columns: int = 1, k: int = 1, graph: Sequenc
 
 
 def from_lists(name: str, neighbours: Sequence[Iterable[int]], rows: int = 0, columns: int = 0) -> Topology:
-    """The table of lists of neighbours: each cell in front of its own, everybody once, short rows filled up."""
+    """Return the topology of these lists of neighbours. Repeated neighbours are dropped, and short rows are padded."""
     lists = [list(dict.fromkeys((cell, *map(int, others)))) for cell, others in enumerate(neighbours)]
     count = np.array([len(members) for members in lists], np.int64)
     table = np.repeat(np.arange(len(lists), dtype=np.int64)[:, None], count.max(), 1)  # [N, s]
@@ -171,7 +173,7 @@ def from_lists(name: str, neighbours: Sequence[Iterable[int]], rows: int = 0, co
 
 
 def replicated(topology: Topology, seeds: int) -> Topology:
-    """Independent copies of the cells, one after the other: replica r's are offset by r·N.
+    """Return independent copies of the cells, one after another: those of replica r are offset by r·N.
 
     >>> replicated(ring(3), 2).table[4]
     array([4, 3, 5])
@@ -184,9 +186,9 @@ def replicated(topology: Topology, seeds: int) -> Topology:
 
 
 def with_population(topology: Topology, p: int) -> Topology:
-    """The table of members where p of them live in each cell: member cell·p + j meets all that live in its neighbourhood.
+    """Return the topology of members if each cell has p of them: member cell·p + j meets all members of its neighbourhood.
 
-    Itself comes first, then the others of its cell, then the neighbours' cell by cell.
+    The member itself comes first, then the others of its cell, then those of the neighbours, cell by cell.
 
     >>> with_population(ring(3), 2).table[1]
     array([1, 0, 4, 5, 2, 3])
@@ -204,6 +206,7 @@ def with_population(topology: Topology, p: int) -> Topology:
 
 
 def _on_grid(name: str, rows: int, columns: int, steps: Sequence[tuple[int, int]]) -> Topology:
+    """Return a torus whose cells have neighbours at these steps."""
     _refuse_no_grid(name, rows, columns)
     lists = [
         [(row + down) % rows * columns + (column + right) % columns for down, right in steps]
@@ -214,10 +217,12 @@ def _on_grid(name: str, rows: int, columns: int, steps: Sequence[tuple[int, int]
 
 
 def _refuse_no_grid(name: str, rows: int, columns: int) -> None:
+    """Raise a UserError for a grid without cells."""
     if rows < 1 or columns < 1:
         raise UserError(f"the topology {name} needs at least 1 row and 1 column, not {rows} × {columns}.")
 
 
 def _refuse_empty(name: str, n: int) -> None:
+    """Raise a UserError for a topology without cells."""
     if n < 1:
         raise UserError(f"the topology {name} needs at least 1 cell, not {n}.")

@@ -1,4 +1,4 @@
-"""Who is cloned and who gives way: the decisions of one iteration, as arithmetic on the fitness of all cells."""
+"""Tournament selection and replacement, as arithmetic on the fitness of all cells."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from dataclasses import dataclass
 import numpy as np
 
 
-def winners(fitness: np.ndarray, able: np.ndarray, u: np.ndarray, size: int) -> np.ndarray:
-    """int64 [C, p]: which column of its sub-population [C, S] won each of a cell's p tournaments; -1: nobody was able to.
+def winners(fitness: np.ndarray, able: np.ndarray, u: np.ndarray, entrants: int) -> np.ndarray:
+    """Return the winners of p tournaments in each cell as columns of its sub-population, int64 [C, p]; -1: no winner.
 
-    A tournament's `size` entrants are drawn without replacement among those that are `able` [C, S]: those with the smallest
-    u [C, p, S]. The lowest fitness wins; of equal ones, the first drawn.
+    The lowest fitness wins; among equal ones, the first drawn.
+
+    Args:
+        fitness: float64 [C, S], of the individuals in each sub-population; less is better.
+        able: bool [C, S], the individuals that may enter.
+        u: Uniform random numbers [C, p, S]; the able individuals with the smallest ones enter a tournament.
+        entrants: The number of individuals in a tournament, drawn without replacement.
 
     >>> fitness, able = np.array([[3.0, 1.0, 2.0]]), np.array([[True, True, True]])
     >>> u = np.array([[[0.1, 0.9, 0.2], [0.8, 0.7, 0.9]]])
     >>> winners(fitness, able, u, 2).tolist(), winners(fitness, able, u, 3).tolist()
     ([[2, 1]], [[1, 1]])
     """
-    drawn = np.argsort(np.where(able[:, None, :], u, np.inf), axis=2, kind="stable")[:, :, :size]  # [C, p, t]
+    drawn = np.argsort(np.where(able[:, None, :], u, np.inf), axis=2, kind="stable")[:, :, :entrants]  # [C, p, t]
     cell = np.arange(len(fitness))[:, None, None]
     known = able[cell, drawn]
-    of = np.where(known, np.where(np.isnan(fitness), np.inf, fitness)[cell, drawn], np.inf)
-    # one that is able comes before one that is not, also where its fitness is infinite
-    best = np.lexsort((np.broadcast_to(np.arange(drawn.shape[2]), of.shape), of, ~known), axis=2)[:, :, :1]
+    drawn_fitness = np.where(known, np.where(np.isnan(fitness), np.inf, fitness)[cell, drawn], np.inf)
+    order = np.broadcast_to(np.arange(drawn.shape[2]), drawn_fitness.shape)
+    # An able individual precedes one that is not, even if its fitness is infinite.
+    best = np.lexsort((order, drawn_fitness, ~known), axis=2)[:, :, :1]
     column = np.take_along_axis(drawn, best, 2)[:, :, 0]
     return np.where(known.any(2), column, -1)
 
@@ -32,16 +38,21 @@ def winners(fitness: np.ndarray, able: np.ndarray, u: np.ndarray, size: int) -> 
 class SelectedIndividuals:
     """The p individuals of each cell after a replacement, the best first."""
 
-    trained: np.ndarray  # bool [C, p]: one of those that were trained, or one of the old
-    source: np.ndarray  # int64 [C, p]: the place that it had among them
+    trained: np.ndarray  # bool [C, p]: True for a trained individual, False for an old one
+    source: np.ndarray  # int64 [C, p]: its position among the trained or the old ones
     fitness: np.ndarray  # float64 [C, p]
 
 
 def survivors(old: np.ndarray, trained: np.ndarray, most: int) -> SelectedIndividuals:
-    """The i-th worst of the old gives way to the i-th best of the trained where that is strictly better, for i < `most`.
+    """Replace the i-th worst old individual by the i-th best trained one if that is strictly better, for i < `most`.
 
-    >>> found = survivors(np.array([[1.0, 5.0, 3.0]]), np.array([[4.0, 2.0, 9.0]]), most=2)
-    >>> found.fitness.tolist(), found.trained.tolist(), found.source.tolist()
+    Args:
+        old: Fitness of the old individuals [C, p].
+        trained: Fitness of the trained ones [C, p].
+        most: The largest number of replacements in a cell.
+
+    >>> selected = survivors(np.array([[1.0, 5.0, 3.0]]), np.array([[4.0, 2.0, 9.0]]), most=2)
+    >>> selected.fitness.tolist(), selected.trained.tolist(), selected.source.tolist()
     ([[1.0, 2.0, 3.0]], [[False, True, False]], [[0, 1, 2]])
     """
     cells, p = old.shape
@@ -59,6 +70,6 @@ def survivors(old: np.ndarray, trained: np.ndarray, most: int) -> SelectedIndivi
 
 
 def ranked(fitness: np.ndarray) -> SelectedIndividuals:
-    """All of the trained, the best first: where nobody is selected."""
+    """Return all trained individuals, the best first; for runs without selection."""
     order = np.argsort(fitness, 1, kind="stable")
     return SelectedIndividuals(np.ones(order.shape, bool), order, np.take_along_axis(fitness, order, 1))

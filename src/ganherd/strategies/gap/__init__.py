@@ -1,1 +1,1 @@
-"""GAP: members swap discriminators or generators."""
+"""GAP: members swap discriminators or generators in random pairs."""

@@ -1,4 +1,4 @@
-"""GAP: every so many steps the members swap discriminators (or generators) in random pairs."""
+"""GAP: every K steps the members swap discriminators (or generators) in random pairs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,16 @@ Pair = tuple[int, int]
 
 
 def pairs(seed: int, number: int, members: int, stay: Collection[int] = ()) -> list[Pair]:
-    """Who swaps with whom at the swap of that number: random pairs of the slots 0 … members - 1, none of them twice.
+    """Return random disjoint pairs of the slots 0 … members - 1 for one swap.
 
-    Those that `stay` do not swap. Where an odd number is left, one sits out, in turn: of n that could swap, in ascending
-    order, the (number mod n)-th. So in n swaps on end everyone sits out once.
+    If the number of slots that can swap is odd, one sits out: of n slots, in ascending order, the (number mod n)-th. So in n
+    consecutive swaps each slot sits out once.
+
+    Args:
+        seed: The seed of the replica.
+        number: The number of the swap.
+        members: The number of members in the replica.
+        stay: Slots that do not swap.
 
     >>> pairs(seed=0, number=1, members=4), pairs(seed=0, number=2, members=3)
     ([(0, 2), (1, 3)], [(0, 1)])
@@ -38,15 +44,19 @@ def pairs(seed: int, number: int, members: int, stay: Collection[int] = ()) -> l
     if len(able) % 2:
         del able[number % len(able)]
     keys = rng.keys(np.zeros(len(able), np.int64), seed, rng.PAIRING, number, np.array(able, np.int64))
-    drawn = [able[i] for i in np.argsort(keys)]
-    return sorted((min(a, b), max(a, b)) for a, b in zip(drawn[::2], drawn[1::2], strict=True))
+    shuffled = [able[i] for i in np.argsort(keys)]
+    return sorted((min(a, b), max(a, b)) for a, b in zip(shuffled[::2], shuffled[1::2], strict=True))
 
 
-def travelling(names: Iterable[str], kind: str, travels: str) -> list[str]:
-    """The parts of the state that a net takes along.
+def swapped_tensors(names: Iterable[str], kind: str, travels: str) -> list[str]:
+    """Return the names of the tensors that are swapped with a net.
 
-    `weights`: its parameters, and of a generator their running average, which would else be one of two different nets.
-    `all`: also its buffers, Adam's moments and count, and its learning rate. Adam's betas and the loss stay with the slot.
+    Args:
+        names: The names of all tensors of the state.
+        kind: g or d.
+        travels: `weights`: the parameters, and the running average of a generator, which would otherwise mix two different
+            nets. `all`: also buffers, Adam's moments and step count, and the learning rate. Adam's betas and the loss stay
+            with the slot.
     """
     if travels == "weights":
         return [name for name in names if name in (f"{kind}.params", f"{kind}.ema", f"{kind}.ema.t")]
@@ -55,15 +65,15 @@ def travelling(names: Iterable[str], kind: str, travels: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Swap:
-    """A swap that is under way."""
+    """A swap whose nets are in transit."""
 
     pairs: Sequence[Pair]
-    well: np.ndarray  # bool [N]: who is finite
+    finite: np.ndarray  # bool [N]: members whose state is finite
     nets: Fetch  # of the partners of this rank's members
 
 
 class Gap(Strategy):
-    """All members swap at the same step: at warmup + every, warmup + 2 · every, … Each replica has its own pairs."""
+    """Swap nets of all members at warmup + every, warmup + 2 · every, … steps. Each replica has its own pairs."""
 
     @classmethod
     def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
@@ -86,89 +96,99 @@ class Gap(Strategy):
         super().__init__()
         self.herd, self.settings, self.comm, self.placement, self.members = herd, settings, comm, placement, members
         self.every, self.warmup = spans["every"], spans["warmup"]
-        self.replicas = placement.size // members
-        self._begun: Swap | None = None  # sent ahead of `open`
+        self.replicas = placement.num_members // members
+        self._pending: Swap | None = None  # sent ahead of `open`
         self._seeds: np.ndarray | None = None  # [N]; they never change
-        self._looked: tuple[int, np.ndarray] | None = None  # the step of the loop's look, and who was finite
+        self._health: tuple[int, np.ndarray] | None = None  # the step of the last health check, and its result [N]
 
     def next_after(self, step: int) -> int | None:
         if not self.every:
             return None
         return self.warmup + (max(0, (step - self.warmup) // self.every) + 1) * self.every
 
-    def looked(self, step: int, well: np.ndarray | None) -> None:
-        self._looked = None if well is None else (step, well)
+    def on_health_check(self, step: int, finite: np.ndarray | None) -> None:
+        self._health = None if finite is None else (step, finite)
 
-    def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
-        """Over several ranks: nothing changes a member before `open`, so the nets travel while pictures are drawn and
-        checkpoints written."""
-        if goes_on and self.comm.size > 1 and self.meets_at(step):
-            self._begun = self._drawn(step)
+    def close(self, step: int, continues: bool = False) -> Iterator[Event]:
+        """Start the transfer of nets if there are several ranks.
+
+        No member changes before `open`, so the nets travel while pictures are drawn and checkpoints written.
+        """
+        if continues and self.comm.world_size > 1 and self.meets_at(step):
+            self._pending = self._begin_swap(step)
         return iter(())
 
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        swap, self._begun = self._begun or self._drawn(step), None
-        self.write(swap, np.full(self.placement.size, step))
-        able = [m for m in range(self.placement.size) if m % self.members not in self.settings.stay]
-        yield self.told((step - self.warmup) // self.every, swap.pairs, able, swap.well)
+        swap, self._pending = self._pending or self._begin_swap(step), None
+        self.write(swap, np.full(self.placement.num_members, step))
+        able = [m for m in range(self.placement.num_members) if m % self.members not in self.settings.stay]
+        yield self.event((step - self.warmup) // self.every, swap.pairs, able, swap.finite)
 
-    def leave(self) -> None:
-        if self._begun is not None:
-            self._begun.nets.wait()
-            self._begun = None
+    def on_stop(self) -> None:
+        if self._pending is not None:
+            self._pending.nets.wait()
+            self._pending = None
 
-    # -- what a meeting is made of ----------------------------------------------------------------------------------
+    # -- the steps of a swap ----------------------------------------------------------------------------------------
 
-    def _drawn(self, step: int) -> Swap:
-        """Who swaps with whom, of those that are finite, with their nets under way."""
+    def _begin_swap(self, step: int) -> Swap:
+        """Draw pairs among the finite members of each replica, and start to send their nets."""
         number = (step - self.warmup) // self.every
-        seeds, well = self.everyone(step)
+        seeds, well = self.seeds_and_health(step)
         drawn: list[Pair] = []
-        for first in range(0, self.placement.size, self.members):
+        for first in range(0, self.placement.num_members, self.members):
             unwell = [slot for slot in range(self.members) if not well[first + slot]]
-            found = pairs(int(seeds[first]), number, self.members, {*self.settings.stay, *unwell})
-            drawn += [(first + a, first + b) for a, b in found]
+            slot_pairs = pairs(int(seeds[first]), number, self.members, {*self.settings.stay, *unwell})
+            drawn += [(first + a, first + b) for a, b in slot_pairs]
         return self.begin(drawn, well)
 
-    def everyone(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """(seed [N], whether all its numbers are finite [N]) of the whole herd; one that is not would infect another.
+    def seeds_and_health(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the seed [N] and whether the state is finite [N] of every member; a non-finite net would spoil its partner.
 
-        Where the loop has looked at this step nothing is read from the device; a run that is gone on with here looks itself.
+        Nothing is read from the device if the loop has checked the members at this step. A run that is resumed here has to
+        check them itself.
         """
         state = self.herd.state
         if self._seeds is None:
-            self._seeds = self.comm.gather(state["set.seed"].cpu().numpy(), self.placement)
-        if self._looked is None or self._looked[0] != step:
-            self._looked = step, self.comm.gather(finite_members(state).cpu().numpy(), self.placement)
-        well, self._looked = self._looked[1], None
+            self._seeds = self.comm.all_gather(state["set.seed"].cpu().numpy(), self.placement)
+        if self._health is None or self._health[0] != step:
+            self._health = step, self.comm.all_gather(finite_members(state).cpu().numpy(), self.placement)
+        well, self._health = self._health[1], None
         return self._seeds, well
 
     def begin(self, drawn: Sequence[Pair], well: np.ndarray) -> Swap:
-        """Sends the nets of each pair to the other one's rank, as they are now."""
+        """Start to send each net of a pair, as it is now, to the rank of the other one."""
         partner = dict(drawn) | {b: a for a, b in drawn}
-        wanted = [[partner[m] for m in own if m in partner] for own in self.placement.ranks]
+        wanted = [[partner[m] for m in members if m in partner] for members in self.placement.ranks]
         state, kind = self.herd.state, "d" if self.settings.swap == "discriminators" else "g"
-        parts = {name: state[name] for name in travelling(state, kind, self.settings.travels)}
+        tensors = {name: state[name] for name in swapped_tensors(state, kind, self.settings.travels)}
         self.traffic.exchanges += 1
-        return Swap(drawn, well, self.traffic.begin(self.comm, self.placement, self.members, parts, wanted))
+        return Swap(drawn, well, self.traffic.begin_fetch(self.comm, self.placement, self.members, tensors, wanted))
 
-    def write(self, swap: Swap, made: np.ndarray) -> None:
-        """The nets that came, within the same storage; `made` [N]: the steps that each member has made."""
-        found, state, own = swap.nets.wait(), self.herd.state, self.placement.ranks[self.comm.rank]
-        partner = {m for pair in swap.pairs for m in pair}
+    def write(self, swap: Swap, member_steps: np.ndarray) -> None:
+        """Write the received nets into the state of this rank; `member_steps` [N] are the steps that each member has made."""
+        nets, state, local = swap.nets.wait(), self.herd.state, self.placement.ranks[self.comm.rank]
+        swapped = {m for pair in swap.pairs for m in pair}
         device = state["set.seed"].device
-        rows = index([row for row, m in enumerate(own) if m in partner], device)
+        rows = index([row for row, m in enumerate(local) if m in swapped], device)
         with torch.no_grad():
-            for name, value in found.items():
+            for name, value in nets.items():
                 state[name].index_copy_(0, rows, value)
-            if "set.met" in state:  # from here on its learning rates are smoothed
-                now = index([int(made[m]) for m in own if m in partner], device)
+            if "set.met" in state:  # The learning rates of swapped members are smoothed from here on.
+                now = index([int(member_steps[m]) for m in local if m in swapped], device)
                 state["set.met"].index_copy_(0, rows, now)
 
-    def told(self, number: int, drawn: Sequence[Pair], able: Collection[int], well: np.ndarray) -> Event:
-        """The event of a swap: who with whom, who sat out, and who could not since it is not finite."""
+    def event(self, number: int, drawn: Sequence[Pair], able: Collection[int], well: np.ndarray) -> Event:
+        """Return the event of a swap: its pairs, the members that sat out, and those that are not finite.
+
+        Args:
+            number: The number of the swap.
+            drawn: The pairs.
+            able: The members that could have swapped.
+            well: bool [N], True for members whose state is finite.
+        """
         busy = {m for pair in drawn for m in pair}
         facts: dict[str, Any] = {
             "number": number,
@@ -181,41 +201,47 @@ class Gap(Strategy):
         return "swap", facts
 
 
-def who_met(events: Iterable[Mapping[str, Any]], members: int, steps: int | None = None) -> np.ndarray:
-    """[generators, discriminators] int64: for how many steps of the run each pair trained together.
+def count_meetings(events: Iterable[Mapping[str, Any]], members: int, steps: int | None = None) -> np.ndarray:
+    """Return int64 [generators, discriminators]: the number of steps that each pair trained together.
 
-    Both are named after the slot in which they began; `members` are those of all replicas. `steps`: how far the run has
-    come, else the last event says it. A repair that puts an older net, a copy or a fresh one into a slot is followed.
+    Nets are numbered by the slot in which they began. Repairs, which put an older net, a copy or a new one into a slot, are
+    followed.
+
+    Args:
+        events: The lines of events.jsonl.
+        members: The number of members in all replicas.
+        steps: The last step of the run; None takes it from the last event.
 
     >>> swap = {"step": 30, "event": "swap", "what": "discriminators", "pairs": [[0, 1]]}
-    >>> who_met([swap, {"step": 100, "event": "finish"}], 2).tolist()
+    >>> count_meetings([swap, {"step": 100, "event": "finish"}], 2).tolist()
     [[30, 70], [70, 30]]
     """
     counts = np.zeros((members, members), np.int64)
-    held = np.tile(np.arange(members), (2, 1))  # [2, slots]: whose generator, whose discriminator
-    saved = {0: held.copy()}  # by step, what a checkpoint holds
+    nets = np.tile(np.arange(members), (2, 1))  # [2, slots]: the generator and the discriminator in each slot
+    saved = {0: nets.copy()}  # the same in the checkpoint of a step
     at = 0
 
-    def until(step: int) -> None:
+    def train_until(step: int) -> None:
+        """Count the steps up to this one for the pairs that are together now."""
         nonlocal at
-        np.add.at(counts, (held[0], held[1]), max(0, step - at))
+        np.add.at(counts, (nets[0], nets[1]), max(0, step - at))
         at = max(at, step)
 
     for event in events:
-        what, step = event.get("event"), int(event.get("step", at))
-        until(step if steps is None else min(step, steps))
-        if what == "swap":
+        name, step = event.get("event"), int(event.get("step", at))
+        train_until(step if steps is None else min(step, steps))
+        if name == "swap":
             row = int(event["what"] == "discriminators")
             for a, b in event["pairs"]:
-                held[row, [a, b]] = held[row, [b, a]]
-        elif what == "checkpoint":
-            saved[step] = held.copy()
-        elif what == "repair":
+                nets[row, [a, b]] = nets[row, [b, a]]
+        elif name == "checkpoint":
+            saved[step] = nets.copy()
+        elif name == "repair":
             member = int(event["member"])
             if "from_step" in event:
-                held[:, member] = saved[int(event["from_step"])][:, member]
+                nets[:, member] = saved[int(event["from_step"])][:, member]
             else:
-                held[:, member] = held[:, event["from_member"]] if "from_member" in event else member
+                nets[:, member] = nets[:, event["from_member"]] if "from_member" in event else member
     if steps is not None:
-        until(steps)
+        train_until(steps)
     return counts

@@ -1,8 +1,8 @@
-"""Asynchronous GAP: members make steps at their own pace, and swap as soon as two of them are ready.
+"""Asynchronous GAP: members train at different paces, and swap as soon as two of them are ready.
 
-The clock is simulated: at step t of the run a member of pace p has made floor(t · p) steps of its own. Batches, noise and
-schedules of a member follow its own steps, so between two swaps it is trained as if it were alone. It is ready when it has
-made `every` steps of its own since its last swap (and since the warm-up).
+The clock is simulated: at step t of the run a member of pace p has made floor(t · p) steps. Batches, noise and schedules of
+a member follow its own steps, so between two swaps it trains as if it were alone. It is ready when it has made `every` steps
+since its last swap, or since the warm-up.
 """
 
 from __future__ import annotations
@@ -21,60 +21,64 @@ from ganherd.strategies.strategy import Event
 
 
 class PacedGap(Gap):
-    """Remembers of each member the own steps at its last swap, and how often its replica has swapped."""
+    """Swap nets of members that are ready. State: each member's steps at its last swap, and the swaps of its replica."""
 
-    def __init__(self, herd: Herd, settings: Settings, spans: Mapping[str, int], **everyone: Any) -> None:
-        super().__init__(herd, settings, spans, **everyone)
+    def __init__(self, herd: Herd, settings: Settings, spans: Mapping[str, int], **ranks: Any) -> None:
+        super().__init__(herd, settings, spans, **ranks)
         self.pace = paces(settings.pace) * self.replicas  # [N]
-        self._last = np.full(self.placement.size, self.warmup)
-        self._number = np.zeros(self.placement.size, np.int64)  # the same within a replica
-        own = len(self.placement.ranks[self.comm.rank])
-        self.state = {name: torch.zeros(own, dtype=torch.int64) for name in ("meet.made", "meet.number")}
+        self._last = np.full(self.placement.num_members, self.warmup)
+        self._number = np.zeros(self.placement.num_members, np.int64)  # swaps so far; the same within a replica
+        n = len(self.placement.ranks[self.comm.rank])
+        self.state = {name: torch.zeros(n, dtype=torch.int64) for name in ("meet.made", "meet.number")}
         self._remember()
 
     def next_after(self, step: int) -> int | None:
-        found = [t for first in range(0, len(self.pace), self.members) if (t := self._pair_ready(first)) is not None]
-        return max(min(found), step + 1) if found else None
+        firsts = range(0, len(self.pace), self.members)
+        meetings = [meeting for first in firsts if (meeting := self._pair_ready(first)) is not None]
+        return max(min(meetings), step + 1) if meetings else None
 
-    def close(self, step: int, goes_on: bool = False) -> Iterator[Event]:
-        """One replica swaps after another: nothing is sent ahead."""
+    def close(self, step: int, continues: bool = False) -> Iterator[Event]:
+        """Send nothing ahead: replicas swap one after another in `open`."""
         return iter(())
 
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        seeds, well = self.everyone(step)
-        made = np.array([int(step * pace) for pace in self.pace])
+        seeds, well = self.seeds_and_health(step)
+        member_steps = np.array([int(step * pace) for pace in self.pace])
         for first in range(0, len(self.pace), self.members):
             slots = range(first, first + self.members)
-            ready = [m for m in slots if m - first not in self.settings.stay and made[m] >= self._last[m] + self.every]
+            due = self._last + self.every
+            ready = [m for m in slots if m - first not in self.settings.stay and member_steps[m] >= due[m]]
             if len(ready) < 2:
                 continue
             able = {m - first for m in ready if well[m]}
             number = int(self._number[first]) + 1
-            found = pairs(int(seeds[first]), number, self.members, set(range(self.members)) - able)
-            drawn = [(first + a, first + b) for a, b in found]
-            self.write(self.begin(drawn, well), made)
-            # one that is not finite lets its turn pass, so that it does not keep the others waiting
+            slot_pairs = pairs(int(seeds[first]), number, self.members, set(range(self.members)) - able)
+            drawn = [(first + a, first + b) for a, b in slot_pairs]
+            self.write(self.begin(drawn, well), member_steps)
+            # A member that is not finite misses its turn, so that the others need not wait for it.
             done = [m for pair in drawn for m in pair] + [m for m in ready if not well[m]]
-            self._last[done] = made[done]
+            self._last[done] = member_steps[done]
             self._number[first : first + self.members] = number
-            yield self.told(number, drawn, ready, well)
+            yield self.event(number, drawn, ready, well)
         self._remember()
 
     def resume(self, step: int) -> None:
         self._last, self._number = (
-            self.comm.gather(self.state[name].numpy(), self.placement).copy() for name in ("meet.made", "meet.number")
+            self.comm.all_gather(self.state[name].numpy(), self.placement).copy()
+            for name in ("meet.made", "meet.number")
         )
 
     def _pair_ready(self, first: int) -> int | None:
-        """The step of the run at which two members of a replica are ready."""
+        """Return the step of the run at which two members of a replica are ready; None: never."""
         slots = [m for m in range(first, first + self.members) if m - first not in self.settings.stay]
         if not self.every or len(slots) < 2:
             return None
         return sorted(-(-(int(self._last[m]) + self.every) // self.pace[m]) for m in slots)[1]
 
     def _remember(self) -> None:
-        own = list(self.placement.ranks[self.comm.rank])
-        self.state["meet.made"].copy_(torch.from_numpy(self._last[own]))
-        self.state["meet.number"].copy_(torch.from_numpy(self._number[own]))
+        """Write the counters of this rank's members into the state."""
+        local = list(self.placement.ranks[self.comm.rank])
+        self.state["meet.made"].copy_(torch.from_numpy(self._last[local]))
+        self.state["meet.number"].copy_(torch.from_numpy(self._number[local]))

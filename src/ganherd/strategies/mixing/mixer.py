@@ -1,4 +1,4 @@
-"""The mixtures of a grid: what a network sees in the best generator of every cell, and how far mixtures are from the data."""
+"""MixtureScorer the mixtures of a grid: sample the best generator of every cell, extract features, and compare with the data."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from ganherd.strategies.traffic import Traffic
 from ganherd.util.errors import UserError
 from ganherd.util.host import give_back
 
-_REAL = 10_000  # real images that a heavy network looks at where there is no GPU
-_AIM = "aim."  # how names of what another score needs begin, where they travel
+_REAL = 10_000  # real images for a heavy network without a GPU
+_OBJECTIVE = "objective."  # prefix of the names of an objective's tensors when they are sent
 
 if TYPE_CHECKING:
     from ganherd.training.setup.assemble import PreparedHerd
 
 
 class Mixer:
-    """Features are computed once for each generator; every mixture of any weights is then scored from what is kept of them."""
+    """Compute statistics of each generator once, and score mixtures of any weights from these."""
 
     def __init__(
         self,
@@ -58,134 +58,155 @@ class Mixer:
         placement: Placement,
         traffic: Traffic | None = None,
     ) -> None:
-        """`traffic`: where what comes from other ranks is counted."""
+        """Set up the network and the features of the data; both are computed on first use.
+
+        Args:
+            assembly: The herd with its data.
+            settings: The recipe's settings for mixtures.
+            cells: The cells of this rank.
+            comm: All ranks with members.
+            placement: Where the members live.
+            traffic: Counts bytes received from other ranks.
+        """
         self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
         self._comm, self._placement, self._traffic = comm, placement, traffic or Traffic()
-        wanted = None if settings.network == "auto" else settings.network
-        self._reference = RealFeatures(assembly.dataset, wanted, _REAL, trust_code=assembly.trusted)
+        network = None if settings.network == "auto" else settings.network
+        self._reference = RealFeatures(assembly.dataset, network, _REAL, trust_code=assembly.trusted)
         self._play = NetworkCall(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
-        self._most: int | None = None  # generators at once
+        self._most: int | None = None  # generators in one call
 
     @cached_property
     def network(self) -> Network:
+        """Return the network that extracts features, on the herd's device."""
         try:
-            found = self._reference.network
+            network = self._reference.network
         except MetricSkipped as why:
             raise UserError(f"strategy.cellular.mixing.network {self.settings.network}: {why}.") from why
-        found.module.to(self._herd.device)
-        return found
+        network.module.to(self._herd.device)
+        return network
 
     @cached_property
     def _real(self) -> tuple[Moments, Tensor | None]:
-        """(moments of the data's features, shares of the classes that the network sees in it)."""
-        self.network  # noqa: B018 - a sentence where it is missing
-        moments, seen = self._reference.summary
+        """Return the moments of the data's features, and the shares of the classes that the network predicts for it."""
+        self.network  # noqa: B018 - raises a UserError if the network is missing
+        moments, counts = self._reference.summary
         self._reference.forget()
-        if seen is None and self.settings.score in objectives.CLASSES:
-            raise objectives.no_classes(self._what, self.network.name)
+        if counts is None and self.settings.score in objectives.CLASSES:
+            raise objectives.no_classes(self._setting, self.network.name)
         where = self._where(len(moments.mean))
-        shares = None if seen is None else seen.double() / seen.sum()
+        shares = None if counts is None else counts.double() / counts.sum()
         return Moments(moments.mean.to(where), moments.cov.to(where)), shares
 
     @cached_property
-    def _aim(self) -> Objective | None:
+    def _objective(self) -> Objective | None:
+        """Return the recipe's objective; None for FID and TVD."""
         shares, name, data, n = self._real[1], self.settings.score, self._assembly.dataset, self.settings.samples
-        told = None if shares is None else len(shares)
-        objectives.refuse(self._what, name, data, n, self._herd.g.takes_label, self._assembly.trusted, told)
-        found = objectives.find(name, self._reference, n, self._where, self._assembly.trusted)
+        classes = None if shares is None else len(shares)
+        objectives.refuse(self._setting, name, data, n, self._herd.g.takes_label, self._assembly.trusted, classes)
+        objective = objectives.find(name, self._reference, n, self._where, self._assembly.trusted)
         self._reference.forget()
-        return found
+        return objective
 
     @property
-    def _what(self) -> str:
-        """As sentences begin."""
+    def _setting(self) -> str:
+        """Return the recipe's key with its value, for the beginning of messages."""
         return f"strategy.cellular.mixing.score {self.settings.score}"
 
     @property
     def sign(self) -> float:
-        """-1 where more of the recipe's score is better, so that less of what is searched for is."""
+        """Return -1 if a higher score is better, because searches minimise; otherwise 1."""
         return -1.0 if more_is_better(self.settings.score) else 1.0
 
     def look_at_data(self) -> None:
-        """Now, rather than when the first mixture is scored: what a benchmark keeps apart."""
-        self._real, self._aim  # noqa: B018 - kept
+        """Compute the features of the data now instead of with the first mixture, e.g. to time them separately."""
+        self._real, self._objective  # noqa: B018 - cached properties
 
     def _where(self, features: int) -> torch.device:
+        """Return the device to score mixtures on with this many features."""
         return scored_on(features, self._herd.device)
 
-    # -- what is known of the generators ----------------------------------------------------------------------------
+    # -- statistics of generators -----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def summary(self, wiring: Wiring, iteration: int, state: State | None = None) -> Summary:
-        """Of the first generator of every cell that this rank's cells meet, on noise that belongs to cell and iteration.
+        """Return statistics of the first generator of every cell that this rank's cells meet.
 
-        Rows are those of `Wiring.near`. `state`: other generators than those of now.
+        Rows are in the order of `Wiring.near`. Noise depends on the cell and the iteration.
+
+        Args:
+            wiring: The neighbourhoods.
+            iteration: The number of the iteration.
+            state: Generators to use instead of the current ones.
         """
-        give_back()  # what evaluations took
+        tensors = self._fetch_neighbours(self._local_statistics(iteration, state or self._herd.state), wiring)
+        classes = tensors.get("classes")
+        moments = tensors["mean"], tensors["cov"], tensors["samples"]
+        measured = {k.removeprefix(_OBJECTIVE): v for k, v in tensors.items() if k.startswith(_OBJECTIVE)}
+        return Summary(*moments, None if classes is None else classes.cpu(), measured)
+
+    def _local_statistics(self, iteration: int, state: State) -> State:
+        """Return the statistics of this rank's cells, under the names that they are sent with."""
+        give_back()  # Return the memory of the evaluations.
         features: list[Tensor] = []
         predicted: list[Tensor] = []
-        wanted: list[dict[str, Tensor]] = []
+        measured: list[dict[str, Tensor]] = []
         first, keys = self._cells.first, self._keys(iteration)
         if self._most is None:
-            self._most = self._found_most()
+            self._most = self._generators_in_memory()
         for start in range(0, len(first), self._most):
-            part = slice(start, start + self._most)
-            x = self._samples(first[part], keys[part], state or self._herd.state)  # [K, n, …]
-            whole = torch.isfinite(x).flatten(1).all(1)
-            for own, is_whole in zip(
-                x, whole, strict=True
-            ):  # by itself, so that no batch depends on the other generators
-                seen, logits = self._look(own)
-                features.append(torch.where(is_whole, seen, torch.nan))
+            chunk = slice(start, start + self._most)
+            x = self._samples(first[chunk], keys[chunk], state)  # [K, n, …]
+            finite = torch.isfinite(x).flatten(1).all(1)
+            # One generator at a time, so that no batch depends on the other generators.
+            for samples, is_finite in zip(x, finite, strict=True):
+                extracted, logits = self._extract(samples)
+                features.append(torch.where(is_finite, extracted, torch.nan))
                 predicted += [] if logits is None else [logits.argmax(1)]
-                if self._aim:
-                    wanted.append(self._aim.of(SampledGenerator(own, features[-1], logits, self._asked)))
+                if self._objective:
+                    sampled = SampledGenerator(samples, features[-1], logits, self._labels)
+                    measured.append(self._objective.measure(sampled))
             del x
         give_back()
         shares = self._real[1]
-        found = summarise(features, predicted or None, 0 if shares is None else len(shares))
-        assert found.mean is not None and found.cov is not None and found.samples is not None
-        where = self._where(found.mean.shape[1])
-        parts = {"mean": found.mean.to(where), "cov": found.cov.to(where), "samples": found.samples.to(where)}
-        parts |= {} if found.classes is None else {"classes": found.classes.to(where)}
-        parts |= (
-            {f"{_AIM}{name}": torch.stack([one[name] for one in wanted]).to(where) for name in wanted[0]}
-            if wanted
-            else {}
-        )
-        known = self._known(parts, wiring)
-        classes = known.get("classes")
-        moments = known["mean"], known["cov"], known["samples"]
-        aim = {name.removeprefix(_AIM): value for name, value in known.items() if name.startswith(_AIM)}
-        return Summary(*moments, None if classes is None else classes.cpu(), aim)
+        summary = summarise(features, predicted or None, 0 if shares is None else len(shares))
+        assert summary.mean is not None and summary.cov is not None and summary.samples is not None
+        where = self._where(summary.mean.shape[1])
+        tensors = {"mean": summary.mean.to(where), "cov": summary.cov.to(where), "samples": summary.samples.to(where)}
+        if summary.classes is not None:
+            tensors["classes"] = summary.classes.to(where)
+        for name in measured[0] if measured else ():
+            tensors[f"{_OBJECTIVE}{name}"] = torch.stack([each[name] for each in measured]).to(where)
+        return tensors
 
     def scores(self, summary: Summary) -> dict[str, MixtureScorer]:
-        """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what
-        the recipe asks for; `sign` times that is the score itself."""
-        real, shares = self._real
-        first = FrechetScore(summary, real)
-        found: dict[str, MixtureScorer] = {"fid": first}
-        found |= {} if shares is None else {"tvd": VariationScore(summary, shares)}
-        if self._aim:
-            found[self.settings.score] = Oriented(self._aim.score(summary.aim), first.broken, self.sign < 0)
-        return found
+        """Return the scores of mixtures of these generators, all to be minimised.
 
-    def evolved(
-        self, weights: Tensor, table: Tensor, score: MixtureScorer, iteration: int, generations: int
-    ) -> Evolved:
-        """The weights of this rank's neighbourhoods after so many steps of the ES."""
+        These are `fid`, `tvd` if the network predicts classes, and the recipe's score. The latter must be multiplied by `sign`
+        to get its usual value.
+        """
+        real, shares = self._real
+        fid = FrechetScore(summary, real)
+        scores: dict[str, MixtureScorer] = {"fid": fid}
+        if shares is not None:
+            scores["tvd"] = VariationScore(summary, shares)
+        if self._objective:
+            scores[self.settings.score] = Oriented(self._objective.score(summary.objective), fid.broken, self.sign < 0)
+        return scores
+
+    def evolve(self, weights: Tensor, table: Tensor, score: MixtureScorer, iteration: int, generations: int) -> Evolved:
+        """Evolve the weights of this rank's neighbourhoods for this many steps of the ES."""
         drawn = rng.draw(self._keys(iteration), (generations, table.shape[1]), "normal", torch.float64)
         return evolve(weights, table, score, self.settings.sigma, generations, lambda generation: drawn[:, generation])
 
     # -- samples ----------------------------------------------------------------------------------------------------
 
     def _keys(self, iteration: int) -> np.ndarray:
-        """int64 [C]"""
+        """Return the random keys of this rank's cells, int64 [C]."""
         cells = self._cells
         return rng.keys(np.zeros(len(cells), np.int64), cells.seed, -rng.MIXING, cells.cell, iteration)
 
     def _samples(self, rows: np.ndarray, keys: np.ndarray, state: State) -> Tensor:
-        """[K, n, …] in the data's own units, as the mixture would make them."""
+        """Return samples in the units of the data, as the mixture would generate them [K, n, …]."""
         herd, data = self._herd, self._assembly.dataset
         views, buffers = self._generators(rows, state)
         draws = Streams(keys_on_device(keys, herd.device), 0)
@@ -195,7 +216,7 @@ class Mixer:
         return x.round().clamp(0, 255) if data.is_image else x
 
     def _generators(self, rows: np.ndarray, state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Parameters (their running average, where there is one) and buffers of these members."""
+        """Return parameters (their running average, if there is one) and buffers of these members."""
         herd = self._herd
         params = state.get("g.ema", state["g.params"])
         index = torch.from_numpy(rows).to(params.device)
@@ -203,43 +224,44 @@ class Mixer:
         return herd.g.views(params[index].to(herd.device)), buffers
 
     def _inputs(self, draws: Streams) -> tuple[Tensor, ...]:
-        """Noise [K, n, latent], and labels as often as the data has them, where a generator takes one."""
+        """Return noise [K, n, latent], and labels [K, n] if generators take them."""
         herd, n = self._herd, self.settings.samples
         z = draws.prior((rng.NOISE,), (n, herd.rules.latent), herd.rules.prior, herd.state["g.params"].dtype)
-        return (z,) if self._asked is None else (z, self._asked.expand(len(z), -1))
+        return (z,) if self._labels is None else (z, self._labels.expand(len(z), -1))
 
     @cached_property
-    def _asked(self) -> Tensor | None:
-        """int64 [n] the labels of samples, as often as the data has them, where a generator takes one."""
+    def _labels(self) -> Tensor | None:
+        """Return the labels of samples in the proportions of the data, int64 [n]; None if generators take none."""
         if not self._herd.g.takes_label:
             return None
-        known, n = np.sort(self._assembly.dataset.y[self._assembly.dataset.y >= 0]), self.settings.samples
-        return torch.from_numpy(known[np.arange(n) * len(known) // n]).to(self._herd.device)
+        labels, n = np.sort(self._assembly.dataset.y[self._assembly.dataset.y >= 0]), self.settings.samples
+        return torch.from_numpy(labels[np.arange(n) * len(labels) // n]).to(self._herd.device)
 
-    def _found_most(self) -> int:
+    def _generators_in_memory(self) -> int:
+        """Return the number of generators that one call can hold."""
         views, buffers = self._generators(np.zeros(1, np.int64), self._herd.state)
         few = [value[:, :2] for value in self._inputs(Streams(keys_on_device(self._keys(0)[:1], self._herd.device), 0))]
         return self._play.max_at_once(views, buffers, self.settings.samples, *few)
 
-    def _look(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(features [n, F], logits [n, K] or none)"""
+    def _extract(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the features [n, F] and the logits [n, K] of samples; None for logits if the network has no classes."""
         x = x.nan_to_num(0.0).to(torch.uint8) if self._assembly.dataset.is_image else x
-        each = [self.network.module(part) for part in x.split(self.network.batch)]
-        features = torch.cat([seen.float() for seen, _ in each])
-        logits = None if each[0][1] is None else torch.cat([said.float() for _, said in each])
+        outputs = [self.network.module(batch) for batch in x.split(self.network.batch)]
+        features = torch.cat([each.float() for each, _ in outputs])
+        logits = None if outputs[0][1] is None else torch.cat([each.float() for _, each in outputs])
         return features, logits
 
-    def _known(self, parts: State, wiring: Wiring) -> State:
-        """What is known of this rank's cells -> of all that they meet: neighbours' come from their ranks, and no others."""
-        if self._comm.size == 1:
-            return parts
+    def _fetch_neighbours(self, tensors: State, wiring: Wiring) -> State:
+        """Return statistics of all cells that this rank's cells meet, from the local ones; others are fetched."""
+        if self._comm.world_size == 1:
+            return tensors
         p, ranks = self._cells.population, self._placement.ranks
         homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks))
         cells = len(wiring.topology)
-        return self._traffic.begin(self._comm, homes, cells, parts, wiring.cells).wait()
+        return self._traffic.begin_fetch(self._comm, homes, cells, tensors, wiring.cells).wait()
 
     def all_cells(self, values: Tensor) -> Tensor:
-        """Numbers of this rank's cells -> those of all cells."""
+        """Return values of all cells from those of this rank's cells."""
         p = self._cells.population
-        own = np.repeat(values.cpu().numpy(), p, 0)
-        return torch.from_numpy(self._comm.gather(own, self._placement)[::p])
+        by_member = np.repeat(values.cpu().numpy(), p, 0)
+        return torch.from_numpy(self._comm.all_gather(by_member, self._placement)[::p])

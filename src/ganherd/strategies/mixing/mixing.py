@@ -1,4 +1,4 @@
-"""Mixture weights, evolved on what is known of each generator's samples: features are computed once and only re-weighted."""
+"""MixtureScorer and evolve mixture weights. Features of each generator's samples are computed once and only re-weighted."""
 
 from __future__ import annotations
 
@@ -15,38 +15,47 @@ from ganherd.metrics import frechet
 from ganherd.util.errors import UserError
 
 _FEW = 256  # features
-_AT_ONCE = 1 << 24  # numbers that one evaluation may gather: of 2048 features one mixture at a time
+_AT_ONCE = 1 << 24  # numbers that one evaluation may gather; with 2048 features, one mixture at a time
 
 
 def scored_on(features: int, fast: torch.device) -> torch.device:
-    """Where mixtures are scored: few features quickest on a CPU."""
+    """Return the device to score mixtures on: with few features the CPU is fastest."""
     return torch.device("cpu") if features <= _FEW else fast
 
 
 class MixtureScorer(Protocol):
-    """How far mixtures are from the data, less is better: weights [M, s] of the generators that a table [M, s] names.
+    """A function that scores M mixtures; less is better."""
 
-    The answer lies where the weights do, wherever the score computes.
-    """
+    def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
+        """Return the scores, float64 [M], on the device of the weights.
 
-    def __call__(self, weights: Tensor, table: Tensor) -> Tensor: ...  # float64 [M]
+        Args:
+            weights: float64 [M, s], of the generators in `table`.
+            table: int64 [M, s], the generators of each mixture.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a score needs of G generators: moments of their features, shares of the classes seen in their samples."""
+    """Statistics of G generators for scores: moments of their features, and shares of the classes of their samples."""
 
     mean: Tensor | None = None  # float64 [G, F]
-    cov: Tensor | None = None  # float64 [G, F, F], of the samples at hand: divided by n
-    samples: Tensor | None = None  # float64 [G], n of each
+    cov: Tensor | None = None  # float64 [G, F, F], divided by n, not by n - 1
+    samples: Tensor | None = None  # float64 [G], the number of samples of each
     classes: Tensor | None = None  # float64 [G, K], sums to 1
-    aim: Mapping[str, Tensor] = field(default_factory=dict)  # [G, …] what another score needs, as `aims` names it
+    objective: Mapping[str, Tensor] = field(default_factory=dict)  # [G, …] as `Objective.measure` returns them
 
 
 def summarise(
     features: Iterable[Tensor] | None = None, predicted: Iterable[Tensor] | None = None, classes: int = 0
 ) -> Summary:
-    """Of each generator its features [n, F], or the classes [n] that a classifier saw, or both.
+    """Return the statistics of generators.
+
+    Args:
+        features: The features of each generator's samples [n, F].
+        predicted: The classes that a classifier predicts for each generator's samples [n].
+        classes: The number of classes.
 
     >>> summarise(predicted=torch.tensor([[0, 2, 2, 2], [1, 1, 0, 0]]), classes=3).classes.tolist()
     [[0.25, 0.0, 0.75], [0.5, 0.5, 0.0]]
@@ -70,21 +79,21 @@ def summarise(
 
 
 def _shares(predicted: Sequence[Tensor], classes: int) -> Tensor:
-    """[G, K] of each the shares of the classes; all at once where they are of as many samples."""
+    """Return the share of each class [G, K]; computed at once if all generators have the same number of samples."""
     if len({len(y) for y in predicted}) > 1:
         return torch.cat([_shares([y], classes) for y in predicted])
-    of = torch.stack(list(predicted))  # [G, n]
-    counts = torch.zeros(len(of), classes, dtype=torch.float64, device=of.device)
-    return counts.scatter_add_(1, of, torch.ones_like(of, dtype=torch.float64)) / of.shape[1]
+    labels = torch.stack(list(predicted))  # [G, n]
+    counts = torch.zeros(len(labels), classes, dtype=torch.float64, device=labels.device)
+    return counts.scatter_add_(1, labels, torch.ones_like(labels, dtype=torch.float64)) / labels.shape[1]
 
 
 class FrechetScore:
-    """The Fréchet distance of mixtures from the data, in closed form.
+    """The Fréchet distance between mixtures and data, in closed form.
 
     A mixture's covariance is the weighted, unbiased one (numpy's `cov(aweights=…)`), so that a single generator, and
-    generators of equal weight, have exactly the distance of their pooled features. All is turned by the root of the data's
-    covariance beforehand; one evaluation is then a weighted sum and the eigenvalues of F × F: microseconds for the 10
-    features of the small MNIST classifier, but a second or more on one core for Inception's 2048.
+    generators of equal weight, have exactly the distance of their pooled features. Moments are multiplied by the root of the
+    data's covariance in advance. One evaluation is then a weighted sum and the eigenvalues of an F × F matrix: microseconds
+    for the 10 features of the small MNIST classifier, but a second or more on one core for Inception's 2048.
 
     >>> x = torch.tensor([[[0.0], [2.0]], [[4.0], [6.0]]])
     >>> score = FrechetScore(summarise(x), Moments(torch.tensor([3.0]).double(), torch.tensor([[4.0]]).double()))
@@ -94,16 +103,17 @@ class FrechetScore:
     """
 
     def __init__(self, summary: Summary, real: Moments) -> None:
+        """Prepare the moments of G generators for the data's moments `real`."""
         if summary.mean is None or summary.cov is None or summary.samples is None:
             raise ValueError("the summary has no features")
         self.real, self.samples = real, summary.samples
         root = frechet._root(real.cov)
-        mean = summary.mean - real.mean  # about the data's mean, so that little cancels
-        # a generator that is no number must not stop the others' eigenvalues: it counts as infinitely far
+        mean = summary.mean - real.mean  # centred on the data, to lose little precision
+        # A generator with NaN must not spoil the eigenvalues of others; its distance is infinite.
         self.broken = ~(mean.isfinite().all(1) & summary.cov.isfinite().flatten(1).all(1))  # [G]
         self.mean = mean.masked_fill(self.broken[:, None], 0)  # [G, F]
-        # row by row, and below without products over all mixtures: their rounding would depend on how many generators and cells a
-        # rank has, and the roots of eigenvalues near zero make 1e-8 of it
+        # Computed row by row, and below without products over all mixtures: their rounding would depend on the number of
+        # generators and cells of a rank, and roots of eigenvalues near zero amplify it to 1e-8.
         self.turned = torch.stack([row @ root for row in self.mean])  # [G, F]
         second = torch.empty_like(summary.cov)  # [G, F, F] E[x xᵀ], turned
         for cov, turned, out in zip(summary.cov, self.turned, second, strict=True):
@@ -115,27 +125,27 @@ class FrechetScore:
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
         most = max(1, _AT_ONCE // (table.shape[1] * self.second[0].numel()))
-        own, of = weights.to(self.second), table.to(self.second.device)
-        parts = [self._distance(w, t) for w, t in zip(own.split(most), of.split(most), strict=True)]
-        return torch.cat(parts).to(weights)
+        chunks = zip(weights.to(self.second).split(most), table.to(self.second.device).split(most), strict=True)
+        return torch.cat([self._distance(chunk, rows) for chunk, rows in chunks]).to(weights)
 
     def _distance(self, weights: Tensor, table: Tensor) -> Tensor:
+        """Return the distances of some mixtures [M]."""
         row = weights.unsqueeze(2)  # [M, s, 1]
-        mean, turned = ((row * of[table]).sum(1) for of in (self.mean, self.turned))  # [M, F]
-        second = self.second[table].mul_(row.unsqueeze(3)).sum(1)  # [M, F, F]; in place: the copy is all that fits
-        # what n samples, weighted so, hide of the true spread
+        mean, turned = ((row * moment[table]).sum(1) for moment in (self.mean, self.turned))  # [M, F]
+        second = self.second[table].mul_(row.unsqueeze(3)).sum(1)  # [M, F, F]; in place, to need memory for one copy
+        # Corrects the bias of a covariance that is estimated from weighted samples.
         unbiased = 1 / (1 - (weights.square() / self.samples[table]).sum(1))  # [M]
         cov = (second - turned.unsqueeze(2) * turned.unsqueeze(1)) * unbiased[:, None, None]
         shift = mean.square().sum(1)
         trace = ((weights * self.square[table]).sum(1) - shift) * unbiased
         shared = torch.linalg.eigvalsh(cov).clamp(min=0).sqrt().sum(1)
         distance = shift + trace + self.real_trace - 2 * shared
-        result: Tensor = distance.masked_fill(_touched(weights, self.broken[table]), torch.inf)
+        result: Tensor = distance.masked_fill(_uses_broken(weights, self.broken[table]), torch.inf)
         return result
 
 
 class VariationScore:
-    """The total variation distance (TVD) of mixtures' classes from the data's shares [K].
+    """The total variation distance (TVD) between the class shares of mixtures and those of the data.
 
     >>> score = VariationScore(Summary(classes=torch.eye(2).double()), torch.tensor([0.5, 0.5]))
     >>> score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double(), torch.tensor([[0, 1], [0, 1]])).tolist()
@@ -143,18 +153,20 @@ class VariationScore:
     """
 
     def __init__(self, summary: Summary, real: Tensor | np.ndarray) -> None:
+        """Compare the classes of G generators with the data's shares `real` [K]."""
         if summary.classes is None:
             raise ValueError("the summary has no classes")
         self.classes = summary.classes
         self.real = torch.as_tensor(real).to(self.classes)
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
-        own, of = weights.to(self.classes), table.to(self.classes.device)
-        mixed = (own.unsqueeze(1) @ self.classes[of]).squeeze(1)  # [M, K]
+        shares = self.classes[table.to(self.classes.device)]  # [M, s, K]
+        mixed = (weights.to(self.classes).unsqueeze(1) @ shares).squeeze(1)  # [M, K]
         return ((mixed - self.real).abs().sum(1) / 2).to(weights)
 
 
-def _touched(weights: Tensor, broken: Tensor) -> Tensor:
+def _uses_broken(weights: Tensor, broken: Tensor) -> Tensor:
+    """Return bool [M], True for mixtures that give weight to a broken generator."""
     return ((weights > 0) & broken).any(1)
 
 
@@ -163,13 +175,14 @@ def _touched(weights: Tensor, broken: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Evolved:
-    """Weights [M, s] and the score of the best weights before the first and after every generation."""
+    """The weights of M mixtures after an evolution, and their scores."""
 
     weights: Tensor  # float64 [M, s], sums to 1
-    history: Tensor  # float64 [generations + 1, M]
+    history: Tensor  # float64 [generations + 1, M], the scores before the first and after every generation
 
     @property
     def scores(self) -> Tensor:
+        """Return the final scores [M]."""
         return self.history[-1]
 
 
@@ -181,9 +194,15 @@ def evolve(
     generations: int,
     draws: Callable[[int], Tensor],
 ) -> Evolved:
-    """(1+1)-ES of all M mixtures at once: w' = clip(w + N(0, σ²), 0, ∞) / sum, kept where it is strictly better.
+    """Run a (1+1)-ES on all M mixtures at once: w' = clip(w + N(0, σ²), 0, ∞) / sum replaces w if it scores strictly better.
 
-    `draws(generation)` answers standard normal numbers, float64 [M, s]. Filling of the table stays at weight 0.
+    Args:
+        weights: The first weights [M, s].
+        table: The generators of each mixture [M, s]; padding keeps weight 0.
+        score: The score to minimise.
+        sigma: The standard deviation σ of a step.
+        generations: The number of steps.
+        draws: Returns standard normal numbers, float64 [M, s], for a generation.
     """
     real = entries(table)
     history = [score(weights, table)]
@@ -191,15 +210,15 @@ def evolve(
         moved = (weights + sigma * draws(generation)).clamp(min=0) * real
         total = moved.sum(1, keepdim=True)
         moved = torch.where(total > 0, moved / total, weights)
-        found = score(moved, table)
-        better = found < history[-1]  # false where there is no number
+        scores = score(moved, table)
+        better = scores < history[-1]  # False for NaN.
         weights = torch.where(better[:, None], moved, weights)
-        history.append(torch.where(better, found, history[-1]))
+        history.append(torch.where(better, scores, history[-1]))
     return Evolved(weights, torch.stack(history))
 
 
 def entries(table: Tensor) -> Tensor:
-    """bool [M, s]: which entries of a topology's table are members; filling repeats the first.
+    """Return bool [M, s], False for entries of a table that are padding, which repeats the first entry.
 
     >>> entries(torch.tensor([[0, 1, 2], [1, 0, 1]])).tolist()
     [[True, True, True], [True, True, False]]
@@ -210,7 +229,7 @@ def entries(table: Tensor) -> Tensor:
 
 
 def uniform(table: Tensor) -> Tensor:
-    """The same weight for every member of a neighbourhood, float64 [M, s].
+    """Return equal weights for the generators of each mixture, float64 [M, s].
 
     >>> uniform(torch.tensor([[0, 1, 2, 3], [1, 0, 1, 1]])).tolist()
     [[0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]]
@@ -220,7 +239,7 @@ def uniform(table: Tensor) -> Tensor:
 
 
 def spread(weights: Tensor, table: Tensor, generators: int) -> Tensor:
-    """The same mixtures as weights of all generators, [M, G].
+    """Return the weights of mixtures over all generators [M, G].
 
     >>> spread(torch.tensor([[0.25, 0.75]]), torch.tensor([[2, 0]]), 4).tolist()
     [[0.75, 0.0, 0.25, 0.0]]

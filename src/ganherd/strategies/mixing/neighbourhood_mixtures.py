@@ -1,4 +1,4 @@
-"""The mixture of every neighbourhood: its weights from iteration to iteration, and what comes of them at the end."""
+"""The mixture of every neighbourhood: evolve its weights over the iterations, and evaluate it at the end of a run."""
 
 from __future__ import annotations
 
@@ -19,77 +19,113 @@ from ganherd.strategies.mixing.mixing import Summary
 
 
 class NeighbourhoodMixtures:
-    """One weight for the best generator of each cell of a neighbourhood; the individuals of a cell share its row."""
+    """Weights for the best generator of each cell in a neighbourhood. State: a row for each member, equal within a cell."""
 
-    def __init__(self, mixer: Mixer, cells: Cells, wiring: Wiring, widest: int, keeper: BestGenerators | None) -> None:
-        self.mixer, self._cells, self.keeper, n = mixer, cells, keeper, len(cells.own)
+    def __init__(
+        self, mixer: Mixer, cells: Cells, wiring: Wiring, widest: int, best_generators: BestGenerators | None
+    ) -> None:
+        """Begin with equal weights.
+
+        Args:
+            mixer: Scores mixtures.
+            cells: The cells of this rank.
+            wiring: The neighbourhoods.
+            widest: The number of cells in the largest neighbourhood of all iterations.
+            best_generators: Stores the generators of the best iteration, if the recipe wants these.
+        """
+        self.mixer, self._cells, self.best_generators, n = mixer, cells, best_generators, len(cells.own)
         self.state: State = {
             "meet.weights": torch.zeros(n, widest, dtype=torch.float64),
             "meet.score": torch.full((n,), torch.inf, dtype=torch.float64),
-            **(keeper.state if keeper else {}),
+            **(best_generators.state if best_generators else {}),
         }
         self.wire(wiring)
 
     def wire(self, wiring: Wiring) -> None:
-        """New neighbourhoods: equal weights for all of them."""
-        self._keep(mixing.uniform(torch.from_numpy(wiring.near)))
+        """Reset to equal weights for new neighbourhoods."""
+        self._store(mixing.uniform(torch.from_numpy(wiring.near)))
 
     def evolve(self, wiring: Wiring, iteration: int, generations: int, summary: Summary | None = None) -> np.ndarray:
-        """Steps of the ES with the generators as they are now; (score before, after) of all cells [C, 2], as it is told."""
+        """Evolve the weights with the current generators, and return the scores of all cells before and after [C, 2].
+
+        Args:
+            wiring: The neighbourhoods.
+            iteration: The number of the iteration.
+            generations: The number of steps of the ES.
+            summary: Statistics of the generators; None computes them.
+        """
         summary = summary or self.mixer.summary(wiring, iteration)
         score = self.mixer.scores(summary)[self.mixer.settings.score]
         near = torch.from_numpy(wiring.near)
-        found = self.mixer.evolved(self._sound(near, summary), near, score, iteration, generations)
-        self._keep(found.weights)
-        self.state["meet.score"].copy_(found.scores.repeat_interleave(self._cells.population))
-        told = self.mixer.all_cells(found.history[[0, -1]].T)
-        if self.keeper:
-            after = told[:, 1].masked_fill(told[:, 1].isnan(), torch.inf)
+        evolved = self.mixer.evolve(self._finite_weights(near, summary), near, score, iteration, generations)
+        self._store(evolved.weights)
+        self.state["meet.score"].copy_(evolved.scores.repeat_interleave(self._cells.population))
+        scores = self.mixer.all_cells(evolved.history[[0, -1]].T)
+        if self.best_generators:
+            after = scores[:, 1].masked_fill(scores[:, 1].isnan(), torch.inf)
             best = after.unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R]
-            self.keeper.offer(best, self.state["meet.weights"], iteration)
-        return (self.mixer.sign * told).numpy()
+            self.best_generators.offer(best, self.state["meet.weights"], iteration)
+        return (self.mixer.sign * scores).numpy()
 
     def neighbourhoods(self, wiring: Wiring, iteration: int) -> Neighbourhoods:
-        """Of every cell of every replica, as it is at the end of a run; the best by the recipe's score, ties by the others."""
+        """Return the mixtures of all cells of all replicas at the end of a run.
+
+        The best is chosen by the recipe's score; ties are broken by FID, TVD and KID.
+        """
         settings, near = self.mixer.settings, torch.from_numpy(wiring.near)
-        kept = self.keeper if self.keeper and iteration else None  # before the first iteration nothing is
-        summary = self.mixer.summary(wiring, iteration, kept.generators() if kept else None)
+        stored = (
+            self.best_generators if self.best_generators and iteration else None
+        )  # None before the first iteration.
+        summary = self.mixer.summary(wiring, iteration, stored.generators() if stored else None)
         if settings.when == "end":
             self.wire(wiring)
             self.evolve(wiring, iteration, settings.generations, summary)
-        weights = self._sound(near, summary, kept.weights if kept else None)
-        found = {name: score(weights, near) for name, score in self.mixer.scores(summary).items()}
+        weights = self._finite_weights(near, summary, stored.weights if stored else None)
+        scores = {name: score(weights, near) for name, score in self.mixer.scores(summary).items()}
         unknown = torch.full((len(near),), torch.nan, dtype=torch.float64)
-        scores = [found.get(name, unknown) for name in (*FIELDS, settings.score)]
-        everyone = self.mixer.all_cells(torch.cat([weights, torch.stack(scores, 1)], 1))
-        cells, out = len(wiring.topology), []
-        for number, row in enumerate(everyone.tolist()):
-            replica, cell = divmod(number, cells)
-            members = [self._cells.population * other for other in wiring.topology.members(cell)]
-            *values, value = (value if math.isfinite(value) else None for value in row[-len(FIELDS) - 1 :])
-            own, of_each = row[: len(members)], dict(zip(FIELDS, values, strict=True))
-            of_each["value"] = None if value is None or settings.score in FIELDS else self.mixer.sign * value
-            out.append(Neighbourhood(replica=replica, cell=cell, members=members, weights=own, **of_each))
+        columns = [scores.get(name, unknown) for name in (*FIELDS, settings.score)]
+        rows = self.mixer.all_cells(torch.cat([weights, torch.stack(columns, 1)], 1))
+        cells = len(wiring.topology)
+        mixtures = [self._neighbourhood(wiring, number, row) for number, row in enumerate(rows.tolist())]
+        iterations = None
+        if stored:
+            iterations = self.mixer.all_cells(stored.iteration[:: self._cells.population])[::cells].tolist()
+        grid = Neighbourhoods(
+            by=settings.score,
+            network=self.mixer.network.name,
+            samples=settings.samples,
+            best=[0],
+            all=mixtures,
+            iteration=iterations,
+        )
 
         def badness(one: Neighbourhood) -> list[float]:
-            judged = None if (value := grid.judged(one)) is None else self.mixer.sign * value
-            return [math.inf if value is None else value for value in (judged, one.fid, one.tvd, one.kid)]
+            score = None if (value := grid.judged(one)) is None else self.mixer.sign * value
+            return [math.inf if value is None else value for value in (score, one.fid, one.tvd, one.kid)]
 
-        name, samples = self.mixer.network.name, settings.samples
-        of = self.mixer.all_cells(kept.iteration[:: self._cells.population])[::cells].tolist() if kept else None
-        grid = Neighbourhoods(by=settings.score, network=name, samples=samples, best=[0], all=out, iteration=of)
-        best = [min(out[first : first + cells], key=badness).cell for first in range(0, len(out), cells)]
+        best = [min(mixtures[first : first + cells], key=badness).cell for first in range(0, len(mixtures), cells)]
         return grid.model_copy(update={"best": best})
 
-    def _sound(self, near: Tensor, summary: Summary, kept: Tensor | None = None) -> Tensor:
-        """[C, s] the weights (of now, or those that were kept), less those of generators that are no numbers any more."""
-        each = self.state["meet.weights"] if kept is None else kept
-        weights = each[:: self._cells.population, : near.shape[1]]
+    def _neighbourhood(self, wiring: Wiring, number: int, row: list[float]) -> Neighbourhood:
+        """Return the mixture of one cell, from a row that holds its weights, then its scores."""
+        replica, cell = divmod(number, len(wiring.topology))
+        members = [self._cells.population * other for other in wiring.topology.members(cell)]
+        *values, value = (value if math.isfinite(value) else None for value in row[-len(FIELDS) - 1 :])
+        scores = dict(zip(FIELDS, values, strict=True))
+        is_field = self.mixer.settings.score in FIELDS
+        scores["value"] = None if value is None or is_field else self.mixer.sign * value
+        return Neighbourhood(replica=replica, cell=cell, members=members, weights=row[: len(members)], **scores)
+
+    def _finite_weights(self, near: Tensor, summary: Summary, stored: Tensor | None = None) -> Tensor:
+        """Return the current weights, or the stored ones [n, s], as [C, s], with 0 for generators that are not finite."""
+        by_member = self.state["meet.weights"] if stored is None else stored
+        weights = by_member[:: self._cells.population, : near.shape[1]]
         assert summary.mean is not None
         left = weights * torch.isfinite(summary.mean).all(1).cpu()[near]
         total = left.sum(1, keepdim=True)
         return torch.where(total > 0, left / total, weights)
 
-    def _keep(self, weights: Tensor) -> None:
-        kept = self.state["meet.weights"].zero_()
-        kept[:, : weights.shape[1]] = weights.repeat_interleave(self._cells.population, 0)
+    def _store(self, weights: Tensor) -> None:
+        """Write the weights of cells [C, s] into the state."""
+        stored = self.state["meet.weights"].zero_()
+        stored[:, : weights.shape[1]] = weights.repeat_interleave(self._cells.population, 0)

@@ -1,4 +1,4 @@
-"""When a member's scores are an alarm: each has a rule, a beginning and an end, and is told once for each of them.
+"""Decide when a member's scores are an alarm. Each alarm has a rule, and its beginning and its end are reported once.
 
 - nan, diverged: its weights or losses are not finite, or its loss left all bounds (looked at with every record).
 - collapse: its samples are hardly varied, and were at least twice as varied before, or it had a long time to spread.
@@ -41,7 +41,7 @@ TRY = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Where alarms begin; tuned on seeds 100 to 104 of the GANs of benchmarks/alarms.py, which shows them on others."""
+    """The limits of the alarms, tuned on seeds 100 to 104 of benchmarks/alarms.py, which tests them on other seeds."""
 
     spread: float = 0.25  # collapse: below it
     lost: float = 0.5  # … and below this part of the widest spread that the member had,
@@ -80,7 +80,7 @@ def judge(
 
 
 class Alarms:
-    """Who is ill of what since when, in tensors [N, alarms] that are part of every checkpoint."""
+    """Track the alarms of all members, in tensors [N, alarms] that are saved with every checkpoint."""
 
     def __init__(self, size: int, remembered: State | None = None, limits: Limits = LIMITS) -> None:
         self._patience = torch.tensor(limits.patience)
@@ -92,7 +92,11 @@ class Alarms:
         recall(self.state, remembered)
 
     def note(self, first: int, bad: Tensor, known: Tensor) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """(begun, over) as (member, alarm), for the alarms from the `first` on that were looked at: bad, known [N, …]."""
+        """Note what was checked, bad and known [N, …], and return the alarms that began and ended as (member, alarm).
+
+        Args:
+            first: The first of the alarms that were checked.
+        """
         part = slice(first, first + bad.shape[1])
         bads, goods, ill = (self.state[f"watch.{k}"][:, part] for k in ("bad", "good", "ill"))
         bads.copy_(torch.where(known, torch.where(bad, bads + 1, 0), bads))

@@ -1,7 +1,7 @@
-"""Members that have converged rest: they keep their weights, and the others get the device.
+"""Stop training members that have converged, so that the device works on the others.
 
-A member's metric is averaged over windows of `patience` steps. Where a window is hardly better than the one before, the
-member rests from the next record on. What is averaged is taken anyway: with every look, or with every record.
+A member's metric is averaged over windows of `patience` steps. If a window is hardly better than the one before, the member is
+not trained any more from the next record on. The metrics are taken anyway, with every look or every record.
 
 - differs: how well nearest neighbours tell its samples from its data; 0.5 where they cannot (of looks, `run.watch`).
 - gap: how far apart its critic or discriminator holds real and generated (of records); for a Wasserstein loss an estimate
@@ -26,7 +26,7 @@ FOREVER = 2**62  # steps
 
 @dataclass(frozen=True)
 class Converged:
-    """A member that rests from now on: its metric over the last window, and over the one before."""
+    """A member that has converged, with its metric over the last window and over the one before."""
 
     member: int
     before: float
@@ -34,18 +34,18 @@ class Converged:
 
 
 def is_retrained(state: State, step: int) -> bool:
-    """Whether members wait, beyond this step, for others that are trained anew."""
+    """Return whether members wait, beyond this step, for others that are trained again."""
     until = state.get("rest.until", torch.tensor([FOREVER]))
     return bool(((until < FOREVER) & (until > step)).any())
 
 
 class Convergence:
-    """Who rests since when, and what the others' windows hold, in tensors [N] that are part of every checkpoint."""
+    """Track each member's metric over windows and mark those that stopped improving. Its state is saved with checkpoints."""
 
     def __init__(
         self, settings: StopConfig | None, size: int, remembered: State | None = None, kept: Sequence[int] | None = None
     ) -> None:
-        """`kept`: members that never train in this run (none given: nobody will rest, unless `settings` say so)."""
+        """`kept`: members that are never trained in this run; None: members only rest if `settings` say so."""
         self.settings = settings if settings is not None and settings.patience else None
         self.state: State = {}
         if self.settings is not None or kept is not None or any(name.startswith("rest.") for name in remembered or {}):
@@ -66,13 +66,13 @@ class Convergence:
         return torch.nonzero(self.state["rest.at"] == 0)[:, 0].tolist() if self.state else []
 
     def wait(self, members: Collection[int], step: int, until: int) -> None:
-        """These rest while others are trained anew; who rests already goes on with it."""
+        """Let members rest while others are trained again; those that rest already continue to."""
         for member in members:
             if self.state["rest.at"][member] < 0:
                 self.state["rest.at"][member], self.state["rest.until"][member] = step, until
 
     def wake(self, step: int) -> None:
-        """Those whose rest is over by then train again, if the run goes on."""
+        """Let members whose rest ends by this step train again."""
         if self.state:
             over = self.state["rest.until"] <= step
             self.state["rest.at"][over] = -1
@@ -80,7 +80,7 @@ class Convergence:
 
     @property
     def awake(self) -> list[int] | None:
-        """The members that train; none: all do."""
+        """The members that train; None: all do."""
         if not self.state or bool((self.state["rest.at"] < 0).all()):
             return None
         return torch.nonzero(self.state["rest.at"] < 0)[:, 0].tolist()
@@ -90,7 +90,7 @@ class Convergence:
         return self.state["rest.at"] < 0 if self.state else torch.ones(size, dtype=torch.bool)
 
     def made(self, steps: list[int]) -> list[int]:
-        """[N] how many steps each has made where it would have made so many without a rest."""
+        """Return [N] the steps that each member has made, given the steps that it would have made without resting."""
         if not self.state:
             return steps
         return [
@@ -98,7 +98,7 @@ class Convergence:
         ]
 
     def note(self, metric: str, values: Tensor) -> None:
-        """Values [N] of a look or of a record; those that are not finite say nothing."""
+        """Add the values [N] of a look or of a record; values that are not finite are left out."""
         if self.settings is None or metric != self.settings.metric:
             return
         values = values.detach().double().cpu()
@@ -107,7 +107,7 @@ class Convergence:
         self.state["rest.seen"] += known
 
     def judge(self, step: int, well: Tensor) -> list[Converged]:
-        """Ends the windows that are long enough; a member that is not `well` [N] does not rest."""
+        """End the windows that are long enough, and return the members that converged. Only members that are `well` [N] can."""
         if self.settings is None:
             return []
         state, found = self.state, []
@@ -125,16 +125,16 @@ class Convergence:
         return found
 
     def forget(self, member: int, step: int) -> None:
-        """It starts anew, as after a repair: and trains."""
+        """Forget a member's windows, for example after a repair, and let it train."""
         if self.state:
             self.state["rest.at"][member] = -1
             self.state["rest.until"][member] = FOREVER
             self._begin(member, step, math.inf)
 
     def last(self, planned: int, is_time: bool) -> int:
-        """The last step of a run that was planned for so many: where all rest, the last one's.
+        """Return the last step of a run that was planned for `planned` steps; if all members rest, that of the last one.
 
-        Where a time was planned, the others share what those at rest leave: the work, members × steps, stays the same.
+        If a time was planned, the members that train share the time of the others: members × steps stays the same.
         """
         if not self.state:
             return planned

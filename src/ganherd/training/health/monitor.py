@@ -1,4 +1,4 @@
-"""A cheap look at all members every k steps, on noise and data that never change: the numbers that alarms are made of.
+"""Look at all members every k steps, on fixed noise and data: cheap scores from which alarms are raised.
 
 Members are looked at as they train (their own weights, not the running average; batch norm as in a step), nothing of
 them is changed, and what is remembered between looks lies in tensors [N, …] that are part of every checkpoint.
@@ -49,7 +49,7 @@ _ROUNDING = 1e-9
 
 
 class Monitor:
-    """The fixed noise and data of every member, what is remembered of it, and the look."""
+    """Look at all members on fixed noise and data. What is remembered between looks is saved with every checkpoint."""
 
     def __init__(self, assembly: PreparedHerd, remembered: State | None = None) -> None:
         self._herd, self._assembly = assembly.herd, assembly
@@ -77,18 +77,18 @@ class Monitor:
         self._blocks: list[_Fixed] = []
 
     def scores(self) -> dict[str, list[float]]:
-        """Of the last look, for each member of the herd; NaN where a score could not be told."""
-        everyones = self._assembly.ranks.gather(self.state["watch.scores"])
+        """Return the scores of the last look for each member of the herd; NaN if a score could not be measured."""
+        everyones = self._assembly.ranks.all_gather(self.state["watch.scores"])
         found = torch.where(torch.isfinite(everyones), everyones, torch.nan)
         return {name: found[:, i].tolist() for i, name in enumerate(SCORES)}
 
     def forget(self, member: int, step: int) -> None:
-        """It starts anew: what was seen of it before is another one's past."""
+        """Forget what was seen of a member that was repaired."""
         for name, value in self.state.items():
             value[member] = {"watch.born": step, "watch.at": -1, "watch.peak": 0.0}.get(name, torch.inf)
 
     def look(self, step: int) -> None:
-        """All members at once; what is seen goes into the state."""
+        """Look at all members at once, and put what is seen into the state."""
         began = time.perf_counter()
         seen, sketch = self._seen()
         kept = self.state["watch.sketch"]

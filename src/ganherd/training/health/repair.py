@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +17,7 @@ from ganherd.training.run_state import RunState
 from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd, makers
 from ganherd.util.errors import RunFailed
+from ganherd.util.files import JsonObject
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -53,14 +54,14 @@ class Repairer:
         is_vital = what in ("nan", "diverged")  # with any other alarm the member can still train
         if policy == "stop" or (policy != "tell" and is_spent and is_vital):
             when = f"at step {trainer.step}, after {state.repairs[member]} repairs"
-            ranks.end(RunFailed(f"{name} cannot go on: {WHY[what]} {when}; {TRY[what]}."))
+            ranks.finish(RunFailed(f"{name} cannot go on: {WHY[what]} {when}; {TRY[what]}."))
         if policy == "tell" or is_spent:
             return
         if policy == "neighbour" and (source := self._neighbour(member)) is None:
             trainer.progress.say(f"{name}: {WHY[what]}, and no other member is well: it goes on as it is.")
             return
-        self._strategy.looked(trainer.step, None)
-        row, facts, life = ranks.row(member), {}, 0
+        self._strategy.on_health_check(trainer.step, None)
+        row, facts, life = ranks.local_row(member), {}, 0
         if policy == "neighbour":
             assert source is not None
             facts = self._copy(member, source)
@@ -74,7 +75,7 @@ class Repairer:
             prepared.herd.state["set.life"][row] = life
             state.tally.sums[:, row] = 0.0
             state.monitor.forget(row, trainer.step)
-        facts, life = ranks.told_by(member, [facts, life])
+        facts, life = ranks.from_owner(member, [facts, life])
         then = {
             "rollback": f"it goes on from step {facts.get('from_step')} with half its learning rate",
             "reseed": "it starts anew with fresh weights",
@@ -88,7 +89,7 @@ class Repairer:
         trainer.progress.repaired(member)
         trainer.progress.say(f"{name}: {WHY[what]} at step {trainer.step}; {then}.")
 
-    def _roll_back(self, trainer: Trainer, member: int, row: int) -> dict[str, Any]:
+    def _roll_back(self, trainer: Trainer, member: int, row: int) -> JsonObject:
         """Take the last checkpoint that was due. Older ones may be pruned, so a resumed run could not choose them again."""
         assert self._state.last_good is not None  # step 0 is saved before the first step
         state, nets = self._prepared.herd.state, self._prepared.herd.nets
@@ -118,8 +119,8 @@ class Repairer:
         """Return the next member of the same replica that is well and has a generator of the same kind."""
         prepared, herd, ranks = self._prepared, self._prepared.herd, self._prepared.ranks
         members, slot = prepared.members, member % prepared.members
-        good = ranks.gather(finite_members(herd.state))
-        prior = ranks.gather(herd.state.get("set.prior", torch.zeros(herd.num_members)))
+        good = ranks.all_gather(finite_members(herd.state))
+        prior = ranks.all_gather(herd.state.get("set.prior", torch.zeros(herd.num_members)))
         breed = herd.breeds.of(prepared.seats[member].slot)
         for away in range(1, members):
             other = member - slot + (slot + away) % members
@@ -128,12 +129,12 @@ class Repairer:
                 return other
         return None
 
-    def _copy(self, member: int, source: int) -> dict[str, Any]:
+    def _copy(self, member: int, source: int) -> JsonObject:
         """Copy the nets of another member with their optimiser; seat and settings stay the member's own."""
         ranks = self._prepared.ranks
         nets = {name: value for name, value in self._prepared.herd.state.items() if not name.startswith("set.")}
         wanted = [[source] if member in own else [] for own in ranks.placement.ranks]
-        rows = ranks.everyone.fetch(nets, ranks.placement, wanted)
-        if (row := ranks.row(member)) is not None:
+        rows = ranks.member_comm.fetch(nets, ranks.placement, wanted)
+        if (row := ranks.local_row(member)) is not None:
             take_(nets, rows, [row], [0])
         return {"from_member": source}

@@ -71,8 +71,8 @@ class Health(Callback):
         loss, is_finite = seen[:2].abs().amax(0) / max(1, trainer.step - tally.since), seen[2] > 0
         good = is_finite & torch.isfinite(loss)
         calm = (loss <= self._schedule.settings.repair.diverged) | ~good
-        good, calm, is_finite = ranks.gather(torch.stack([good, calm, is_finite], 1)).T
-        self._strategy.looked(trainer.step, is_finite.numpy())
+        good, calm, is_finite = ranks.all_gather(torch.stack([good, calm, is_finite], 1)).T
+        self._strategy.on_health_check(trainer.step, is_finite.numpy())
         bad = ~torch.stack([good, calm], 1)
         self.raise_alarms(trainer, 0, bad, torch.stack([torch.ones_like(good), good], 1))
 
@@ -83,10 +83,10 @@ class Health(Callback):
         first = ALARMS.index("collapse")
         age = trainer.step - monitor["watch.born"]
         falling = self._state.alarms.state["watch.bad"][list(self._prepared.own), first] > 0
-        bad, known = (ranks.gather(each) for each in judge(seen, monitor["watch.peak"], age, falling))
-        trains = self._state.convergence.trains(ranks.size)[:, None]
+        bad, known = (ranks.all_gather(each) for each in judge(seen, monitor["watch.peak"], age, falling))
+        trains = self._state.convergence.trains(ranks.num_members)[:, None]
         self.raise_alarms(trainer, first, bad, known & trains)
-        self._state.convergence.note("differs", ranks.gather(seen["differs"]))
+        self._state.convergence.note("differs", ranks.all_gather(seen["differs"]))
 
     def retire_converged(self, trainer: Trainer) -> None:
         """Stop training members that have converged; the others continue without them."""

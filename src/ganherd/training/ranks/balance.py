@@ -1,11 +1,11 @@
-"""Ranks of unlike speed: each trains for a moment, and where they differ much the faster ones get more members."""
+"""Give faster ranks more members: each rank trains for a moment, and members are divided by the measured speeds."""
 
 from __future__ import annotations
 
 import torch
 
 from ganherd.comm.rank_speed import weights
-from ganherd.comm.ranks import Ranks, cores
+from ganherd.comm.ranks import Ranks, cores_per_rank
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import measure_rate
 from ganherd.runs.models import RanksRecord
@@ -16,31 +16,31 @@ _MOMENT = 0.5  # seconds
 
 
 def balanced(ranks: Ranks, assembly: PreparedHerd | None) -> list[float] | None:
-    """How fast each rank of the job is with the members that it has; None: alike, or there is nothing to hand out.
+    """Return how fast each rank of the job is with its members; None: all alike, or there is nothing to divide.
 
-    Called by all ranks. Nothing is measured where all are of one kind, or where some are spares: then each of the others
-    has as little as can be. The members are not touched.
+    Called by all ranks. Nothing is measured if all ranks are of one kind, or if some are spares: then each of the others has as
+    few members as possible. The members are not changed.
     """
-    if ranks.job is not ranks.comm or assembly is None or ranks.job.size == 1:
+    if ranks.job is not ranks.comm or assembly is None or ranks.job.world_size == 1:
         return None
-    kinds = ranks.told(kind(assembly))
+    kinds = ranks.all_gather_json(kind(assembly))
     if len(set(kinds)) == 1:
         return None
-    return weights(ranks.told(measured(assembly)), kinds)
+    return weights(ranks.all_gather_json(measured(assembly)), kinds)
 
 
 def measured(assembly: PreparedHerd) -> float:
-    """Member-steps per second of this rank; all ranks measure at the same time, as they will train."""
+    """Return the member-steps per second of this rank; all ranks measure at the same time, as they will train."""
     set_precision(assembly.recipe)
     plan = plan_of_rank(assembly, choose_plan(assembly, assembly.recipe.engine, lambda text: None))
     return measure_rate(assembly.herd, plan, _MOMENT)
 
 
 def kind(assembly: PreparedHerd) -> str:
-    """What ranks of the same speed have in common."""
+    """Return a description that ranks of the same speed have in common."""
     job, device = assembly.ranks.job, assembly.herd.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return f"{job.hosts[job.rank]}, {name}, {cores(job)} cores"
+    return f"{job.hosts[job.rank]}, {name}, {cores_per_rank(job)} cores"
 
 
 def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:

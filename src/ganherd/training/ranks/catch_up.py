@@ -1,8 +1,7 @@
-"""Lost members catch up with the others: trained by the same loop, by themselves, and nothing of it is told again.
+"""Train lost members to where the others are, with the same loop and without writing anything again.
 
-What they do again was recorded, and its events told, while their rank was there. All draws belong to a member and a step, and
-what is decided about a member that meets nobody comes from its own numbers, repairs and rest included: so they arrive as they
-would have.
+The steps that they repeat were recorded while their rank was there. All random draws belong to a member and a step, and all
+decisions about a member that meets no other, repairs included, depend on its own numbers only. So they arrive in the same state.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ganherd.comm.liveness.heartbeat import Heartbeat
-from ganherd.comm.ranks import together
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd.engine.engines import Plan, never, place_state
 from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
@@ -86,12 +85,12 @@ def bring_back(recovery: Recovery, session: Session, back: Back, resumed: checkp
 
     def work() -> tuple[int, list[str]]:
         found = catch_up(herd, session.own_plan, folder, session.looks, back, resumed, heart)
-        recovery.alone.hold(ranks.own, resumed)
+        recovery.alone.hold(ranks.local_members, resumed)
         recovery.caught_up(back, resumed.step - back.step)
         return found
 
     with heartbeat_of(ranks, folder.path) as heart:
-        each = ranks.told(together(ranks.everyone, work))
+        each = ranks.all_gather_json(run_on_all_ranks(ranks.member_comm, work))
     recovery.caught_up(back, max(repeated for repeated, _ in each))
     for sentence in dict.fromkeys(sentence for _, damaged in each for sentence in damaged):
         session.log(f"{sentence}; the checkpoint before it is used.")

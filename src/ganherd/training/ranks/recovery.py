@@ -1,9 +1,9 @@
-"""A run that outlives its ranks: who is left takes the lost members up, from copies in memory or the newest checkpoint.
+"""Continue a run after the loss of a rank, from copies in memory or from the newest checkpoint.
 
-When a rank is lost, all others leave what they were doing, wherever that was, and come to `Recovery.through`. There they find
-each other again and resume the run, as a new job of fewer ranks would: members are placed anew over all that are left, spares
-among them. So a rescue is a resume, with copies in memory beside the checkpoints on the disk. Members that meet go back
-together, to one step; where they never do, the lost ones go back alone (`alone`).
+When a rank is lost, `RankLost` ends whatever the other ranks are doing, and they come to `Recovery.through`. There they
+regroup and resume the run like a new job of fewer ranks: members are placed on all ranks that are left, spares included. So a
+recovery is a resume that also has copies in memory. Members that meet go back together, to one step. If members never meet, only
+the lost ones go back (`solo_recovery.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from ganherd.comm.buddies import Buddies
 from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.launch_command import with_launcher
-from ganherd.comm.ranks import Ranks, together
+from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import TrainerState
@@ -44,28 +44,31 @@ _LOCK = 60.0  # seconds that the system, or a file server, may take to let go of
 
 
 class Recovery:
-    """What a rank knows across losses: who is left, where the run lies, and copies of members in memory."""
+    """Hold what a rank knows across losses: the ranks that are left, the folder of the run, and copies of members."""
 
     def __init__(self, job: Communicator) -> None:
-        self.job = job  # of those that are left by now
-        self.path: Path | None = None  # of the run, once it is founded
-        self.named = ""  # the same, as the first rank was told it
-        self.reached: int | None = None  # the step that ranks had come to before torchrun started them again
-        self.done: Run | None = None  # what the first rank has made, when all is made
-        self.signals = StopRequest()  # which came while no loop listened, between a loss and the first step after it
-        self.trainer: Trainer | None = None  # which heard of the last loss
+        self.job = job  # of the ranks that are left
+        self.path: Path | None = None  # of the run, once its folder exists
+        self.named = ""  # the same, as the user of the first rank wrote it
+        self.reached: int | None = None  # the step of the ranks before torchrun restarted them
+        self.done: Run | None = None  # the result of the first rank, when everything is finished
+        self.signals = StopRequest()  # signals that came between a loss and the first step after it
+        self.trainer: Trainer | None = None  # the trainer that the last loss ended
         self.alone = SoloRecovery()
         self._marks: ArrivalMarks | None = None  # of the training, if members continue independently
-        self._started = tuple(range(job.size))  # of each rank, the number that it was started with
+        self._started = tuple(range(job.world_size))  # the number that each rank was started with
         self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
-        self._losses: list[dict[str, Any]] = []  # that no event tells of yet
-        self._was_lost = False  # whether anyone ever was
+        self._losses: list[dict[str, Any]] = []  # losses that no event reports yet
+        self._was_lost = False  # whether any rank was ever lost
         self._buddies = Buddies()
 
     def through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None = None) -> Run:
-        """`begin`, and after every loss `resume`, until the run ends on all ranks that are left. `path`: where a new run will
-        lie; none: where `begin` says."""
-        with self.signals if self.job.goes_on else nullcontext():
+        """Call `begin`, and after every loss `resume`, until the run ends on all ranks that are left.
+
+        Args:
+            path: The folder of a new run; None: `begin` chooses it.
+        """
+        with self.signals if self.job.survives_loss else nullcontext():
             return self._through(begin, resume, path)
 
     def _through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None) -> Run:
@@ -73,11 +76,11 @@ class Recovery:
         while True:
             try:
                 done = work()
-                if self.job.goes_on:  # who has nothing left to do stays until the first rank has not either
-                    self.job.agreed()
+                if self.job.survives_loss:  # a rank that is done stays until the first rank is done, too
+                    self.job.agree()
                 return done
             except RankLost as error:
-                if not self.job.goes_on:
+                if not self.job.survives_loss:
                     raise self.ended(error) from error
             while True:
                 with suppress(RankLost):  # another one, meanwhile
@@ -86,14 +89,14 @@ class Recovery:
 
     @property
     def asked(self) -> str:
-        """The signal that this rank was asked to stop by."""
+        """The signal by which this rank was asked to stop; empty: none."""
         return self.signals.name
 
     def again(self) -> str:
-        """The command that goes on with the run on ranks as there are now; the same on all of them."""
+        """Return the command that continues the run on the ranks that there are now; it is the same on all of them."""
         if not (name := self.named or self.path):
             return "the same command"
-        return with_launcher(RunFolder(name).again, self.job.name, self.job.size)
+        return with_launcher(RunFolder(name).again, self.job.name, self.job.world_size)
 
     # -- steps that a session adds for a job --------------------------------------------------------------------------
 
@@ -102,7 +105,7 @@ class Recovery:
 
         Called by all ranks, spares too.
         """
-        self._homes = ranks.homes
+        self._homes = ranks.members_by_rank
         if source.folder is None:
             return None
         if self.job.rank == 0:
@@ -118,7 +121,7 @@ class Recovery:
 
     def share(self, ranks: Ranks, folder: RunFolder) -> RunFolder:
         """Return the first rank's folder as every rank sees it; spares learn of it too."""
-        if ranks.is_alone:
+        if ranks.is_single_process:
             return folder
         if ranks.is_first:
             spares.forget(folder.path)
@@ -130,7 +133,7 @@ class Recovery:
                 raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
             return there
 
-        return together(ranks.everyone, seen)
+        return run_on_all_ranks(ranks.member_comm, seen)
 
     def stand_by(self, ranks: Ranks) -> Run:
         """Wait, as a spare, until the other ranks have ended."""
@@ -143,7 +146,7 @@ class Recovery:
         """Take part in the training of a session."""
         trainer, ranks = session.trainer, session.ranks
         assert trainer is not None
-        if not ranks.is_alone:
+        if not ranks.is_single_process:
             trainer.attach(HeartbeatNotes(closing.enter_context(heartbeat_of(ranks, session.folder.path, trainer))))
         if self.outlives(ranks):
             every = trainer.schedule.settings.buddy_every
@@ -159,7 +162,7 @@ class Recovery:
 
     def continues(self, session: Session) -> bool:
         """Return whether the ranks that are left continue the run after a loss; they meet again in `through`."""
-        if not session.ranks.job.goes_on:
+        if not session.ranks.job.survives_loss:
             return False
         self.trainer, self.signals.name = session.trainer, self.asked or session.stop.name
         return True
@@ -171,23 +174,23 @@ class Recovery:
         return self.path
 
     def ended(self, error: RankLost, more: str = "") -> Interrupted | SystemExit:
-        """How this rank ends where the job cannot go on without a lost one: one of those that are left says it."""
-        with suppress(ValueError):  # torchrun asks who is left to end: not before this is said
+        """Return how this rank ends if the job cannot continue after a loss; only one of the ranks reports it."""
+        with suppress(ValueError):  # torchrun ends the ranks that are left: not before this is reported
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if not self.job.is_teller():
+        if not self.job.is_loss_reporter():
             return SystemExit(75)
         if self.named:  # it is this job's
             with suppress(OSError, UserError):
                 folder, state = RunFolder(str(self.path)), "restarting" if self.job.restarts_left else "interrupted"
-                if folder.info.state == "running":  # and not finished but for its report
+                if folder.info.state == "running":  # and not finished except for its report
                     folder.write_info(state=state)
-        return Interrupted(f"{error}{more}. {self.job.after_loss(self.again())}")
+        return Interrupted(f"{error}{more}. {self.job.describe_loss(self.again())}")
 
     def _regrouped(
         self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: Path | None
     ) -> Callable[[], Run]:
-        """What those that are left do next; called by all of them."""
-        left = self.job.survivors()
+        """Return what the ranks that are left do next; called by all of them."""
+        left = self.job.shrink()
         homeless = [member for rank in left.lost if self._homes for member in self._homes[rank]]
         hosts = [self.job.hosts[rank] for rank in left.lost] if self.job.hosts else []
         ranks = [self._started[rank] for rank in left.lost]
@@ -201,15 +204,17 @@ class Recovery:
         mark = self._marks.mark if self.trainer and self._marks else None
         stands = self.alone.stands(mark)
         told = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
-        said = map(json.loads, self.job.collect(json.dumps(told).encode()))
+        said = map(json.loads, self.job.all_gather_bytes(json.dumps(told).encode()))
         over, asked, paths, steps, stood, untold = zip(*said, strict=True)
         if (speaker := self.alone.agree(stood, self.trainer, mark)) is not None:
-            self._losses = untold[speaker]  # who knows most of the files knows what they do not tell yet
+            self._losses = untold[
+                speaker
+            ]  # the rank that knows most of the files knows which losses they do not report yet
         self._losses[-1]["noticed"] = max(steps)
         self.trainer, self._marks = None, None  # what it had is in the hold by now, or comes from copies
         found = next((Path(each) for each in paths if each), None)
         if found is None and path is not None and (path / "run.json").is_file():
-            found = path  # by the first rank, which could tell nobody
+            found = path  # created by the first rank, which could not announce it
         if any(over):
             return lambda: self.done or _nothing_left(found)
         if any(asked):
@@ -218,7 +223,7 @@ class Recovery:
         return begin if found is None else lambda: resume(found)
 
     def _stop(self, asked: str, found: Path | None) -> NoReturn:
-        """A rank that ends since it was asked to is no reason to go on."""
+        """Stop: a rank that was lost because it was asked to stop is no reason to continue."""
         again = f"resume it with: {self.again()}" if found else "nothing had begun"
         if self.job.rank:
             raise SystemExit(75)
@@ -229,13 +234,13 @@ class Recovery:
 
     @staticmethod
     def outlives(ranks: Ranks) -> bool:
-        """Whether these ranks can go on without one of them."""
-        return ranks.job.goes_on and ranks.everyone.size > 1
+        """Return whether these ranks can continue without one of them."""
+        return ranks.job.survives_loss and ranks.member_comm.world_size > 1
 
-    # -- where members go on ------------------------------------------------------------------------------------------
+    # -- where members continue ------------------------------------------------------------------------------------------
 
     def lock(self, folder: RunFolder) -> TextIO:
-        """The run's, which a lost rank may have held a moment ago."""
+        """Lock the run's folder, which a lost rank may have held a moment ago."""
         began = time.monotonic()
         while True:
             try:
@@ -252,26 +257,26 @@ class Recovery:
             return None
         if never_meet(folder.recipe):
             return self.alone.returned(self.job, ranks, self._buddies, folder) if self.alone.step is not None else None
-        found = self._buddies.find(self.job, range(ranks.size))
+        found = self._buddies.find(self.job, range(ranks.num_members))
         if found.step is None or found.missing:
             return None
         facts = found.facts[0]
         fits = self.job.rank == 0 and _is_newest(found.step, facts, folder)
         if not self.job.broadcast(b"memory" if fits else b"" if self.job.rank == 0 else None):
             return None
-        rows = found.fetch(self.job, ranks.homes)
+        rows = found.fetch(self.job, ranks.members_by_rank)
         meta = TrainerState.parse(facts)
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, found.step), found.step, rows, meta)
 
     def keep(self, trainer: Trainer) -> None:
-        """Copies of all members and of what all know, each rank's in its own memory and the next one's."""
+        """Copy all members and the state of the run into the memory of each rank and of the next one."""
         state, ranks = trainer.state, trainer.ranks
         facts = {**state.facts(trainer.seconds), "saved": state.saved, "bytes": trainer.recorder.ends}
         shared = facts if ranks.is_first else None
-        self._buddies.refresh(ranks.everyone, ranks.placement, state.tensors(), trainer.step, shared)
+        self._buddies.refresh(ranks.member_comm, ranks.placement, state.tensors(), trainer.step, shared)
 
     def caught_up(self, back: Back, repeated: int) -> None:
-        """Is told, on all ranks, that the lost members have come to the others, and how many steps they did again for it."""
+        """Note, on all ranks, that the lost members have caught up, and how many steps they repeated for it."""
         last, known = self._losses[-1], {member for loss in self._losses for member in loss["members"]}
         last["members"] = sorted({*last["members"], *(back.lost - known)})  # with those on their way to other homes
         for loss in self._losses:
@@ -292,8 +297,8 @@ class Recovery:
         self._losses = []
 
     def tell(self, trainer: Trainer, source: str) -> None:
-        """The losses since the run went on last, as events and in words; `source`: where the members' state is from."""
-        if not trainer.ranks.job.hears_of_loss:  # the launcher would end all at once
+        """Report the losses since the run was continued last, as events and messages. `source`: where the state comes from."""
+        if not trainer.ranks.job.detects_loss:  # the launcher would end all at once
             trainer.progress.say(f"should a rank be killed, the job ends; go on with: {self.again()}")
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:
@@ -357,7 +362,7 @@ class ArrivalMarks(Callback):
 
 
 def _announced(folder: RunFolder) -> bytes:
-    """What the first rank tells the others of the run's folder: hosts may have other working folders, people read the name."""
+    """Return what the first rank announces of the run's folder: an absolute path for the ranks, and the name for people."""
     return json.dumps([str(folder.path.absolute()), str(folder.path)]).encode()
 
 
@@ -371,7 +376,7 @@ def _moved(members: Sequence[int]) -> str:
 
 
 def _is_newest(step: int, facts: Mapping[str, Any], folder: RunFolder) -> bool:
-    """Whether no checkpoint is newer than copies of that step, and the records that they count on are there."""
+    """Return whether no checkpoint is newer than copies of that step, and the records that belong to them exist."""
     return folder.has_written(facts["bytes"]) and max(checkpoint.steps(folder.checkpoints), default=0) <= step
 
 

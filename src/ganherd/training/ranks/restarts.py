@@ -1,4 +1,4 @@
-"""torchrun, which starts all ranks again when one is lost: the run that they began, and how far they had come."""
+"""Find the run to continue, and its last step, when torchrun restarts all ranks after the loss of one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def restarts(environ: Mapping[str, str]) -> int:
-    """How often torchrun has started this process's group again."""
+    """Return how often torchrun has restarted the group of this process."""
     return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 

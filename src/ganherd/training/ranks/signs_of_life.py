@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 def heartbeat_of(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbeat:
     """Return this rank's heartbeat. On the first rank, if it has a trainer, it also reports the ranks that are silent."""
-    heart = Heartbeat(path / "ranks", ranks.job.rank, ranks.job.size, ranks.own, ranks.comm or ranks.job)
-    heart.note("processing" if ranks.own else None, **machine())
+    heart = Heartbeat(
+        path / "ranks", ranks.job.rank, ranks.job.world_size, ranks.local_members, ranks.comm or ranks.job
+    )
+    heart.note("processing" if ranks.local_members else None, **machine())
     if trainer is not None and ranks.is_first:
 
         def report(event: str, facts: Mapping[str, Any]) -> None:
             trainer.event(event, **facts)
-            trainer.progress.say(silence.in_words(event, facts))
+            trainer.progress.say(silence.describe(event, facts))
 
-        heart.listener = silence.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.size, report).look
+        heart.listener = silence.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.world_size, report).look
     return heart
 
 

@@ -1,10 +1,10 @@
-"""Members that never meet go back alone: those of the ranks that are left stay where they are, and repeat no step.
+"""Recover only the lost members if members never meet: all others stay where they are and repeat no step.
 
-Ranks hear of a loss where they wait for each other: in the middle of what is due at a stop, some of them a stop ahead of the
-others. So each marks its arrival at a stop, before anything is done there. After a loss all go to the newest arrival that any of
-them has made: who is a stop behind trains on to it, and who was in the middle of the stop begins it anew, which is no step. The
-lost members come there by themselves, from copies or a checkpoint (`catch_up`). Then all do together what is due there: a record
-that was not written yet is written with the numbers of all members, and one that was written is cut, and written again.
+Ranks learn of a loss where they wait for each other: in the middle of a stop, some of them one stop ahead of the others. So each
+rank marks its arrival at a stop before anything is done there. After a loss all ranks go to the newest arrival of any of them: a
+rank that is one stop behind trains on to it, and a rank that was in the middle of it restarts the stop, which repeats no step.
+The lost members are trained there from copies or a checkpoint (`catch_up.py`). Then all ranks do what is due there: a record that
+was not written yet is written with the numbers of all members, and one that was written is cut off and written again.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from ganherd.comm.buddies import Buddies, layout, nothing
+from ganherd.comm.buddies import Buddies, empty_rows, row_layout
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.ranks import Ranks
 from ganherd.herd.state import State
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import TrainerState
+from ganherd.util.files import JsonObject
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -32,12 +33,12 @@ _SUMS = "tally.sums"  # [n, 4] of the steps since the last record
 
 @dataclass
 class ArrivalMark:
-    """A rank on its arrival at a step: what changes there before the next step, but for rows that are repaired."""
+    """Hold what changes at a stop before the next step, as it was on arrival. Rows that are repaired are added later."""
 
     step: int
-    arrived: bool  # False: where the loop begins, and nothing is due
+    arrived: bool  # False: the loop begins here, and nothing is due
     small: State  # [n, …] what is known of its members
-    facts: dict[str, Any]  # … and of all; `bytes` that were written by then: none where only the first rank knows
+    facts: JsonObject  # … and of the whole run; `bytes` is empty if only the first rank knows it
     repaired: dict[int, State] = field(default_factory=dict)  # row -> as it was
 
     @classmethod
@@ -48,18 +49,18 @@ class ArrivalMark:
         return cls(trainer.step, arrived, {name: value.cpu().clone() for name, value in small.items()}, facts)
 
     def spare(self, row: int, state: State) -> None:
-        """Is told before a repair changes that row."""
+        """Keep a row as it is before a repair changes it."""
         self.repaired.setdefault(row, {name: value[row].cpu().clone() for name, value in state.items()})
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Members on their arrival at a step, in the host's memory."""
+    """Hold members as they were on arrival at a step, in the host's memory."""
 
     step: int
     members: tuple[int, ...]
     rows: State  # [n, …]
-    facts: dict[str, Any]
+    facts: JsonObject
 
     @classmethod
     def of(cls, trainer: Trainer, mark: ArrivalMark) -> Hold:
@@ -72,33 +73,31 @@ class Hold:
 
 @dataclass(frozen=True)
 class Back:
-    """The lost members that a rank gets, as they were before; they have to catch up with the others."""
+    """The lost members that a rank gets, in an earlier state: they have to catch up with the others."""
 
     members: tuple[int, ...]
     step: int  # … at this step,
     source: str  # … in memory, or in a checkpoint, which is read when it is needed
     copies: checkpoint.Checkpoint | None  # on their arrival at its step
-    lost: frozenset[int]  # all members that nobody had any more
+    lost: frozenset[int]  # all members that no rank had any more
 
 
 class SoloRecovery:
-    """What a rank holds of its members between a loss and the moment at which all of them are at home again."""
+    """Hold a rank's members from a loss until all members are in place again."""
 
     def __init__(self) -> None:
         self._holds: list[Hold] = []  # of one step; they may have members in common
-        self.step: int | None = None  # at which all go on; none: they go back together
-        self._facts: dict[str, Any] = {}
+        self.step: int | None = None  # at which all continue; None: all go back together
+        self._facts: JsonObject = {}
         self.back: Back | None = None  # what this rank has to bring there
 
-    def stands(self, mark: ArrivalMark | None) -> dict[str, Any] | None:
+    def stands(self, mark: ArrivalMark | None) -> JsonObject | None:
         """Return what this rank, after a loss, tells the others of where it is."""
         if mark is not None:
             return {"step": mark.step, "arrived": mark.arrived, "facts": mark.facts}
         return {"step": self._holds[0].step, "arrived": True, "facts": self._holds[0].facts} if self._holds else None
 
-    def agree(
-        self, told: Sequence[dict[str, Any] | None], trainer: Trainer | None, mark: ArrivalMark | None
-    ) -> int | None:
+    def agree(self, told: Sequence[JsonObject | None], trainer: Trainer | None, mark: ArrivalMark | None) -> int | None:
         """Bring this rank's members to the step at which all continue.
 
         Returns:
@@ -121,18 +120,24 @@ class SoloRecovery:
     def returned(
         self, job: Communicator, ranks: Ranks, buddies: Buddies, folder: RunFolder
     ) -> checkpoint.Checkpoint | None:
-        """This rank's members of now: those that somebody holds; the rows of the others, which are `back`, are zero until they
-        have caught up. None: all take the newest checkpoint, which is of that very step, or all that there is. Called by all
-        ranks, spares too."""
+        """Return the members that this rank has from now on. Called by all ranks, spares too.
+
+        Members that some rank holds are complete. The rows of the others (`back`) are zero until they have caught up.
+
+        Returns:
+            None: all ranks take the newest checkpoint, because it is of the same step or nothing else is left.
+        """
         assert self.step is not None
         mine = {member: (hold, row) for hold in self._holds for row, member in enumerate(hold.members)}
-        known = layout(self._holds[0].rows) if self._holds else None
-        members, layouts = zip(*map(json.loads, job.collect(json.dumps([list(mine), known]).encode())), strict=True)
+        known = row_layout(self._holds[0].rows) if self._holds else None
+        members, layouts = zip(
+            *map(json.loads, job.all_gather_bytes(json.dumps([list(mine), known]).encode())), strict=True
+        )
         holders: dict[int, int] = {}
         for rank, own in enumerate(members):
             for member in own:
                 holders.setdefault(member, rank)
-        lost = [member for member in range(ranks.size) if member not in holders]
+        lost = [member for member in range(ranks.num_members) if member not in holders]
         found = buddies.find(job, lost)
         copied = found.step if not found.missing else None
         decided = json.dumps(self._source(folder, copied, bool(lost))).encode() if job.rank == 0 else None
@@ -142,13 +147,13 @@ class SoloRecovery:
             return None
         placement = Placement(tuple(tuple(m for m in own if holders[m] == rank) for rank, own in enumerate(members)))
         given = [mine[member] for member in placement.ranks[job.rank]]
-        empty = nothing(next(each for each in layouts if each))
+        empty = empty_rows(next(each for each in layouts if each))
         rows = {name: torch.stack([hold.rows[name][row] for hold, row in given]) for name in empty} if given else empty
-        held = [[member for member in own if member in holders] for own in ranks.homes]
-        state = _spread(job.fetch(rows, placement, held), held[job.rank], ranks.own)
-        sums = torch.zeros(state[_SUMS].shape[1], ranks.size, dtype=torch.float64)
-        sums[:, list(ranks.own)] = state.pop(_SUMS).T
-        missing = [[member for member in own if member not in holders] for own in ranks.homes]
+        held = [[member for member in own if member in holders] for own in ranks.members_by_rank]
+        state = _spread(job.fetch(rows, placement, held), held[job.rank], ranks.local_members)
+        sums = torch.zeros(state[_SUMS].shape[1], ranks.num_members, dtype=torch.float64)
+        sums[:, list(ranks.local_members)] = state.pop(_SUMS).T
+        missing = [[member for member in own if member not in holders] for own in ranks.members_by_rank]
         copies = None
         if lost and source == "memory":
             path = checkpoint.path_of(folder.checkpoints, step)
@@ -158,8 +163,10 @@ class SoloRecovery:
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, meta)
 
     def _source(self, folder: RunFolder, copied: int | None, any_lost: bool) -> tuple[str, int]:
-        """Where the lost members come from, and their step; nothing: all go on from the newest checkpoint. Asked by the first
-        rank."""
+        """Return where the lost members come from, and their step; empty: all continue from the newest checkpoint.
+
+        Called by the first rank.
+        """
         assert self.step is not None
         newest = max(checkpoint.steps(folder.checkpoints), default=-1)
         if newest >= self.step or not folder.has_written(self._facts["bytes"]):
@@ -171,17 +178,17 @@ class SoloRecovery:
         return "checkpoint" if newest >= 0 else "", newest
 
     def hold(self, own: Sequence[int], resumed: checkpoint.Checkpoint) -> None:
-        """This rank's members of now, all at that step: who has caught up stays there, should another rank be lost."""
+        """Hold this rank's members, all at that step, so that they stay there if another rank is lost."""
         sums = torch.tensor(resumed.meta.sums, dtype=torch.float64)[:, list(own)].T
         self._holds.append(Hold(resumed.step, tuple(own), {**resumed.state, _SUMS: sums}, self._facts))
 
     def settled(self) -> None:
-        """All members are at home, or go back together: nothing is held."""
+        """Let go of everything: all members are in place, or all go back together."""
         self._holds, self.step, self.back = [], None, None
 
 
 def _brought(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:
-    """Who is a stop behind has done there all that was due, and trains on."""
+    """Train a rank that is one stop behind to the step at which all continue, and return its mark there."""
     if mark.step == step:
         return mark
     trainer.advance_to(step)
@@ -189,7 +196,7 @@ def _brought(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:
 
 
 def _spread(state: State, members: Sequence[int], own: Sequence[int]) -> State:
-    """Rows of some members as those of all of a rank's; the others are zero."""
+    """Return rows for all members of a rank from those of some; the others are zero."""
     out = {name: value.new_zeros(len(own), *value.shape[1:]) for name, value in state.items()}
     rows = [own.index(member) for member in members]
     for name, value in state.items():

@@ -1,8 +1,8 @@
-"""A rank without members: it waits for the end of the others, and passes on what it is asked meanwhile.
+"""Let a rank without members wait for the end of the others, and pass on requests to stop.
 
-Those that train hear of each other every half second; a spare sits in one message that comes at the end. So it leaves a file
-in the run's folder when it is asked to stop, for which the first rank looks. Python's own handlers wait while that message
-is waited for in C, so the system writes the signal's number into a pipe, and a thread reads it.
+Ranks that train exchange requests every half second; a spare waits for one message that comes at the end. So when it is asked to
+stop, it leaves a file in the run's folder, which the first rank reads. Python's signal handlers do not run while the message is
+waited for in C, so the system writes the signal's number into a pipe, and a thread reads it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from ganherd.comm.ranks import Ranks
 from ganherd.training.stop_request import StopRequest
 
-_LOOK = 0.25  # seconds between two looks of the first rank
+_LOOK = 0.25  # seconds between two reads of the first rank
 
 
 def _file(run: Path) -> Path:
@@ -25,14 +25,14 @@ def _file(run: Path) -> Path:
 
 
 def forget(run: Path) -> None:
-    """What was asked of an earlier job; called by the first rank before the spares know of the run."""
+    """Remove the request of an earlier job; called by the first rank before the spares know of the run."""
     with suppress(OSError):
         _file(run).unlink(missing_ok=True)
 
 
 @contextmanager
 def passing_on(run: Path) -> Iterator[None]:
-    """On a spare: a signal that asks for a stop is written where the first rank finds it."""
+    """On a spare, write a signal that asks for a stop to where the first rank reads it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -60,8 +60,8 @@ def _pass_on(run: Path, end: int) -> None:
 
 @contextmanager
 def listening(ranks: Ranks, run: Path, stop: StopRequest) -> Iterator[None]:
-    """On the first rank, where there are spares: what they were asked is asked of it."""
-    if not ranks.is_first or all(ranks.homes):
+    """On the first rank, take over the requests that spares received, if there are spares."""
+    if not ranks.is_first or all(ranks.members_by_rank):
         yield
         return
     over = threading.Event()

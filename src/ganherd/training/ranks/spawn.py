@@ -1,6 +1,6 @@
-"""`ganherd train --ranks 4`: the ranks of one machine, started by this process as torchrun would start them.
+"""Start the ranks of `ganherd train --ranks 4` on this machine, as torchrun would start them.
 
-Where that is safe they are forked from it when it has loaded PyTorch: it is read once, and lies in memory once for all.
+If it is safe they are forked after this process has loaded PyTorch, which is then read once and shared in memory.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
 def _be(
     main: Callable[[], None], environment: Mapping[str, str], words: Sequence[str], line: Connection, end: Connection
 ) -> None:
-    """What a rank does: the command, in a session of its own."""
+    """Run the command as a rank, in its own process group."""
     os.setsid()
     os.environ.update(environment)
     sys.argv[1:] = words
@@ -99,13 +99,13 @@ def _be(
 
 
 def _follow(line: Connection) -> None:
-    """Where the process that started the ranks is gone, killed or with its terminal, they stop as if they had been asked to."""
+    """Stop a rank, as if it was asked to, when the process that started the ranks is gone."""
     line.poll(None)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _watch(processes: Sequence[BaseProcess]) -> int:
-    """Waits for all; where one fails, the others notice that it is gone, and are ended if they do not."""
+    """Wait for all ranks. If one fails, the others notice it, and are ended if they do not."""
     failed, since = 0, 0.0
     while any(process.exitcode is None for process in processes):
         if not failed and (codes := [process.exitcode for process in processes if process.exitcode]):
@@ -139,7 +139,7 @@ def _code_of_all(codes: Sequence[int]) -> int:
 
 
 def _explain(processes: Sequence[BaseProcess]) -> None:
-    """A rank that was killed can say nothing, and the others know only that one is gone."""
+    """Report ranks that were ended by a signal: they cannot report it themselves."""
     for rank, process in enumerate(processes):
         for number, why in _WHY.items():
             if process.exitcode == -number:
@@ -147,7 +147,7 @@ def _explain(processes: Sequence[BaseProcess]) -> None:
 
 
 def _meeting_place(port: int) -> Any:
-    """The store in which the ranks find each other."""
+    """Return the store in which the ranks find each other."""
     from torch.distributed import TCPStore
 
     return TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)

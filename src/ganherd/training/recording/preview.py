@@ -1,4 +1,4 @@
-"""A look at every member while it trains, on noise that never changes: pictures, a cheap score, and signs of collapse."""
+"""Draw pictures of every member on fixed noise while it trains, with a cheap score of the herd."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def at_once(herd: Herd) -> int:
 
 
 def _evaluated(net: Blueprint) -> Blueprint:
-    """The same net in evaluation mode."""
+    """Return the same net in evaluation mode."""
     found = Blueprint(copy_module(net.module).eval())
     found.adopt(net.traits)
     return found
 
 
 class Preview:
-    """Images of all members now, and how their moments compare with their own data's."""
+    """Generate images of all members, and compare their moments with those of the members' data."""
 
     def __init__(self, assembly: PreparedHerd) -> None:
         self._assembly = assembly
@@ -67,7 +67,7 @@ class Preview:
         return self._found[1]
 
     def forget(self) -> None:
-        """Members changed without a step."""
+        """Discard the last look, because members changed without a step."""
         self._found = None
 
     def _look(self) -> tuple[float, list[float]]:
@@ -79,7 +79,7 @@ class Preview:
         fake_mean, fake_std = torch.stack(mean), torch.stack(std)
         distance = ((fake_mean - self._mean).square() + (fake_std - self._std).square()).mean(1)  # [N]
         spread = fake_std.mean(1) / self._std.mean(1).clamp(min=1e-12)
-        return float(self._assembly.ranks.gather(distance).mean()), spread.tolist()
+        return float(self._assembly.ranks.all_gather(distance).mean()), spread.tolist()
 
     def _look_at(self, block: slice, breed: Breed) -> Tensor:
         """[n, 64, …] the images of some members, which are of one breed."""
@@ -122,7 +122,7 @@ class Preview:
         """The images of the last look, a row for each member of the first replica; drawn by the first rank."""
         data, members = self._assembly.dataset, min(self._assembly.members, pictures.MOST_ROWS)
         shown = self.images[:, :12] if data.is_image else self.images
-        found = self._assembly.ranks.to_first({"images": shown}, range(members))["images"]
+        found = self._assembly.ranks.fetch_to_first({"images": shown}, range(members))["images"]
         if not self._assembly.ranks.is_first:
             return
         x = found.float() * data.scale + data.offset

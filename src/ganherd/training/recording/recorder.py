@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.records import PROCESS_EVENTS, JsonLinesWriter, significant
@@ -13,6 +13,7 @@ from ganherd.training.recording.validation import Validation
 from ganherd.training.run_state import RunState
 from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.util.files import JsonObject
 from ganherd.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Recorder(Callback):
             self._progress.record(line)
             trainer.notify("on_record", line)
 
-    def event(self, step: int, event: str, facts: dict[str, Any]) -> bool:
+    def event(self, step: int, event: str, facts: JsonObject) -> bool:
         """Write an event; return whether this rank writes events."""
         if "events" not in self._lines:
             return False
@@ -83,7 +84,7 @@ class Recorder(Callback):
         for lines in self._lines.values():
             lines.close()
 
-    def _line(self, trainer: Trainer) -> dict[str, Any]:
+    def _line(self, trainer: Trainer) -> JsonObject:
         """Return the numbers of all members at this step; all ranks ask for them together."""
         step, tally, monitor = trainer.step, self._state.tally, self._state.monitor
         line = {
@@ -93,12 +94,12 @@ class Recorder(Callback):
             "rate": round(self._progress.rate * tally.per_step, 1),
             **tally.means(step),
         }
-        looked = int(self._prepared.ranks.gather(monitor.state["watch.at"]).max())
+        looked = int(self._prepared.ranks.all_gather(monitor.state["watch.at"]).max())
         if looked > tally.since:  # the last look since the last record
             line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in monitor.scores().items()}}
         if self._validation:
             line |= {name: [round(v, 5) for v in each] for name, each in self._validation.look().items()}
-        return line | self._strategy.measured()
+        return line | self._strategy.metrics()
 
 
 class RecordWindow(Callback):

@@ -1,4 +1,4 @@
-"""What the steps since the last record add up to: losses and logits of each member, and over how many updates."""
+"""Sum the losses and logits of each member over the steps since the last record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 
 
 class Tally:
-    """Every step adds to `sums`; a record takes the means over them and begins anew."""
+    """Every step adds to `sums`; a record takes the means and starts new sums."""
 
     def __init__(self, assembly: PreparedHerd, rest: Convergence, resumed: TrainerState | None) -> None:
         """`resumed`: what the checkpoint that is resumed holds; None: nothing was counted yet."""
@@ -27,11 +27,11 @@ class Tally:
             self.sums.copy_(torch.tensor(own, dtype=torch.float64))
 
     def everyones(self) -> Tensor:
-        """[4, N] the sums of all members, on the host; all ranks ask for them together."""
-        return self._assembly.ranks.gather(self.sums.T).T
+        """Return the sums [4, N] of all members, on the host; all ranks ask for them together."""
+        return self._assembly.ranks.all_gather(self.sums.T).T
 
     def updates(self, step: int) -> dict[str, list[int]]:
-        """How many updates of each member of the herd the sums hold at this step."""
+        """Return the number of updates of each member that the sums hold at this step."""
         made = [self._rest.made(self._assembly.made(at)) for at in (self.since, step)]
         spans = list(zip(*made, strict=True))
         rules = self._assembly.herd.rules
@@ -40,7 +40,7 @@ class Tally:
         return {"loss_d": d, "loss_g": g, "real": d, "fake": d}
 
     def means(self, step: int) -> dict[str, list[float] | None]:
-        """Of each member over its updates; NaN where it made none, None where nobody made any."""
+        """Return the mean of each member over its updates; NaN if it made none, None if no member made any."""
         updates, sums = self.updates(step), dict(zip(SUMS, self.everyones().tolist(), strict=True))
         return {
             name: [v / n if n else math.nan for v, n in zip(sums[name], updates[name], strict=True)]
@@ -50,13 +50,13 @@ class Tally:
         }
 
     def begin(self, step: int) -> None:
-        """All up to this step is recorded."""
+        """Start new sums: everything up to this step is recorded."""
         self.since = step
         self.sums.zero_()
         self._count()
 
     def _count(self) -> None:
-        """Who rests makes no steps, and who has a pace of its own makes fewer than the run."""
+        """Count the member-steps of a step: members that rest make none, and slow members fewer than the run."""
         trains = self._rest.trains(self._assembly.size).tolist()
         each = [float(pace) if awake else 0.0 for pace, awake in zip(self._assembly.pace, trains, strict=True)]
         self.per_step = sum(each)  # member-steps that one step of the run is

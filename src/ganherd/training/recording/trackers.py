@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases, for those who live there; both are extras and see what metrics.jsonl sees."""
+"""Pass records on to TensorBoard and Weights & Biases, which are optional dependencies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check(recipe: Recipe) -> None:
-    """Says what is missing, before anything is trained or written."""
+    """Raise `UserError` if a tracker that the recipe asks for is not installed."""
     if recipe.run.tensorboard and not find_spec("tensorboard"):
         raise UserError("run.tensorboard needs TensorBoard: pip install 'ganherd[tensorboard]', or set it to false.")
     if recipe.run.wandb != "off" and not find_spec("wandb"):
@@ -90,12 +90,12 @@ class Trackers(Callback):
 
 
 def _kept(folder: RunFolder) -> int:
-    """The step of the record before the newest: what TensorBoard has of later ones was cut off by a resume."""
+    """Return the step of the record before the newest: later ones were cut off by a resume."""
     return max((line.step for line in read_last(folder.metrics_path, MetricsRecord, 2)[:-1]), default=0)
 
 
 def curves(line: Mapping[str, Any]) -> dict[str, float]:
-    """What a line says of each member, by the name of its curve.
+    """Return the numbers of each member in a record, by the name of their curve.
 
     >>> curves({"step": 50, "loss_g": [0.5, 0.25], "loss_d": None})
     {'loss_g/0': 0.5, 'loss_g/1': 0.25}

@@ -1,4 +1,4 @@
-"""What the discriminators cost on data that they train on and on data that was held out: the gap is what they learned by heart.
+"""Measure the cost of discriminators on training data and on held-out data: the gap shows how much they memorise.
 
 Both costs are of the same fakes, on noise that never changes, and of as many real images each; the nets run as in a step
 (batch norm by the batch) and nothing of them is changed.
@@ -37,7 +37,7 @@ class _Block:
 
 
 class Validation:
-    """The fixed data and noise of every member, and the look."""
+    """Measure all members on fixed data and noise."""
 
     def __init__(self, assembly: PreparedHerd, images: int) -> None:
         """At most so many images of each kind; fewer where a member has fewer, or fewer are held out."""
@@ -65,7 +65,7 @@ class Validation:
         """What each discriminator of the whole herd minimises, by its member's loss alone: no penalties, no input noise."""
         parts = [self._costs(block) for block in self._blocks]
         own = torch.stack([torch.cat([part[name] for part in parts]) for name in COSTS], 1)  # [n, 2]
-        return dict(zip(COSTS, self._assembly.ranks.gather(own).T.tolist(), strict=True))
+        return dict(zip(COSTS, self._assembly.ranks.all_gather(own).T.tolist(), strict=True))
 
     def _costs(self, block: _Block) -> dict[str, Tensor]:
         herd = self._herd
@@ -113,5 +113,5 @@ class Validation:
 
 
 def _evenly(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of the rows, from all over."""
+    """Return at most `most` of the rows, evenly spread."""
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]

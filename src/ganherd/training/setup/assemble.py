@@ -1,4 +1,4 @@
-"""From a recipe to a herd that is ready for its first step."""
+"""Build the herd of a recipe, ready for its first step."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PreparedHerd:
             self,
             data=self.data.select(members),
             herd=replace(self.herd, state=state, feed=self.herd.feed.select(rows)),
-            ranks=Ranks.alone(len(members)),
+            ranks=Ranks.single_process(len(members)),
             origins=[],
             kept=[],
             among=self.size,
@@ -97,7 +97,7 @@ class PreparedHerd:
         return self.data.steps_per_epoch
 
     def number_of(self, member: int) -> int:
-        """The number under which checkpoints hold it."""
+        """Return the number of a member in checkpoints."""
         return self.numbers[member] if self.numbers else member
 
     @property
@@ -113,7 +113,7 @@ class PreparedHerd:
     @property
     def own(self) -> tuple[int, ...]:
         """[n] the members of this rank: row r of the herd is member own[r]."""
-        return self.ranks.own
+        return self.ranks.local_members
 
     @property
     def pace(self) -> Pace:
@@ -122,21 +122,21 @@ class PreparedHerd:
         return tuple(pace[seat.slot] if pace else Fraction(1) for seat in self.seats)
 
     def made(self, step: int) -> list[int]:
-        """[N] how many steps each member of the herd has made at that step of the run."""
+        """Return [N] the steps that each member has made at a step of the run."""
         return [int(step * pace) for pace in self.pace]
 
     def labels_of(self, member: int) -> Sequence[int]:
-        """The labels of what a member makes: its own, or all that there are."""
+        """Return the labels of what a member generates: its own, or all."""
         own = int(self.label[member])
         return [own] if own >= 0 else range(len(self.dataset.labels))
 
     def name_of(self, member: int) -> str:
-        """How people speak of a member: with its seed, where there are several."""
+        """Return the name of a member for people, with its seed if there are several."""
         name = self.slot_name(member)
         return name + (f" of seed {self.seats[member].seed}" if self.recipe.herd.seeds > 1 else "")
 
     def slot_name(self, member: int) -> str:
-        """With its label, and with its generator where there are breeds; the same in every replica."""
+        """Return the name of a member without its seed: its label, and its generator if there are breeds."""
         slot, label = self.seats[member].slot, int(self.label[member])
         words = [self.dataset.labels[label]] if label >= 0 else []
         words += [self.herd.breeds.of(slot).name] if len(self.herd.breeds.all) > 1 else []
@@ -144,19 +144,21 @@ class PreparedHerd:
 
 
 def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
-    """Loads the data, cuts it by member, draws the initial weights, and puts everything on the device.
+    """Load the data, divide it among the members, draw the initial weights and put everything on the device.
 
-    `begins`: with its first step. Only then the runs that members start from are read; else a checkpoint has their weights.
+    Args:
+        begins: The run starts with its first step, so the runs that members start from are read. False: a checkpoint has the
+            weights.
     """
     made = cut(recipe, begins)
     with importable_from(recipe.code):
-        return put_together(made, Ranks.alone(len(made.seats)), trust_code, begins)
+        return put_together(made, Ranks.single_process(len(made.seats)), trust_code, begins)
 
 
 def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
-    """The herd of one rank: of its members alone are weights drawn, data fed and rows kept."""
-    recipe, dataset, own = made.recipe, made.dataset, ranks.own
-    device = device_of(recipe, None if ranks.is_alone else ranks.job.local_rank)
+    """Build the herd of one rank from the members that it has."""
+    recipe, dataset, own = made.recipe, made.dataset, ranks.local_members
+    device = device_of(recipe, None if ranks.is_single_process else ranks.job.local_rank)
     dtype = DTYPES[recipe.train.precision]
     classes = len(dataset.labels)
     each, slot = [], 0
@@ -222,7 +224,7 @@ def _inputs(
 
 
 def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
-    """A seat of each breed that a rank has no member of, so that it knows the net."""
+    """Return a seat of each breed that a rank has no member of, so that the rank knows the net."""
     ends, slots = list(accumulate(counts)), {seat.slot for seat in seats}
     others = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return [Seat(seats[0].seed, breed.start) for breed in others if not slots & set(breed)]
@@ -231,7 +233,7 @@ def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]
 def makers(
     recipe: Recipe, shape: tuple[int, ...], classes: int, trust_code: bool, slot: int = 0
 ) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
-    """Functions that build one generator, one discriminator, of the members in that slot."""
+    """Return functions that build one generator and one discriminator of the members in a slot."""
     net = [net for net, count in recipe.nets.each(slot + 1) for _ in range(count)][slot]
 
     def make_g() -> nn.Module:

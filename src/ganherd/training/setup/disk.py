@@ -53,7 +53,7 @@ class DiskNeed:
 
 def disk_need(assembly: PreparedHerd, steps: int) -> DiskNeed:
     """Estimate what a run of this many steps writes."""
-    state, settings, members = assembly.herd.state, assembly.recipe.run, assembly.ranks.size
+    state, settings, members = assembly.herd.state, assembly.recipe.run, assembly.ranks.num_members
     checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(assembly).state))
     every = settings.checkpoint_every or steps
     written = 1 + math.ceil(steps / max(1, every))  # with the one before the first step

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from ganherd.comm.ranks import cores, together
+from ganherd.comm.ranks import cores_per_rank, run_on_all_ranks
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Plan, place_state
 from ganherd.recipe.schema import EngineConfig
@@ -17,20 +17,22 @@ from ganherd.training.setup.assemble import PreparedHerd
 def choose_plan(assembly: PreparedHerd, settings: EngineConfig, log: Callable[[str], None]) -> Plan:
     """Return the plan that is fastest for the members of the first rank; all ranks use it."""
     ranks = assembly.ranks
-    if ranks.everyone.size == 1:
+    if ranks.member_comm.world_size == 1:
         return autotune.choose(assembly.herd, settings, log)
-    torch.set_num_threads(min(torch.get_num_threads(), cores(ranks.everyone)))
-    plan = together(ranks.everyone, lambda: autotune.choose(assembly.herd, settings, log) if ranks.is_first else None)
-    return Plan(**ranks.decided(vars(plan) if plan else {}))
+    torch.set_num_threads(min(torch.get_num_threads(), cores_per_rank(ranks.member_comm)))
+    plan = run_on_all_ranks(
+        ranks.member_comm, lambda: autotune.choose(assembly.herd, settings, log) if ranks.is_first else None
+    )
+    return Plan(**ranks.broadcast(vars(plan) if plan else {}))
 
 
 def plan_of_rank(assembly: PreparedHerd, plan: Plan) -> Plan:
     """Return the plan for this rank's own device and members."""
     ranks, herd = assembly.ranks, assembly.herd
-    if ranks.everyone.size == 1:
+    if ranks.member_comm.world_size == 1:
         return plan
     whole = plan.chunk >= len(ranks.placement.ranks[0])  # all members of the first rank at once
-    threads = min(plan.threads, cores(ranks.everyone))
+    threads = min(plan.threads, cores_per_rank(ranks.member_comm))
     chunk = max(plan.chunk, herd.num_members) if whole else plan.chunk
     return replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
 

@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
-from typing import Any
 
 import torch
 
@@ -30,9 +29,10 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 
-def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> dict[str, Any]:
+def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
     """What run.json says from the first moment on."""
     return {
         "versions": versions(),
@@ -48,14 +48,14 @@ def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> dict[str, An
         "budget": vars(budget),
         "members": assembly.size,
         "data": assembly.dataset.digest,
-        **({"origins": assembly.ranks.listed(assembly.origins)} if assembly.origins else {}),
+        **({"origins": assembly.ranks.all_gather_list(assembly.origins)} if assembly.origins else {}),
         **({"ranks": ranks} if (ranks := placed(assembly.ranks)) else {}),
     }
 
 
-def placed(ranks: Ranks) -> dict[str, Any] | None:
+def placed(ranks: Ranks) -> JsonObject | None:
     """Which rank has which members; nothing where there is one."""
-    if ranks.is_alone:
+    if ranks.is_single_process:
         return None
     members = [list(own) for own in ranks.placement.ranks]
     speeds = {} if ranks.weights is None else {"weights": list(ranks.weights)}
@@ -133,7 +133,7 @@ def check_data(info: RunInfo, made: MemberData, folder: RunFolder) -> None:
 
 def check_origins(info: RunInfo, assembly: PreparedHerd, folder: RunFolder) -> None:
     """A run that begins again starts from what it started from."""
-    if [origin.as_json() for origin in info.origins or []] != assembly.ranks.listed(assembly.origins):
+    if [origin.as_json() for origin in info.origins or []] != assembly.ranks.all_gather_list(assembly.origins):
         raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
 
 

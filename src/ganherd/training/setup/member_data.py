@@ -1,4 +1,4 @@
-"""The data of a run, cut by member: what has to be known before members are given to ranks, and is the same on all."""
+"""The data of all members of a run: known before members are placed on ranks, and the same on all of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MemberData:
 
 
 def cut(recipe: Recipe, begins: bool = True) -> MemberData:
-    """Loads the data and cuts it. `begins`: only then the runs that members start from are read."""
+    """Load the data and divide it among the members. `begins`: also read the runs that members start from."""
     recipe = finetune.resolved(recipe) if begins else recipe
     dataset = source.load(recipe.data)
     if not dataset.is_image and (recipe.train.augment or recipe.train.flip):

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ganherd import nets
-from ganherd.comm.ranks import together
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.features.cache import cache_folder
 from ganherd.herd.checks import guard, vmap_fallback
 from ganherd.herd.checks.agreement import FAILS, Agreement
@@ -50,8 +50,8 @@ def examine(assembly: PreparedHerd, say: Callable[[str], None] = lambda text: No
         UserError: if the engine `loop` would not train a net as plain PyTorch does either.
     """
     ranks = assembly.ranks
-    reasons = together(ranks.everyone, lambda: _reasons(assembly, say) if ranks.is_first else [])
-    for blueprint, why in zip(_blueprints(assembly), ranks.decided(reasons), strict=True):
+    reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(assembly, say) if ranks.is_first else [])
+    for blueprint, why in zip(_blueprints(assembly), ranks.broadcast(reasons), strict=True):
         if why:
             blueprint.adopt(blueprint.traits._replace(why_not_fused=why))
     vmap_fallback.mute_warnings()  # --explain names the operations
@@ -147,7 +147,7 @@ def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
 def narrowed(net: NetConfig) -> NetConfig:
     """Return a packaged net with few channels; a user's own as it is.
 
-    >>> narrowed(Net(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
+    >>> narrowed(NetConfig(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
     {'hidden': [4, 2], 'activation': 'tanh'}
     """
     if not catalog.is_packaged(net.name):

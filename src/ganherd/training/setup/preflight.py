@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ganherd.comm.ranks import together
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd.engine.device import missing_gpu, set_precision
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
@@ -49,7 +49,7 @@ def check_nets(assembly: PreparedHerd, log: Callable[[str], None], engine: str |
     set_precision(assembly.recipe)
     net_guard.examine(assembly, log)
     if engine:
-        together(assembly.ranks.everyone, lambda: net_guard.refuse(assembly, engine))
+        run_on_all_ranks(assembly.ranks.member_comm, lambda: net_guard.refuse(assembly, engine))
     return notes
 
 
@@ -61,4 +61,6 @@ def check_length(recipe: Recipe, meetings: dict[str, int], steps: int) -> list[s
 def check_space(assembly: PreparedHerd, steps: int, folder: Path) -> list[str]:
     """Check the disk on the rank that writes the records; called by all ranks."""
     ranks = assembly.ranks
-    return together(ranks.everyone, lambda: check_disk(disk_need(assembly, steps), folder) if ranks.is_first else [])
+    return run_on_all_ranks(
+        ranks.member_comm, lambda: check_disk(disk_need(assembly, steps), folder) if ranks.is_first else []
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ganherd.comm.communicator import Communicator
-from ganherd.comm.ranks import Ranks, together
+from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.recipe.schema import Recipe
 from ganherd.training.ranks import balance
 from ganherd.training.setup import preflight
@@ -44,23 +44,23 @@ def build_herd(
         return data if part is None else data.select(part)
 
     def build() -> PreparedHerd | None:
-        if not ranks.own:
+        if not ranks.local_members:
             return None
         assembly = put_together(data, ranks, trust_code, begins)
         preflight.check_herd(assembly)
         return assembly
 
-    data = together(job, load)
+    data = run_on_all_ranks(job, load)
     size = len(data.seats)
-    if job.size == 1:
-        ranks = Ranks.alone(size)
+    if job.world_size == 1:
+        ranks = Ranks.single_process(size)
         return ranks, build()
     members = size // data.recipe.herd.seeds
     is_known, weights = balance.known(placed_before, job.hosts) if data.recipe.engine.balance else (True, None)
-    ranks = Ranks.over(job, data.recipe, members, weights)
-    assembly = together(job, build)
+    ranks = Ranks.distribute(job, data.recipe, members, weights)
+    assembly = run_on_all_ranks(job, build)
     if not is_known and (weights := balance.balanced(ranks, assembly)) is not None:
         del assembly  # before there are two
-        ranks = Ranks.over(job, data.recipe, members, weights)
-        assembly = together(job, build)
+        ranks = Ranks.distribute(job, data.recipe, members, weights)
+        assembly = run_on_all_ranks(job, build)
     return ranks, assembly

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd.comm.ranks import together
+from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Plan
 from ganherd.recipe import recipe_file
@@ -130,8 +130,10 @@ class NewRun(RunSource):
             "state": "running",
         }
         facts |= {} if self.part is None else {"part": [self.part.start, self.part.stop]}
-        is_first, everyone = herd.ranks.is_first, herd.ranks.everyone
-        return together(everyone, lambda: self._create(session, facts) if is_first else RunFolder(self._new_path()))
+        is_first, everyone = herd.ranks.is_first, herd.ranks.member_comm
+        return run_on_all_ranks(
+            everyone, lambda: self._create(session, facts) if is_first else RunFolder(self._new_path())
+        )
 
     def _create(self, session: Session, facts: dict[str, Any]) -> RunFolder:
         folder = RunFolder.create(self._new_path())
@@ -198,15 +200,17 @@ class RecordedRun(RunSource):
                 session.log(f"{sentence}; the checkpoint before it is used.")
         if not self.begins:
             assert session.resumed is not None
-            together(ranks.everyone, partial(take_up, herd, session.resumed))
+            run_on_all_ranks(ranks.member_comm, partial(take_up, herd, session.resumed))
         else:
-            together(ranks.everyone, partial(check_origins, self.info, herd, self.folder))
+            run_on_all_ranks(ranks.member_comm, partial(check_origins, self.info, herd, self.folder))
             session.log(f"{self.folder.path} has no checkpoint: it starts again from its first step.")
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
         herd, resumed, budget = session.herd, session.resumed, self.budget
         if self.wanted != self.recipe:
-            budget = together(herd.ranks.everyone, partial(extend_budget, herd, session.own_plan, self.wanted, resumed))
+            budget = run_on_all_ranks(
+                herd.ranks.member_comm, partial(extend_budget, herd, session.own_plan, self.wanted, resumed)
+            )
         elif resumed and budget.deadline is not None and resumed.meta.over == budget.deadline:
             budget.end_at(resumed.step)
         if resumed is None or resumed.step < budget.steps:
@@ -217,10 +221,10 @@ class RecordedRun(RunSource):
     def write(self, session: Session) -> RunFolder:
         ranks = session.herd.ranks
         try:
-            ranks.every(lambda: self._update(session) if ranks.is_first else None)
+            ranks.run_io(lambda: self._update(session) if ranks.is_first else None)
         except OSError as error:
             why = f"{error.strerror} while writing to {self.folder.path}. {advice_on(error)}"
-            ranks.end(Interrupted(f"{why}Nothing is lost; resume it with: {session.resume_command}"))
+            ranks.finish(Interrupted(f"{why}Nothing is lost; resume it with: {session.resume_command}"))
         return self.folder
 
     def _update(self, session: Session) -> None:

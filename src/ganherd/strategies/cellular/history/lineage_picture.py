@@ -1,4 +1,4 @@
-"""Pictures of a grid over time: whose genes each cell carries, and numbers of every cell, iteration by iteration."""
+"""Draw a grid over time: the founder that each cell descends from, and values of every cell over the iterations."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 SHOWN = 6  # iterations side by side
-MOST = 400  # columns of a map
+MOST = 400  # columns in a map
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-DARK = "#1c2028"  # within a cell, which stays bright where a dark page changes INK
+DARK = "#1c2028"  # text in cells, which stay bright when a dark page changes INK
 
 
 def colours(cells: int) -> np.ndarray:
-    """[C, 3] one for each founder, neighbours in number far apart in hue."""
+    """Return a colour for each founder [C, 3]; consecutive numbers differ much in hue."""
     from matplotlib.colors import hsv_to_rgb
 
     number = np.arange(cells)
-    hue = (number * 0.61803398875) % 1.0  # the golden section spreads any count of them
+    hue = (number * 0.61803398875) % 1.0  # The golden section spreads any number of hues.
     tone = np.stack([hue, np.where(number % 2, 0.45, 0.6), np.where(number % 3 == 2, 0.8, 0.97)], 1)
     return np.asarray(hsv_to_rgb(tone))
 
 
-def draw_grids(found: Lineage, topology: Topology) -> Figure:
-    """The grid at the start and at some iterations: each cell with the number and the colour of its genes' founder; an
-    arrow where they have just come from a neighbour."""
+def draw_grids(lineage: Lineage, topology: Topology) -> Figure:
+    """Draw the grid at the start and at some iterations, each cell with the number and the colour of its founder.
+
+    An arrow shows a net that was just copied from a neighbour.
+    """
     from matplotlib.patches import Circle, FancyArrowPatch
 
     cells, at = len(topology), positions(topology)
-    shown = np.unique(np.linspace(-1, len(found.iterations) - 1, SHOWN).round().astype(int))
+    shown = np.unique(np.linspace(-1, len(lineage.iterations) - 1, SHOWN).round().astype(int))
     size = np.ptp(at, axis=0) + 1.0
     inch = min(0.42, 1.75 / float(size[0]), 2.4 / float(size[1]))
     figure, panels = new_figure(len(shown) * (float(size[0]) * inch + 0.12), float(size[1]) * inch + 0.42, len(shown))
@@ -49,9 +51,9 @@ def draw_grids(found: Lineage, topology: Topology) -> Figure:
         axes.set_aspect("equal")
         axes.set_xlim(at[:, 0].min() - 0.55, at[:, 0].max() + 0.55)
         axes.set_ylim(at[:, 1].max() + 0.55, at[:, 1].min() - 0.55)
-        title = "start" if number < 0 else f"iteration {found.iterations[number] + 1:,}"
+        title = "start" if number < 0 else f"iteration {lineage.iterations[number] + 1:,}"
         axes.set_title(title, color=INK, fontsize=9)
-        founder = np.arange(cells) if number < 0 else found.founder[number]
+        founder = np.arange(cells) if number < 0 else lineage.founder[number]
         for cell, place in enumerate(at):
             middle = (float(place[0]), float(place[1]))
             axes.add_patch(Circle(middle, 0.42, facecolor=tone[founder[cell]], edgecolor="none", zorder=2))
@@ -59,9 +61,9 @@ def draw_grids(found: Lineage, topology: Topology) -> Figure:
                 *middle, str(founder[cell]), ha="center", va="center_baseline", fontsize=max(4.0, 22 * inch), color=DARK,
                 zorder=4,
             )  # fmt: skip
-            start = at[found.source[number][cell]] if number >= 0 else place
+            start = at[lineage.source[number][cell]] if number >= 0 else place
             step = place - start
-            if 0 < np.abs(step).max() <= 1:  # those from the other side of a torus would cross the whole grid
+            if 0 < np.abs(step).max() <= 1:  # Arrows around the torus would cross the whole grid.
                 ends = (start + 0.34 * step, place - 0.34 * step)
                 axes.add_patch(
                     FancyArrowPatch(*map(tuple, ends), arrowstyle="->", mutation_scale=7, lw=1, color=INK, zorder=3)
@@ -69,24 +71,24 @@ def draw_grids(found: Lineage, topology: Topology) -> Figure:
     return figure
 
 
-def draw_founders(found: Lineage) -> Figure:
-    """Cells × iterations in the colours of the founders: lines that die out, and those that take over."""
-    columns = _thin(len(found.iterations))
-    figure, axes = _map_figure(found.founder.shape[1])
-    image = colours(found.founder.shape[1])[found.founder[columns].T]  # [C, T, 3]
-    _map(axes, image, found.iterations[columns])
+def draw_founders(lineage: Lineage) -> Figure:
+    """Draw cells × iterations in the colours of the founders; it shows lines that die out and lines that take over."""
+    columns = _thin(len(lineage.iterations))
+    figure, axes = _map_figure(lineage.founder.shape[1])
+    image = colours(lineage.founder.shape[1])[lineage.founder[columns].T]  # [C, T, 3]
+    _map(axes, image, lineage.iterations[columns])
     return figure
 
 
 def draw_map(values: np.ndarray, at: np.ndarray, label: str, *, log: bool = False) -> Figure:
-    """A number of every cell over the iterations [T, C], pale to blue; what is no number is left open."""
+    """Draw a value of every cell over the iterations [T, C], from pale to blue; NaN is left blank."""
     from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
     from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
     columns = _thin(len(values))
     shown = np.ma.masked_invalid(values[columns].T)
     low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 1.0)
-    if 0 < (most := max(abs(low), abs(high))) < 0.01:  # as learning rates: short numbers, and one power for all of them
+    if 0 < (most := max(abs(low), abs(high))) < 0.01:  # Small values, such as learning rates, share one power of ten.
         power = int(np.floor(np.log10(most)))
         shown, low, high = shown / 10.0**power, low / 10.0**power, high / 10.0**power
         label = f"{label} × 10{str(power).translate(_RAISED)}".strip()
@@ -95,7 +97,7 @@ def draw_map(values: np.ndarray, at: np.ndarray, label: str, *, log: bool = Fals
     figure, axes = _map_figure(values.shape[1])
     scale = LinearSegmentedColormap.from_list("pale", ["#eef4ff", GENERATED, "#10204a"])
     drawn = _map(axes, shown, at[columns], cmap=scale, norm=(LogNorm if log else Normalize)(low, high))
-    figure.get_layout_engine().set(rect=(0, 0, 0.975, 1))  # type: ignore[union-attr, call-arg]  # the page's font may be wider
+    figure.get_layout_engine().set(rect=(0, 0, 0.975, 1))  # type: ignore[union-attr, call-arg]  # The page's font may be wider.
     bar = figure.colorbar(drawn, ax=axes, pad=0.01, aspect=12)
     if not log:
         bar.formatter = ScalarFormatter(useOffset=False)
@@ -108,7 +110,7 @@ def draw_map(values: np.ndarray, at: np.ndarray, label: str, *, log: bool = Fals
 
 
 def draw_choices(chosen: Sequence[Sequence[str]], at: np.ndarray) -> Figure:
-    """Which of several names every cell had over the iterations, with a legend."""
+    """Draw which of several names every cell had over the iterations, with a legend."""
     from matplotlib.patches import Patch
 
     names = sorted({name for row in chosen for name in row})
@@ -125,19 +127,19 @@ def draw_choices(chosen: Sequence[Sequence[str]], at: np.ndarray) -> Figure:
 
 
 def draw_shares(drawn: Mapping[str, np.ndarray], at: np.ndarray) -> Figure:
-    """Of each name how large its share was in every iteration, from counts [T, C]: of all cells a line, of each a dot."""
+    """Draw the share of each name over the iterations, from counts [T, C]: a line for all cells, a dot for each."""
     figure, (axes,) = new_figure(9.2, 2.4)
     columns = _thin(len(at))
     every = np.sum(list(drawn.values()), 0)[columns]  # [T, C]
     for (name, counts), tone in zip(drawn.items(), colours(len(drawn)), strict=True):
-        own, x = counts[columns], at[columns] + 1
-        each = own / np.maximum(every, 1)
+        shown, x = counts[columns], at[columns] + 1
+        shares = shown / np.maximum(every, 1)
         axes.plot(
-            np.repeat(x, each.shape[1]), each.reshape(-1), ".", ms=4, color=tone, alpha=0.5, mew=0, rasterized=True
+            np.repeat(x, shares.shape[1]), shares.reshape(-1), ".", ms=4, color=tone, alpha=0.5, mew=0, rasterized=True
         )
-        told = f"{name}, {counts.sum():,} times"
+        label = f"{name}, {counts.sum():,} times"
         axes.plot(
-            x, own.sum(1) / np.maximum(every.sum(1), 1), "o-" if len(x) == 1 else "-", lw=2, color=tone, label=told
+            x, shown.sum(1) / np.maximum(every.sum(1), 1), "o-" if len(x) == 1 else "-", lw=2, color=tone, label=label
         )
     axes.set_ylim(0, 1)
     axes.set_xlabel("iteration", color=INK, fontsize=9)
@@ -148,6 +150,7 @@ def draw_shares(drawn: Mapping[str, np.ndarray], at: np.ndarray) -> Figure:
 
 
 def _map_figure(cells: int) -> tuple[Figure, Axes]:
+    """Return an empty figure for a map of cells × iterations."""
     figure, (axes,) = new_figure(9.2, float(np.clip(0.11 * cells, 1.1, 3.6)) + 0.55)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -156,16 +159,16 @@ def _map_figure(cells: int) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _map(axes: Axes, image: np.ndarray, at: np.ndarray, **how: Any) -> AxesImage:
-    """An image [C, T, …] whose columns stand for iterations (counted from 1)."""
+def _map(axes: Axes, image: np.ndarray, at: np.ndarray, **options: Any) -> AxesImage:
+    """Draw an image [C, T, …] whose columns are iterations, counted from 1."""
     cells, first, last = len(image), int(at[0]) + 1, int(at[-1]) + 1
     extent = (first - 0.5, last + 0.5, cells - 0.5, -0.5)
-    drawn = axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent, **how)
+    drawn = axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent, **options)
     axes.set_yticks(range(0, cells, max(1, -(-cells // 16))))
     axes.locator_params(axis="x", nbins=10, integer=True)
     return drawn
 
 
 def _thin(length: int) -> np.ndarray:
-    """[at most 400] which columns are shown, evenly, the first and the last among them."""
+    """Return the columns to show: at most 400, evenly spaced, including the first and the last."""
     return np.unique(np.linspace(0, length - 1, min(length, MOST)).round().astype(int))

@@ -1,4 +1,4 @@
-"""A picture of a topology: cells, who meets whom, and one neighbourhood in colour."""
+"""Draw a topology: its cells, lines between neighbours, and one neighbourhood in colour."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 LIGHT = "#dbe8fe"  # a neighbour's cell
-RADIUS = 0.3  # of a cell, where neighbouring cells are 1 apart
-STUB = 0.74  # how far beyond the border the cell on the other side is hinted at
+RADIUS = 0.3  # of a cell; neighbouring cells have a distance of 1
+STUB = 0.74  # length of a line across the border of a torus
 LINE = "#c3cad4"
-INK_ON_PAPER = "#1c2028"  # within a cell, which stays bright where a dark page changes INK
+INK_ON_PAPER = "#1c2028"  # text in cells, which stay bright when a dark page changes INK
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A line from the cell that looks to the one it sees; beyond the border it ends at a hint of that cell."""
+    """A line from a cell to its neighbour; across the border it ends at a small number of that cell."""
 
     cell: int
     other: int
@@ -37,7 +37,7 @@ class Edge:
 
 
 def draw_topology(topology: Topology, centre: int | None = None, title: str = "") -> Figure:
-    """Cells with their numbers; lines to their neighbours; the neighbourhood of `centre` in colour.
+    """Draw cells with their numbers, lines to their neighbours, and the neighbourhood of `centre` in colour.
 
     Lines across the border of a torus are short stubs that end at the number of the cell on the other side.
     """
@@ -48,14 +48,14 @@ def draw_topology(topology: Topology, centre: int | None = None, title: str = ""
     low = np.minimum(at.min(0) - RADIUS - 0.1, ends.min(0) - 0.2)
     high = np.maximum(at.max(0) + RADIUS + 0.1, ends.max(0) + 0.2)
     width, height = high - low
-    inch = min(0.8, 9 / max(width, height))  # of one unit: a large herd must still fit a page
+    inch = min(0.8, 9 / max(width, height))  # per unit; a large grid must fit a page.
     figure, (axes,) = new_figure(max(width * inch, 3.4), height * inch + 0.7)
     axes.axis("off")
     axes.set_aspect("equal")
     axes.set_xlim(low[0], high[0])
-    axes.set_ylim(high[1], low[1])  # row 0 is the upper one
+    axes.set_ylim(high[1], low[1])  # Row 0 is at the top.
     near = set(topology.neighbours(centre))
-    for edge in sorted(edges, key=lambda e: e.cell == centre):  # the coloured ones lie on top
+    for edge in sorted(edges, key=lambda e: e.cell == centre):  # Coloured lines are drawn last.
         _draw_edge(axes, edge, at[edge.cell], edge.cell == centre, inch)
     _draw_hints(axes, edges, centre, inch)
     for cell, place in enumerate(at):
@@ -66,7 +66,8 @@ def draw_topology(topology: Topology, centre: int | None = None, title: str = ""
 
 
 def describe(topology: Topology) -> str:
-    """
+    """Return the name of a topology with the size of its neighbourhoods.
+
     >>> from ganherd.strategies.cellular.topology import graph, torus
     >>> describe(torus(4, 4)), describe(graph([[1], [0], [0, 1]]))
     ('torus 4×4: neighbourhoods of 5', 'graph 3: neighbourhoods of 2 to 3')
@@ -76,32 +77,35 @@ def describe(topology: Topology) -> str:
 
 
 def _meets(topology: Topology, cell: int) -> str:
+    """Return a caption that lists the neighbours of a cell."""
     others = [str(other) for other in topology.neighbours(cell)]
     if not others:
-        return f"cell {cell} meets nobody"
+        return f"cell {cell} has no neighbours"
     if len(others) > 8:
         return f"cell {cell} meets {len(others)} others"
     return f"cell {cell} meets " + (", ".join(others[:-1]) + " and " if others[1:] else "") + others[-1]
 
 
 def positions(topology: Topology) -> np.ndarray:
-    """Where the cells lie, float64 [N, 2] as (right, down): on their grid, else on a circle from the top, clockwise."""
+    """Return the positions of cells, float64 [N, 2] as (right, down): on their grid, or clockwise on a circle from the top."""
     n = len(topology)
     if topology.rows:
         row, column = np.divmod(np.arange(n), topology.columns)
         return np.stack([column, row], 1).astype(np.float64)
     angle = 2 * np.pi * np.arange(n) / n
-    radius = 0.5 / math.sin(math.pi / n) * (1.25 if n < 9 else 1) if n > 1 else 0.0  # neighbours at least 1 apart
+    radius = (
+        0.5 / math.sin(math.pi / n) * (1.25 if n < 9 else 1) if n > 1 else 0.0
+    )  # Neighbours have a distance of at least 1.
     return radius * np.stack([np.sin(angle), -np.cos(angle)], 1)
 
 
 def _middle(topology: Topology) -> int:
-    """The cell in the middle of a grid; the first of a circle."""
+    """Return the cell in the middle of a grid, or the first one of a circle."""
     return topology.rows // 2 * topology.columns + topology.columns // 2 if topology.rows else 0
 
 
 def _edges(topology: Topology, at: np.ndarray) -> Iterator[Edge]:
-    """Every line once; those across the border once from each side."""
+    """Yield every line once, and those across the border once from each side."""
     seen = [set(topology.neighbours(cell)) for cell in range(len(topology))]
     size = np.array([topology.columns, topology.rows])
     for cell, others in enumerate(seen):
@@ -109,7 +113,7 @@ def _edges(topology: Topology, at: np.ndarray) -> Iterator[Edge]:
             one_sided = cell not in seen[other]
             step = at[other] - at[cell]
             if topology.rows and np.abs(step).max() > 1:
-                short = step - size * np.round(step / size)  # the way round the torus
+                short = step - size * np.round(step / size)  # the short way around the torus
                 if np.abs(short).max() <= 1:
                     yield Edge(cell, other, _beyond(at[cell] + short, size), wraps=True)
                     continue
@@ -118,16 +122,17 @@ def _edges(topology: Topology, at: np.ndarray) -> Iterator[Edge]:
 
 
 def _beyond(place: np.ndarray, size: np.ndarray) -> Point:
-    """A place outside the grid, drawn in to the length of a stub."""
+    """Return a position outside of the grid, moved to the end of a stub."""
     right, down = np.clip(place, -STUB, size - 1 + STUB)
     return float(right), float(down)
 
 
 def _draw_edge(axes: Axes, edge: Edge, start: np.ndarray, coloured: bool, inch: float) -> None:
+    """Draw a line, with an arrow if only one of the two cells meets the other."""
     from matplotlib.patches import FancyArrowPatch
 
     style = "->,head_length=4,head_width=2.5" if edge.one_sided else "-"
-    room = 72 * inch * RADIUS if edge.one_sided else 0  # an arrow's head must not lie under the cell
+    room = 72 * inch * RADIUS if edge.one_sided else 0  # The head of an arrow must not be hidden by the cell.
     axes.add_patch(
         FancyArrowPatch(
             (float(start[0]), float(start[1])), edge.end, arrowstyle=style, connectionstyle=f"arc3,rad={edge.bend}",
@@ -138,7 +143,7 @@ def _draw_edge(axes: Axes, edge: Edge, start: np.ndarray, coloured: bool, inch: 
 
 
 def _draw_hints(axes: Axes, edges: list[Edge], centre: int, inch: float) -> None:
-    """The number of the cell on the other side, small, at the end of its stubs."""
+    """Draw the number of the cell on the other side, small, at the end of each stub."""
     for edge in {edge.end: edge for edge in sorted(edges, key=lambda e: e.cell == centre) if edge.wraps}.values():
         axes.text(
             *edge.end, str(edge.other), ha="center", va="center", fontsize=max(4.5, 8.5 * _scale(inch)), zorder=3,
@@ -148,6 +153,7 @@ def _draw_hints(axes: Axes, edges: list[Edge], centre: int, inch: float) -> None
 
 
 def _draw_cell(axes: Axes, cell: int, place: np.ndarray, is_centre: bool, is_near: bool, inch: float) -> None:
+    """Draw a cell with its number."""
     from matplotlib.patches import Circle
 
     face = GENERATED if is_centre else LIGHT if is_near else "white"
@@ -161,6 +167,6 @@ def _draw_cell(axes: Axes, cell: int, place: np.ndarray, is_centre: bool, is_nea
 
 
 def _scale(inch: float) -> float:
-    """Lines and letters shrink with the cells, but less."""
-    result: float = min(1.0, (inch / 0.8) ** 0.8)
-    return result
+    """Return the scale of lines and letters, which shrink less than the cells."""
+    scale: float = min(1.0, (inch / 0.8) ** 0.8)
+    return scale
