@@ -112,8 +112,8 @@ def _legend(facts: Comparison) -> str:
 
 def _basis(facts: Comparison, basis: str) -> JsonObject:
     """Return the tables of recipes that had an equal budget, or saw equally many images."""
-    found = facts["bases"][basis]
-    entries = found["entries"]
+    facts_of_basis = facts["bases"][basis]
+    entries = facts_of_basis["entries"]
     scores = [["score", *entries, *BESIDE]]
     each_recipe = [measured(row["scores"]) for row in entries.values()]
     for metric in dict.fromkeys(metric for own in each_recipe for metric in own):
@@ -126,7 +126,7 @@ def _basis(facts: Comparison, basis: str) -> JsonObject:
         "heading": comparison_text.heading(facts, basis),
         "took": comparison_text.took(facts, basis),
         "scores": scores,
-        "differences": comparison_text.apart(found["differences"]),
+        "differences": comparison_text.apart(facts_of_basis["differences"]),
         "notes": [*(f"{note}." for note in comparison_text.notes(facts, basis)), *sorted(left_out)],
     }
 

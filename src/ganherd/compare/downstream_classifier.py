@@ -73,8 +73,8 @@ def _right(net: nn.Module, data: Dataset, device: torch.device) -> float:
     with torch.no_grad():
         for start in range(0, len(rows), 1024):
             own = rows[start : start + 1024]
-            found = net(_units(data.x_test[own], data, device)).argmax(1).cpu().numpy()
-            right += int((found == data.y_test[own]).sum())
+            predicted = net(_units(data.x_test[own], data, device)).argmax(1).cpu().numpy()
+            right += int((predicted == data.y_test[own]).sum())
     return right / len(rows)
 
 

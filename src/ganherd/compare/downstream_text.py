@@ -54,8 +54,8 @@ def sentences(facts: Downstream) -> list[str]:
         else "One seed: every difference is undecided; take --seeds 3 or more."
     )
     if facts["left_out"]:
-        asked = ", ".join(str(n) for n in facts["left_out"])
-        out.append(f"No class has {asked} real images or more: the row of all covers that.")
+        counts = ", ".join(str(n) for n in facts["left_out"])
+        out.append(f"No class has {counts} real images or more: the row of all covers that.")
     return out
 
 

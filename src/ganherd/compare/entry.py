@@ -36,8 +36,8 @@ class Entry:
     def images(self, steps: int) -> int:
         """Return how many real images the discriminators of one seed have seen after these steps, counted each time."""
         train, period = self.recipe.train, self.recipe.train.skip_d + 1
-        made = [int(steps * pace) for pace in self.pace]
-        return sum(-(-steps // period) for steps in made) * train.n_critic * train.batch
+        updates = [int(steps * pace) for pace in self.pace]
+        return sum(-(-steps // period) for steps in updates) * train.n_critic * train.batch
 
     def steps(self, images: int, most: int) -> int:
         """Return the most steps, up to `most`, that see no more than this many images; at least one."""
@@ -90,12 +90,12 @@ def names_of(sources: list[str]) -> list[str]:
     >>> names_of(["digits-wcgan", "mine.yaml", "old/mine.yaml", "mine-first.yaml"])
     ['digits-wcgan', 'mine', 'mine-2', 'mine-first-2']
     """
-    found: list[str] = []
+    names: list[str] = []
     for source in sources:
         name = stem = Path(source).name.removesuffix(".yaml") or "recipe"
         number = 1
-        while {name, f"{name}-first", name.removesuffix("-first")} & set(found):
+        while {name, f"{name}-first", name.removesuffix("-first")} & set(names):
             number += 1
             name = f"{stem}-{number}"
-        found.append(name)
-    return found
+        names.append(name)
+    return names

@@ -204,9 +204,9 @@ def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
 
 def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:
     """Fill the net from the cache; return None if the entry is missing, damaged, or has another key: train it then."""
-    found = cache.read(path, key)
+    entry = cache.read(path, key)
     try:
-        tensors, facts = found or ({}, {})
+        tensors, facts = entry or ({}, {})
         accuracy, samples = facts["held_out_accuracy"], int(facts["held_out_samples"])
         net.load_state_dict(tensors)
     except Exception:  # a cache must never be the reason that a score fails

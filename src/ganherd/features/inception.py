@@ -61,8 +61,8 @@ class Inception(nn.Module):
         x = x.float()
         if x.shape[1] == 1:
             x = x.repeat(1, 3, 1, 1)  # grey repeated to RGB
-        found = self.net((tensorflow_resize(x) - 128) / 128)
-        features, logits = found if isinstance(found, tuple) else (found, None)
+        output = self.net((tensorflow_resize(x) - 128) / 128)
+        features, logits = output if isinstance(output, tuple) else (output, None)
         features = features.flatten(1)  # [B, 2048]
         return features, logits if self.weight is None else F.linear(features, self.weight, self.bias)
 

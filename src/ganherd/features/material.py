@@ -103,10 +103,10 @@ class ScoringContext:
             known = self.free.y >= 0  # the set is what it is; what has no label was not asked for
             return DrawnSamples(self.free.x[known], self.free.y[known], self.free.member[known])
         label_of = np.asarray(self.mixture.label_of)
-        asked = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
-        share, rest = divmod(self.samples, len(asked))
-        self.tell(f"drawing {self.samples:,} samples, {len(asked)} labels equally")
-        counts = {int(k): share + (i < rest) for i, k in enumerate(asked)}
+        labels = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
+        share, rest = divmod(self.samples, len(labels))
+        self.tell(f"drawing {self.samples:,} samples, {len(labels)} labels equally")
+        counts = {int(k): share + (i < rest) for i, k in enumerate(labels)}
         parts = [self._draw(n, k) for k, n in counts.items() if n > 0]
         return DrawnSamples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
 

@@ -79,8 +79,8 @@ class InModelUnits(nn.Module):
         self.net, self.offset, self.scale = net, offset, scale
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        found = self.net((x.float() - self.offset) / self.scale)
-        features, logits = found if isinstance(found, tuple) else (found, None)
+        output = self.net((x.float() - self.offset) / self.scale)
+        features, logits = output if isinstance(output, tuple) else (output, None)
         return features.flatten(1), logits
 
 

@@ -34,8 +34,8 @@ def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]
     4.0
     """
     logs = logits.double().log_softmax(1)
-    found = torch.stack([_one(part) for part in logs.tensor_split(splits)])
-    return float(found.mean()), float(found.std()) if len(found) > 1 else math.nan
+    scores = torch.stack([_one(part) for part in logs.tensor_split(splits)])
+    return float(scores.mean()), float(scores.std()) if len(scores) > 1 else math.nan
 
 
 def _one(logs: Tensor) -> Tensor:

@@ -103,10 +103,10 @@ def measure(material: ScoringContext) -> ScoreEntry:
     out: ScoreEntry = {"value": None, **reference.described(fake)}
     if (fewest := min(len(fake), len(real))) < 2:
         return {**out, "warning": "KID needs at least two samples: ask for more"}
-    found = kid(fake.x, real.x, material.seed, progress=material.progress)
-    out |= {"value": found.value, "std": found.std, "subsets": SUBSETS, "subset_size": found.size}
-    if math.isfinite(found.error):
-        out["interval"] = intervals.around(found.value, found.error, "influence of each sample")
+    score = kid(fake.x, real.x, material.seed, progress=material.progress)
+    out |= {"value": score.value, "std": score.std, "subsets": SUBSETS, "subset_size": score.size}
+    if math.isfinite(score.error):
+        out["interval"] = intervals.around(score.value, score.error, "influence of each sample")
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, within(groups, material.seed, material.progress))

@@ -139,8 +139,8 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> 
 
 def measure_arrays(x: np.ndarray, training: np.ndarray, held_out: np.ndarray) -> tuple[Memorisation, NearestRows]:
     """The statistics of samples against training and held-out rows (pixels or features alike), and the neighbours."""
-    found = nearest(x, training)
-    return memorisation(found, nearest(held_out, training), len(training)), found
+    neighbours = nearest(x, training)
+    return memorisation(neighbours, nearest(held_out, training), len(training)), neighbours
 
 
 def below(a: np.ndarray, b: np.ndarray) -> float:
@@ -196,8 +196,8 @@ def measure(material: ScoringContext) -> ScoreEntry:
         )
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
     held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
-    found = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
-    out = entry(found, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
+    statistics = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
+    out = entry(statistics, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
     if data.is_image and (copies := duplicates.find(data.x, data.x_test)).across:
         out["warning"] = "; ".join([*([out["warning"]] if "warning" in out else []), copies.notes(data.kind)[-1]])
     return out

@@ -244,6 +244,6 @@ def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> ScoreEntry:
         weights = np.zeros(len(material.mixture.label_of))
         weights[list(one.members)] = 1.0 if one.weights is None else np.asarray(one.weights)
         mixture = dataclasses.replace(material.mixture, weights=weights / weights.sum())
-        found = coverage(mixture.sample(POINTS, seed=material.seed, replica=material.replica).x, modes)
-        values[str(number)], counts[str(number)] = found.captured, found.samples
+        covered = coverage(mixture.sample(POINTS, seed=material.seed, replica=material.replica).x, modes)
+        values[str(number)], counts[str(number)] = covered.captured, covered.samples
     return in_groups("neighbourhood", values, counts)

@@ -89,26 +89,26 @@ def some(features: ExtractedFeatures, n: int, purpose: str, seed: int = 0) -> Ex
 
 def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
     """The samples that were looked at, and all four scores of them, kept for the other three."""
-    kept = material.kept
-    if "prdc" not in kept:
+    cache = material.kept
+    if "prdc" not in cache:
         fake, real = equally_many(material.features, material.reference.real, material.seed)
         if len(fake) <= NEIGHBOURS:
             raise MetricSkipped(f"it needs more than {NEIGHBOURS} samples and data: ask for more")
-        kept["prdc"] = (fake, prdc(real.x, fake.x, progress=material.progress))
-    found: tuple[ExtractedFeatures, PrdcScores] = kept["prdc"]
-    return found
+        cache["prdc"] = (fake, prdc(real.x, fake.x, progress=material.progress))
+    result: tuple[ExtractedFeatures, PrdcScores] = cache["prdc"]
+    return result
 
 
 def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
     """All four of every group, kept for the other three."""
-    kept = material.kept
-    if "prdc groups" not in kept:
+    cache = material.kept
+    if "prdc groups" not in cache:
         pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
         groups = [FeatureGroup(name, fake, real) for name, (fake, real) in pairs.items() if len(fake) > NEIGHBOURS]
-        found = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
-        means = {name: [one.value(name) for one in found] for name in NAMES}
-        kept["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
-    out: dict[str, ScoreEntry] = kept["prdc groups"]
+        scores = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
+        means = {name: [one.value(name) for one in scores] for name in NAMES}
+        cache["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
+    out: dict[str, ScoreEntry] = cache["prdc groups"]
     return out
 
 

@@ -75,20 +75,20 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
         x = material.mixture.sample(samples, seed=material.seed, replica=material.replica).x
     else:
         x = material.free.x
-    found = stacked_coverage(x, judge.predict)
+    covered = stacked_coverage(x, judge.predict)
     out: ScoreEntry = {
-        "value": found.captured,
+        "value": covered.captured,
         "of": 1000,
-        "interval": intervals.captured(found.counts, found.samples, material.seed),
-        "kl": found.kl,
-        "by_chance": found.by_chance,
-        "samples": found.samples,
+        "interval": intervals.captured(covered.counts, covered.samples, material.seed),
+        "kl": covered.kl,
+        "by_chance": covered.by_chance,
+        "samples": covered.samples,
         "network": judge.name,
         "resizing": judge.resizing,
         "held_out_accuracy": judge.held_out_accuracy,
     }
-    if found.samples < samples:
-        out["warning"] = f"the setting has {samples:,} samples; {found.samples:,} show fewer modes by chance alone"
+    if covered.samples < samples:
+        out["warning"] = f"the setting has {samples:,} samples; {covered.samples:,} show fewer modes by chance alone"
     return out | (_each(material, judge, samples) if material.per in ("member", "neighbourhood") else {})
 
 
@@ -103,20 +103,22 @@ def _each(material: ScoringContext, judge: Classifier, samples: int) -> ScoreEnt
         weights = np.zeros((len(cells), members))
         for row, cell in zip(weights, cells, strict=True):
             row[list(cell.members)] = 1.0 if cell.weights is None else np.asarray(cell.weights)
-    found = {}
+    covered = {}
     for number, own in enumerate(timed(list(weights), material.progress, f"modes of each {per}")):
         alone = dataclasses.replace(material.mixture, weights=own / own.sum())
         x = alone.sample(samples, seed=material.seed, replica=material.replica).x
-        found[str(number)] = stacked_coverage(x, judge.predict)
-    out = in_groups(per, {k: one.captured for k, one in found.items()}, {k: one.samples for k, one in found.items()})
-    kl = {k: one.kl for k, one in found.items()}
+        covered[str(number)] = stacked_coverage(x, judge.predict)
+    out = in_groups(
+        per, {k: one.captured for k, one in covered.items()}, {k: one.samples for k, one in covered.items()}
+    )
+    kl = {k: one.kl for k, one in covered.items()}
     if per == "neighbourhood":
         out["per_neighbourhood_kl"] = kl
     else:
         out["per_member_kl"] = kl
-        best = max(found, key=lambda k: (found[k].captured, -found[k].kl))
-        out |= {"mean_member": float(np.mean([one.captured for one in found.values()])), "best_member": int(best)}
-        out["mean_member_kl"] = float(np.mean([one.kl for one in found.values()]))
+        best = max(covered, key=lambda k: (covered[k].captured, -covered[k].kl))
+        out |= {"mean_member": float(np.mean([one.captured for one in covered.values()])), "best_member": int(best)}
+        out["mean_member_kl"] = float(np.mean([one.kl for one in covered.values()]))
     return out
 
 

@@ -171,8 +171,8 @@ def code_of(path: Path) -> list[str]:
 
 def next_path(parent: Path, name: str) -> Path:
     """Return a new numbered folder, such as runs/00001-digits-wcgan, so that nothing is ever overwritten."""
-    found = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
-    numbers = [int(match[1]) for match in found if match]
+    matches = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
+    numbers = [int(match[1]) for match in matches if match]
     return parent / f"{max(numbers, default=0) + 1:05d}-{name}"
 
 

@@ -114,5 +114,5 @@ def _losses(recipe: Recipe, size: int) -> list[str]:
 
 def _units(recipe: Recipe) -> tuple[float, float]:
     """Points are scaled by the training data, which the recipe names."""
-    found = dataset.load(recipe.data)
-    return found.offset, found.scale
+    data = dataset.load(recipe.data)
+    return data.offset, data.scale

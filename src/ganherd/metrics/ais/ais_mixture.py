@@ -35,12 +35,12 @@ def measure(material: ScoringContext) -> ScoreEntry:
     if not len(data.x_test):
         raise MetricSkipped("the log-likelihood is that of held-out images, and there are none")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    asked = material.annealing
-    variance, usual = asked.variance or VARIANCE, ais.AisSettings(seed=material.seed)
+    request = material.annealing
+    variance, usual = request.variance or VARIANCE, ais.AisSettings(seed=material.seed)
     settings = replace(
-        usual, temperatures=asked.temperatures or usual.temperatures, chains=asked.chains or usual.chains
+        usual, temperatures=request.temperatures or usual.temperatures, chains=request.chains or usual.chains
     )
-    count = min(asked.points or POINTS[device], len(data.x_test))
+    count = min(request.points or POINTS[device], len(data.x_test))
     rows = np.random.default_rng([material.seed, 0xA15]).permutation(len(data.x_test))[:count]
     x = torch.from_numpy(ais.dequantised(data.x_test[rows], material.seed)).to(device)
     per_member, gaps, baseline = [], [], []

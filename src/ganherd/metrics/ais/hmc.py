@@ -135,7 +135,7 @@ class Chains:
     def _captured(self) -> torch.cuda.CUDAGraph | None:
         """A move as one CUDA graph: small nets are bound by the launches of their kernels. None where it cannot be held."""
         state = (self.u, self.slope, self.log_p, self.step, self.accepted)
-        kept = [tensor.clone() for tensor in state]
+        saved = [tensor.clone() for tensor in state]
         self._noise.zero_()
         self._level.fill_(0.5)
         device = self.u.device
@@ -152,7 +152,7 @@ class Chains:
         except RuntimeError:  # a user's decoder that waits for the host
             held = False
             torch.cuda.synchronize(device)
-        for tensor, old in zip(state, kept, strict=True):
+        for tensor, old in zip(state, saved, strict=True):
             tensor.copy_(old)
         return graph if held else None
 

@@ -284,7 +284,7 @@ def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: 
     best = None if found_best is None else players[found_best]
     rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
     names = [players[i].seat for i in rows]
-    found: ScoreEntry = {
+    scores: ScoreEntry = {
         "value": float(np.nanmean(average)) if known else None,
         "per_member": dict(zip(names, _numbers(average), strict=True)),
         "per_member_samples": dict.fromkeys(names, samples),
@@ -302,10 +302,10 @@ def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: 
         "best_of_all": found_best is not None and largest(verdict.average, rivals) == found_best,  # of its kind
     }
     if len(kinds) > 1:
-        found["best_by"] = "the judges of every kind that they did not meet"
+        scores["best_by"] = "the judges of every kind that they did not meet"
     if span := interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples):
-        found["interval"] = span
-    return found
+        scores["interval"] = span
+    return scores
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
