@@ -90,7 +90,7 @@ class ComparisonRequest:
 
 
 def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> Comparison:
-    """Trains and scores what is still missing in the folder, and answers what compare.json says."""
+    """Train and score what is still missing in the folder; return the content of compare.json."""
     from ganherd.training.variants import phases
 
     say = say or (lambda text: None)
@@ -102,7 +102,7 @@ def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, say: 
         state.write(data={"name": first.data, "rows": first.rows, "sha256": first.digest})
         for name, entry in entries.items():
             _train(state, BUDGET, name, entry.recipe, request.is_time, quiet, say)
-        trained = {name: _made(state.run(BUDGET, name), entry) for name, entry in entries.items()}
+        trained = {name: _trained_steps(state.run(BUDGET, name), entry) for name, entry in entries.items()}
         least = min(entry.seen(trained[name]) for name, entry in entries.items())
         for name, entry in entries.items():
             wanted = entry.shorter(least, trained[name])
@@ -128,11 +128,11 @@ def default_folder(names: Sequence[str]) -> Path:
 class _State:
     """compare.json, written again whenever something more is known."""
 
-    def __init__(self, folder: Path, asked: ComparisonRequest) -> None:
-        self.folder, self.path, self.asked = folder, folder / RESULT, asked
+    def __init__(self, folder: Path, request: ComparisonRequest) -> None:
+        self.folder, self.path, self.asked = folder, folder / RESULT, request
         self.facts: Comparison = {
             "state": "running",
-            "training": asked.training(),
+            "training": request.training(),
             "wall": {BUDGET: {}, IMAGES: {}},
             "scores": {},
         }
@@ -178,9 +178,9 @@ class _State:
         )
 
 
-def _look(asked: ComparisonRequest) -> dict[str, Entry]:
+def _look(request: ComparisonRequest) -> dict[str, Entry]:
     """Every recipe builds and reads the same data; otherwise nothing begins."""
-    entries = {name: look_at(recipe) for name, recipe in asked.recipes.items()}
+    entries = {name: look_at(recipe) for name, recipe in request.recipes.items()}
     first, *others = entries
     for name in others:
         if entries[name].digest != entries[first].digest:
@@ -252,7 +252,7 @@ def _score(state: _State, entries: dict[str, Entry], say: Say) -> None:
 
 
 def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str, say: Say) -> dict[str, Scores]:
-    """Of each run by itself, and then of their contests, where such metrics are asked for."""
+    """Return the scores of each run, and those of contests between the runs if such metrics are requested."""
     from ganherd.scoring import score_run, score_runs
 
     request, cached = state.asked, state.facts["scores"]
@@ -278,7 +278,7 @@ def _key(run: RunFolder) -> str:
     return f"{run.path.parent.name}/{run.path.name}"
 
 
-def _made(run: RunFolder, entry: Entry) -> TrainedSteps:
+def _trained_steps(run: RunFolder, entry: Entry) -> TrainedSteps:
     before = run.first.info.step or 0 if entry.first else 0
     return TrainedSteps(run.info.step or 0, before)
 
@@ -286,16 +286,16 @@ def _made(run: RunFolder, entry: Entry) -> TrainedSteps:
 def _row(state: _State, entry: Entry, run: RunFolder) -> ComparisonRow:
     info, basis, name = run.info, run.path.parent.name, run.path.name
     before = run.first.info.seconds or 0.0 if entry.first else 0.0
-    wall, made = state.facts["wall"][basis], _made(run, entry)
+    wall, trained = state.facts["wall"][basis], _trained_steps(run, entry)
     return {
         "run": _key(run),
         "members": entry.members,
         "parameters": entry.parameters,
         "generator_parameters": list(entry.generators),
         "discriminator_parameters": entry.discriminator,
-        "steps": made.steps,
-        "first": made.first,
-        "images": entry.seen(made),
+        "steps": trained.steps,
+        "first": trained.first,
+        "images": entry.seen(trained),
         "device": info.engine.device if info.engine else "unknown",
         "device_seconds": before + (info.seconds or 0.0),
         "wall_seconds": wall.get(name) and wall[name] + wall.get(run.first.path.name, 0.0),
@@ -303,7 +303,7 @@ def _row(state: _State, entry: Entry, run: RunFolder) -> ComparisonRow:
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from the file."""
+    """Return the value as JSON reads it back."""
     from ganherd.runs.records import plain
 
     return json.loads(json.dumps(plain(value), allow_nan=False))

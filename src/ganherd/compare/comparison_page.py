@@ -57,16 +57,16 @@ def draw(facts: Comparison, others_in: str = "") -> Figure:
 
 
 def panels(bases: Mapping[str, ComparisonBasis]) -> list[str]:
-    """The metrics that were asked for, the usual ones first; the first few are drawn."""
-    found = {m for found in bases.values() for row in found["entries"].values() for m in measured(row["scores"])}
-    return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found]
+    """Return the metrics that were requested, the usual ones first; the first few are drawn."""
+    names = {m for basis in bases.values() for row in basis["entries"].values() for m in measured(row["scores"])}
+    return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in names]
 
 
 def _panel(axes: Axes, metric: str, facts: Comparison) -> None:
     bases, in_budget = facts["bases"], f"in {facts['training']['budget']}"
     axes.set_title(f"{metric.replace('_', ' ')} ({METRICS[metric].goal})", color=pictures.INK, fontsize=10, loc="left")
-    for place, found in enumerate(bases.values()):
-        rows = found["entries"]
+    for place, basis in enumerate(bases.values()):
+        rows = basis["entries"]
         for i, row in enumerate(rows.values()):
             score = measured(row["scores"]).get(metric)
             if score is None or score.value is None:

@@ -101,24 +101,24 @@ def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False,
     }
 
 
-def _refuse(made: Mixture, data: Dataset, run: Path) -> None:
+def _refuse(mixture: Mixture, data: Dataset, run: Path) -> None:
     if len(data.labels) < 2 or not (data.y_test >= 0).any():
         raise UserError(
             f"--downstream needs labels of at least two classes and a held-out split, and the data of {run} has not both."
         )
-    if made.labels != data.labels or not (
-        made.takes_label or set(range(len(made.labels))) <= set(made.label_of.tolist())
+    if mixture.labels != data.labels or not (
+        mixture.takes_label or set(range(len(mixture.labels))) <= set(mixture.label_of.tolist())
     ):
         raise UserError(
             f"--downstream asks the mixture of {run} for every label, and its members do not represent them."
         )
 
 
-def _generated(made: Mixture, count: int, seed: int) -> Images:
+def _generated(mixture: Mixture, count: int, seed: int) -> Images:
     """Return this many images of each class, of another replica for another seed if there are several."""
     from ganherd.compare.downstream_classifier import Images
 
-    each = [made.sample(count, k, seed, seed % made.replicas) for k in range(len(made.labels))]
+    each = [mixture.sample(count, k, seed, seed % mixture.replicas) for k in range(len(mixture.labels))]
     return Images(np.concatenate([one.x for one in each]), np.repeat(np.arange(len(each)), count))
 
 

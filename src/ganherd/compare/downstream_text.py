@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 VERDICTS = {"helped": "it helped", "hurt": "it hurt", "undecided": "undecided"}
 
 
-def text(found: Mapping[str, Downstream]) -> str:
+def text(results: Mapping[str, Downstream]) -> str:
     """Every run with its table and its sentence."""
-    return "\n\n".join(_of_run(facts) for facts in found.values())
+    return "\n\n".join(_of_run(facts) for facts in results.values())
 
 
 def _of_run(facts: Downstream) -> str:

@@ -43,17 +43,17 @@ class Entry:
         """Return the most steps, up to `most`, that see no more than this many images; at least one."""
         return max(1, bisect_right(range(most + 1), images, key=self.images) - 1)
 
-    def seen(self, made: TrainedSteps) -> int:
+    def seen(self, trained: TrainedSteps) -> int:
         """Images of all phases."""
-        return self.images(made.steps) + (self.first.images(made.first) if self.first else 0)
+        return self.images(trained.steps) + (self.first.images(trained.first) if self.first else 0)
 
-    def shorter(self, images: int, made: TrainedSteps) -> TrainedSteps:
+    def shorter(self, images: int, trained: TrainedSteps) -> TrainedSteps:
         """Return the steps that see no more than this many images; two phases are shortened by the same factor."""
         if self.first is None:
-            return TrainedSteps(self.steps(images, made.steps))
-        part = min(1.0, images / self.seen(made))
-        first = self.first.steps(int(part * self.first.images(made.first)), made.first)
-        return TrainedSteps(self.steps(images - self.first.images(first), made.steps), first)
+            return TrainedSteps(self.steps(images, trained.steps))
+        part = min(1.0, images / self.seen(trained))
+        first = self.first.steps(int(part * self.first.images(trained.first)), trained.first)
+        return TrainedSteps(self.steps(images - self.first.images(first), trained.steps), first)
 
 
 def look_at(recipe: Recipe) -> Entry:

@@ -46,7 +46,7 @@ class ScoredNeighbourhood:
 
 @dataclass(frozen=True)
 class Annealing:
-    """What AIS is made with where it is asked for otherwise; None: as it is by itself."""
+    """Settings of AIS that differ from its defaults; None: the default."""
 
     points: int | None = None  # held-out images
     variance: float | None = None  # of the decoder, for pixels in [0, 1]

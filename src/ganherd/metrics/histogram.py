@@ -16,7 +16,7 @@ ROUGH = 0.1  # a distance that chance alone would show: from here on there are t
 
 
 def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
-    """Fractions of the classes, float64 [classes].
+    """Return the fractions of the classes, float64 [classes].
 
     >>> class_histogram(np.array([0, 2, 2, 2]), 3)
     array([0.25, 0.  , 0.75])
@@ -25,7 +25,7 @@ def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
 
 
 def total_variation(p: np.ndarray, q: np.ndarray) -> float:
-    """Total variation distance: 0 for equal distributions, 1 for disjoint ones.
+    """Return the total variation distance: 0 for equal distributions, 1 for disjoint ones.
 
     >>> total_variation(np.array([0.5, 0.5]), np.array([0.5, 0.5]))
     0.0

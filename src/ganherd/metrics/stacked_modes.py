@@ -39,7 +39,7 @@ class StackedCoverage:
 
 
 def stacked_coverage(x: np.ndarray, classify: Classify, block: int = 4096) -> StackedCoverage:
-    """Coverage of stacked images uint8 [n, 3, H, W]; each channel is read by a classifier of grey digits."""
+    """Return the coverage of stacked images uint8 [n, 3, H, W]; each channel is read by a classifier of grey digits."""
     if x.ndim != 4 or x.shape[1] != 3 or not len(x):
         raise UserError(f"stacked digits are images [n, 3, H, W], not {list(x.shape)}.")
     modes = np.concatenate([triple(x[i : i + block], classify) for i in range(0, len(x), block)])
@@ -63,8 +63,7 @@ def triple(x: np.ndarray, classify: Classify) -> np.ndarray:
 
 
 def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
-    """Of a run as many samples as the setting has, and as many of each member where that is asked for; of a set all that it
-    holds."""
+    """Measure a run with the setting's number of samples, also for each member if requested; a set with all its samples."""
     from ganherd.features.material import MetricSkipped
 
     if len(material.dataset.shape) != 3 or material.dataset.shape[0] != 3:
@@ -123,7 +122,7 @@ def _each(material: ScoringContext, judge: Classifier, samples: int) -> ScoreEnt
 
 
 def reader(shape: tuple[int, ...], progress: Progress | None = None) -> Classifier:
-    """The classifier that reads one channel: of MNIST at this size, or, of 8 pixels, of scikit-learn's digits."""
+    """Return the classifier that reads one channel: of MNIST at this size, or, of 8 pixels, of scikit-learn's digits."""
     from ganherd.data.dataset import load
     from ganherd.features.classifier import classifier_for
     from ganherd.features.material import MetricSkipped

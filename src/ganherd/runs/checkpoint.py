@@ -237,13 +237,13 @@ def newest_of_all(
         not_after = min(steps_found)
 
 
-def _check_records(found: Checkpoint, records: Mapping[str, Path]) -> None:
+def _check_records(checkpoint: Checkpoint, records: Mapping[str, Path]) -> None:
     for name, path in records.items():
-        if (wanted := found.meta.bytes.get(name)) is None:
-            raise Damaged(f"{found.path.name} does not say how many bytes of {path.name} belong to it")
+        if (wanted := checkpoint.meta.bytes.get(name)) is None:
+            raise Damaged(f"{checkpoint.path.name} does not say how many bytes of {path.name} belong to it")
         there = path.stat().st_size if path.exists() else 0
         if there < wanted:
-            raise Damaged(f"{found.path.name} counts on {wanted:,} bytes of {path.name}, which has only {there:,}")
+            raise Damaged(f"{checkpoint.path.name} counts on {wanted:,} bytes of {path.name}, which has only {there:,}")
 
 
 def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:

@@ -53,7 +53,7 @@ class RunFolder:
         if not folder.path.is_dir():
             if folder.first.info_path.is_file():
                 raise UserError(
-                    f"{folder.path} is in its first phase ({folder.first.path}): the command that began it goes on with "
+                    f"{folder.path} is in its first phase ({folder.first.path}): the command that began it continues with "
                     f"--run {folder.path}."
                 )
             raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
@@ -84,7 +84,7 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"the run folder {self.path} cannot be looked at: {error.strerror}.") from error
         if taken:
-            raise UserError(f"{self.path} exists already; choose another --run, or go on with `{self.again}`.")
+            raise UserError(f"{self.path} exists already; choose another --run, or resume it with `{self.again}`.")
 
     def _is_free(self) -> bool:
         """Return whether it is empty, or holds only what a process left that was killed before it wrote run.json."""

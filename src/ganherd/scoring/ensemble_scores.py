@@ -50,7 +50,7 @@ class GeneratorSamples:
 
 
 def look_at(
-    made: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
+    mixture: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
 ) -> GeneratorSamples:
     n, together = len(each[0].x), np.concatenate([one.x for one in each])
     no_member = np.full(len(together), -1, np.int64)
@@ -58,7 +58,7 @@ def look_at(
     classes = 0 if real.logits is None else real.logits.shape[1]
     if by in objectives.CLASSES and not classes:
         raise objectives.no_classes(f"--by {by}", reference.network.name)
-    objectives.refuse(f"--by {by}", by, reference.dataset, n, made.takes_label, trust_code, classes)
+    objectives.refuse(f"--by {by}", by, reference.dataset, n, mixture.takes_label, trust_code, classes)
     logits: Sequence[Tensor | None] = [None] * len(each) if fake.logits is None else fake.logits.split(n)
     return GeneratorSamples(each, fake.x.split(n), logits)
 
@@ -90,7 +90,7 @@ def scores_of(
 
 
 def intervals_of(
-    made: Mixture,
+    mixture: Mixture,
     reference: RealFeatures,
     look: GeneratorSamples,
     whole: dict[str, MixtureScorer],
@@ -107,7 +107,7 @@ def intervals_of(
     """
     if len(look.each[0].x) < MINIMUM:
         return dict.fromkeys(whole)
-    without = [scores_of(made, reference, look.without(group), by, trust_code) for group in range(GROUPS)]
+    without = [scores_of(mixture, reference, look.without(group), by, trust_code) for group in range(GROUPS)]
     out: dict[str, ScoreInterval | None] = {}
     for name, score in whole.items():
         value = value_of(name, score, both[1]) - value_of(name, score, both[0])

@@ -88,15 +88,15 @@ class EnsembleResult:
         head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
         lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
         for one in self.each:
-            changes = [f"{_told(name, one.before[name], one.after[name])}{_judged(name, one)}" for name in one.before]
-            saw = f"the search saw {_told(self.by, *one.searched)} in {one.tried:,} mixtures"
+            changes = [f"{_change(name, one.before[name], one.after[name])}{_judged(name, one)}" for name in one.before]
+            saw = f"the search saw {_change(self.by, *one.searched)} in {one.tried:,} mixtures"
             lines += ["", f"seed {one.seed}: {', '.join(changes)} on fresh samples; {saw}", "member  weight"]
             lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
             lines += ADVICE.get(one.verdict(self.by), "").format(by=self.by).splitlines()
         return "\n".join([*lines, "", str(self.folder)])
 
 
-def _told(name: str, before: float, after: float) -> str:
+def _change(name: str, before: float, after: float) -> str:
     digits = 5 if name == "kid" else 3
     return f"{name} {before:.{digits}f} → {after:.{digits}f}"
 
@@ -119,7 +119,7 @@ def find(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> EnsembleResult:
-    """Searches ensembles of at most `size` generators, in each replica its own, and writes the mixture into the run.
+    """Search ensembles of at most `size` generators, in each replica its own, and write the mixture into the run.
 
     `by`: a score of `recipe_scores`, or a function of your own as package.module:function. `neighbourhoods`: those of a grid
     as they are, whatever their size; their weights evolve, and the best is taken.
@@ -208,15 +208,15 @@ def _of_replica(
 
 
 def _searched(
-    made: Mixture, replica: int, able: list[int], score: MixtureScorer, search: Search, size: int, seed: int
+    mixture: Mixture, replica: int, able: list[int], score: MixtureScorer, search: Search, size: int, seed: int
 ) -> GeneratorSubset:
     if search == "greedy":
         return subset_search.greedy(score, len(able), size)
     if search == "evolutionary":
         return subset_search.evolutionary(score, len(able), size, smallest=1, seed=seed)
-    if made.neighbourhoods is None:
+    if mixture.neighbourhoods is None:
         raise UserError("only a grid of cells has neighbourhoods: choose --search greedy or evolutionary.")
-    each = [one.members for one in made.neighbourhoods.all if one.replica == replica]
+    each = [one.members for one in mixture.neighbourhoods.all if one.replica == replica]
     known = [[able.index(member) for member in members if member in able] for members in each]
     return subset_search.neighbourhoods(score, len(able), [near for near in known if near], _GENERATIONS, _SIGMA, seed)
 
@@ -224,7 +224,7 @@ def _searched(
 def _drawn(
     mixture: Mixture, replica: int, samples: int, seed: int, progress: Progress | None
 ) -> dict[int, DrawnSamples]:
-    """Samples of every member alone that makes any."""
+    """Return samples of each member alone, for members whose samples are finite."""
     samples_of: dict[int, DrawnSamples] = {}
     for member in timed(range(mixture.members), progress, "drawing samples of every generator"):
         try:

@@ -212,15 +212,15 @@ def _family(run: Path) -> set[Path]:
 
 def _seat(
     names: list[str],
-    made: Sequence[mixtures.Mixture],
+    herds: Sequence[mixtures.Mixture],
     judges: Sequence[Judges],
     recipes: Sequence[Recipe],
     kin: Mapping[str, frozenset[str]],
 ) -> tuple[list[gam.Player], list[bool], list[tuple[int, int, int]]]:
     """Everybody in a row: who it is, whether its herd meets, and where it is found (run, replica, member)."""
     players, swaps, seats = [], [], []
-    mixed = any(len(one.breeds) > 1 for one in made)
-    for run, (name, one, judge, recipe) in enumerate(zip(names, made, judges, recipes, strict=True)):
+    mixed = any(len(one.breeds) > 1 for one in herds)
+    for run, (name, one, judge, recipe) in enumerate(zip(names, herds, judges, recipes, strict=True)):
         if len(judge.losses) != one.replicas * one.members:
             raise UserError(f"{name}: its checkpoint and its mixture are of herds of different size; resume it first.")
         for replica in range(one.replicas):

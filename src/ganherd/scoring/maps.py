@@ -218,10 +218,10 @@ def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
         axes.set_xlabel(f"{outside:,} of {len(x):,} outside", color=INK, fontsize=8)
 
 
-def _words(found: Coverage) -> str:
-    thin = found.captured - int(found.represented.sum())
+def _words(covered: Coverage) -> str:
+    thin = covered.captured - int(covered.represented.sum())
     few = f" ({thin} barely)" if thin else ""
-    return f"{found.captured} of {found.modes} modes{few}, {100 * found.high_quality:.1f} % high quality"
+    return f"{covered.captured} of {covered.modes} modes{few}, {100 * covered.high_quality:.1f} % high quality"
 
 
 def write(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:

@@ -70,7 +70,7 @@ def score_run(
 
 
 def keep(run: str | Path, scores: Scores, names: Sequence[str] = ()) -> None:
-    """Puts scores into the run's scores.json, in place of those of the same names, and leaves the others there."""
+    """Write scores into the run's scores.json; they replace those of the same names, the others stay."""
     from ganherd.runs.folder import RunFolder
     from ganherd.runs.records import plain
 

@@ -43,7 +43,7 @@ class ScoredRun:
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         if len(self.runs) == 1:
             return {"scores": next(iter(self.runs.values())), **held}
-        return {"runs": {run: {"scores": found} for run, found in self.runs.items()}, **held}
+        return {"runs": {run: {"scores": scores} for run, scores in self.runs.items()}, **held}
 
     def write(self, path: Path) -> None:
         """Write the same to a file, with the names of what was compared."""

@@ -74,7 +74,7 @@ def score_sets(
     head: str | Path | None = None,
     per: str | None = None,
 ) -> Scores:
-    """Scores of `fake` against `real`; each a run, a folder, an .npz or known data (`cifar10`, `cifar10:test`)."""
+    """Return the scores of `fake` against `real`; each a run, a folder, an .npz or known data (`cifar10`, `cifar10:test`)."""
     from ganherd.scoring import known_metrics, score_seeds
     from ganherd.scoring.one_run import default_samples, reference_for
 
@@ -136,7 +136,7 @@ def _rows(source: str) -> Dataset:
     if split == "train":
         return own
     if len(own.x_test) == 0:
-        raise UserError(f"{name} has no held-out split of its own: leave :test out to take all of it.")
+        raise UserError(f"{name} has no held-out split: leave :test out to take all of it.")
     return replace(own, x=own.x_test, y=own.y_test, x_test=own.x[:0], y_test=own.y[:0])
 
 

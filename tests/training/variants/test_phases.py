@@ -165,7 +165,7 @@ def test_the_recipe_of_both_phases_may_stand_beside_a_resume(recipe: dict[str, A
 
 def test_a_run_in_its_first_phase_is_told(recipe: dict[str, Any]) -> None:
     ganherd.train(phases.before(recipe_file.load(recipe)), run="run-first", quiet=True)
-    with pytest.raises(UserError, match=r"run is in its first phase \(run-first\): .* goes on with --run run"):
+    with pytest.raises(UserError, match=r"run is in its first phase \(run-first\): .* continues with --run run"):
         RunFolder.open("run")
 
 

@@ -63,7 +63,7 @@ def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray
 
 
 def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int, held_out: int) -> str:
-    """GAM-II by run, the least and the largest over its members, and below it what its judges are worth."""
+    """Return a table of GAM-II by run (least and largest over its members), and below it the weak judges."""
     groups = summary(players, verdict, real_errors, samples)
     lines = [("run", "generators", "judged by", "avg", "worst", "its judges' error on real")]
     for row in groups:

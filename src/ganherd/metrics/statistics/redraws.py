@@ -40,9 +40,9 @@ class NearestSamples:
         """[n] the distance to the last that is listed: no subset's radius is taken to be larger."""
         return self.far[:, -1]
 
-    def radii(self, kept: Tensor) -> Tensor:
+    def radii(self, drawn: Tensor) -> Tensor:
         """Return the distance [n] to the k-th nearest among the samples that are kept, bool [n]."""
-        enough = kept[self.who].cumsum(1) >= self.k
+        enough = drawn[self.who].cumsum(1) >= self.k
         place = torch.where(enough.any(1), enough.double().argmax(1), self.far.shape[1] - 1)
         return self.far.gather(1, place[:, None])[:, 0]
 
