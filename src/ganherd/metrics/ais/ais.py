@@ -157,8 +157,8 @@ def bdmc(
 def kde(
     decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0, block: int = 4096
 ) -> np.ndarray:
-    """Return the log of the mean of N(x; G(z_k), σ² I) over this many z_k, float64 [P]: annealing without steps between, far too low
-    where the posterior is narrow."""
+    """Return the log of the mean of N(x; G(z_k), σ² I) over this many z_k, float64 [P]: annealing without steps between,
+    far too low if the posterior is narrow."""
     x = _rows(decoder, x, latent, variance)
     generator = _generator(x, seed)
     total = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
