@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 import yaml
 from recipes import tiny_data, tiny_recipe
-from run_fixtures import Answer
+from run_fixtures import Answer, data
 
 from ganherd.runs import checkpoint
+
+__all__ = ["data"]  # the labelled data, in place of the data of the other promises
 
 COMMANDS = {
     "sample": ("sample", "RUN", "-o", "x.npz"),
