@@ -12,7 +12,7 @@ import torch
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "data.npz"
     np.savez(path, x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))
     return path

@@ -37,17 +37,17 @@ def check(folder: Path, name: str, alone: Path, most: int = EVERY) -> list[dict[
     return losses
 
 
-def test_only_members_of_the_lost_rank_are_recomputed(data: Path, tmp_path: Path) -> None:
+def test_only_members_of_the_lost_rank_are_recomputed(plain_images: Path, tmp_path: Path) -> None:
     """The first rank dies in the middle of a record, another one while a checkpoint is written, and the one that has its
     members then while these catch up: two runs of one job, with four ranks and with three, of which one is left."""
     need_ulfm()
     runs: list[dict[str, Any]] = [
-        {"name": "one", "recipe": made_of(data), "dies": [[0, "record", 10]]},
-        {"name": "two", "recipe": made_of(data), "dies": [[1, "checkpoint", 18], [2, "catching up", 17]]},
+        {"name": "one", "recipe": made_of(plain_images), "dies": [[0, "record", 10]]},
+        {"name": "two", "recipe": made_of(plain_images), "dies": [[1, "checkpoint", 18], [2, "catching up", 17]]},
     ]
     code, said = launch("ulfm", 4, tmp_path, runs)
     assert code == 0, said
-    tiny_runs.train(tmp_path / "alone", made_of(data))
+    tiny_runs.train(tmp_path / "alone", made_of(plain_images))
     (loss,) = check(tmp_path, "one", tmp_path / "alone")
     facts = ("ranks", "members", "homes", "step", "repeated", "source", "alone")
     assert [loss[key] for key in facts] == [[0], [0, 1], [1, 1], 10, 2, "memory", True]
@@ -87,24 +87,26 @@ CASES: list[tuple[int, list[Any]]] = [  # ranks; who dies, where and when
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["independent", "rolled back", "resting"])
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_recovery_is_exact_wherever_ranks_die(case: int, strategy: str, data: Path, tmp_path: Path) -> None:
+def test_recovery_is_exact_wherever_ranks_die(case: int, strategy: str, plain_images: Path, tmp_path: Path) -> None:
     """Also if members are repaired, and if they rest: then all rest from step 15 on, where the run ends."""
     need_ulfm()
     ranks, dies = CASES[case]
     if strategy == "resting" and max(step for *_, step in dies) >= 15:
         pytest.skip("all members rest before that step")
-    code, said = launch("ulfm", ranks, tmp_path, [{"name": "run", "recipe": made_of(data, strategy), "dies": dies}])
+    code, said = launch(
+        "ulfm", ranks, tmp_path, [{"name": "run", "recipe": made_of(plain_images, strategy), "dies": dies}]
+    )
     assert code == 0, said
-    tiny_runs.train(tmp_path / "alone", made_of(data, strategy))
+    tiny_runs.train(tmp_path / "alone", made_of(plain_images, strategy))
     losses = check(tmp_path, "run", tmp_path / "alone", 6)  # a checkpoint's interval, where copies are gone
     assert sorted(rank for loss in losses for rank in loss["ranks"]) == sorted(rank for rank, *_ in dies), losses
 
 
 @pytest.mark.long
-def test_a_stop_with_repaired_members_is_repeated_after_a_loss(data: Path, tmp_path: Path) -> None:
+def test_a_stop_with_repaired_members_is_repeated_after_a_loss(plain_images: Path, tmp_path: Path) -> None:
     """A repair happens once, even if another rank is lost after it and before all ranks know of it."""
     need_ulfm()
-    made = made_of(data, "rolled back")
+    made = made_of(plain_images, "rolled back")
     tiny_runs.train(tmp_path / "alone", made)
     repairs = {
         event["step"]: event["member"] for event in RunFolder(tmp_path / "alone").events() if event["event"] == "repair"

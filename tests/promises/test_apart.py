@@ -52,16 +52,18 @@ def happened(run: Path, event: str) -> list[dict[str, Any]]:
     ],
     ids=lambda param: f"{param[0]}-{param[1]}",
 )
-def runs(request: pytest.FixtureRequest, brief: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(
+    request: pytest.FixtureRequest, brief: None, plain_images: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Of the same ranks: one whose second rank is slow, and others that go by themselves."""
     (engine, ranks), folder = request.param, tmp_path_factory.mktemp("apart")
     made = {
-        "slow": apart(data),
-        "sync": recipe(data),
-        "never stale": apart(data, staleness=0),
-        "never apart": apart(data, rejoin=1),
-        "sync, in between": recipe(data, every=3),
-        "never stale, in between": apart(data, every=3, staleness=0),
+        "slow": apart(plain_images),
+        "sync": recipe(plain_images),
+        "never stale": apart(plain_images, staleness=0),
+        "never apart": apart(plain_images, rejoin=1),
+        "sync, in between": recipe(plain_images, every=3),
+        "never stale, in between": apart(plain_images, every=3, staleness=0),
     }
     jobs = [{"recipe": each, "run": str(folder / name)} for name, each in made.items()]
     jobs[0]["slow"] = SLOW
@@ -125,15 +127,15 @@ def test_ranks_that_never_run_ahead_equal_the_synchronous_run(runs: Path) -> Non
     run_files.assert_same_run(run, runs / "sync")
 
 
-def test_one_process_has_no_stale_neighbours(data: Path, tmp_path: Path) -> None:
-    tiny_runs.train(tmp_path / "sync", recipe(data, "9steps"))
-    tiny_runs.train(tmp_path / "async", apart(data, "9steps"))
+def test_one_process_has_no_stale_neighbours(plain_images: Path, tmp_path: Path) -> None:
+    tiny_runs.train(tmp_path / "sync", recipe(plain_images, "9steps"))
+    tiny_runs.train(tmp_path / "async", apart(plain_images, "9steps"))
     run_files.assert_same_run(tmp_path / "async", tmp_path / "sync")
 
 
-def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(data: Path, tmp_path: Path) -> None:
+def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(plain_images: Path, tmp_path: Path) -> None:
     """On more ranks, on one, and further than was planned: from the middle of an iteration."""
-    made = apart(data, "15steps", rejoin=4)
+    made = apart(plain_images, "15steps", rejoin=4)
     code, said = test_ranks.launch("forked", 2, [["stop", made, str(tmp_path / name)] for name in ("three", "one")])
     assert code == 0, said
     for name in ("three", "one"):
@@ -150,11 +152,11 @@ def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(data: Pat
 
 
 @pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
-def test_a_run_survives_a_killed_rank(launcher: str, data: Path, tmp_path: Path) -> None:
+def test_a_run_survives_a_killed_rank(launcher: str, plain_images: Path, tmp_path: Path) -> None:
     """All go back to a step at which they were together; no line is there twice, and none is missing."""
     if launcher == "ulfm":
         need_ulfm()
-    kill = {"name": "run", "recipe": apart(data, rejoin=3), "victim": 1, "step": 15, "seconds": 0.0}
+    kill = {"name": "run", "recipe": apart(plain_images, rejoin=3), "victim": 1, "step": 15, "seconds": 0.0}
     code, said = test_faults.launch(launcher, 3 if launcher == "ulfm" else 2, tmp_path, [kill])
     assert code == 0, said
     run = RunFolder(tmp_path / "run")

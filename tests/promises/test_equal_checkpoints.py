@@ -51,27 +51,29 @@ def recipe(data: Path, herd: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(plain_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that died between two checkpoints, after a record; the last one has no interval between looks in its recipe."""
     folder = tmp_path_factory.mktemp("killed")
-    jobs = [json.dumps([recipe(data, herd), str(folder / herd), KILL]) for herd in HERDS]
-    jobs.append(json.dumps([recipe(data, "independent", **AUTO), str(folder / "auto"), 75]))
+    jobs = [json.dumps([recipe(plain_images, herd), str(folder / herd), KILL]) for herd in HERDS]
+    jobs.append(json.dumps([recipe(plain_images, "independent", **AUTO), str(folder / "auto"), 75]))
     environment = processes.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
     subprocess.run([warm_python.python(), str(HERE / "dies_at.py"), *jobs], env=environment, check=True, timeout=240)
     return folder
 
 
 @pytest.mark.parametrize("herd", HERDS)
-def test_every_tensor_and_event_is_the_same_after_sigkill(herd: str, data: Path, killed: Path, tmp_path: Path) -> None:
+def test_every_tensor_and_event_is_the_same_after_sigkill(
+    herd: str, plain_images: Path, killed: Path, tmp_path: Path
+) -> None:
     assert run_files.steps(killed / herd)[-1] == 6 and RunFolder(killed / herd).metrics()[-1]["step"] == 10
     tiny_runs.resume(killed / herd)
-    tiny_runs.train(tmp_path / "straight", recipe(data, herd))
+    tiny_runs.train(tmp_path / "straight", recipe(plain_images, herd))
     run_files.assert_same_run(killed / herd, tmp_path / "straight")
     assert {"alarm", "repair"} <= {line["event"] for line in RunFolder(killed / herd).events()}
 
 
-def test_every_event_is_the_same_on_one_process_and_on_three_ranks(data: Path, tmp_path: Path) -> None:
-    recipes = {herd: recipe(data, herd, train={"precision": "float64", "budget": "17steps"}) for herd in HERDS}
+def test_every_event_is_the_same_on_one_process_and_on_three_ranks(plain_images: Path, tmp_path: Path) -> None:
+    recipes = {herd: recipe(plain_images, herd, train={"precision": "float64", "budget": "17steps"}) for herd in HERDS}
     code, said = launch(
         "forked", 3, [["begin", made, str(tmp_path / "three" / herd)] for herd, made in recipes.items()]
     )
@@ -81,10 +83,10 @@ def test_every_event_is_the_same_on_one_process_and_on_three_ranks(data: Path, t
         assert_same_herd(tmp_path / "three" / herd, tmp_path / "one" / herd)
 
 
-def test_automatic_health_checks_are_the_same_after_sigkill(data: Path, killed: Path, tmp_path: Path) -> None:
+def test_automatic_health_checks_are_the_same_after_sigkill(plain_images: Path, killed: Path, tmp_path: Path) -> None:
     every = RunFolder(killed / "auto").info.watch.every
     assert run_files.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again
     tiny_runs.resume(killed / "auto")
-    tiny_runs.train(tmp_path / "straight", recipe(data, "independent", **AUTO))
+    tiny_runs.train(tmp_path / "straight", recipe(plain_images, "independent", **AUTO))
     run_files.assert_same_run(killed / "auto", tmp_path / "straight")
     assert [line["looked"] for line in RunFolder(killed / "auto").metrics() if "looked" in line] == [every]

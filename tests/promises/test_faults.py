@@ -98,14 +98,14 @@ KILLS: list[
 
 
 @pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
-def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, data: Path, tmp_path: Path) -> None:
+def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, plain_images: Path, tmp_path: Path) -> None:
     """The first one, which keeps lock and records, and another; the events tell who was lost and what became of its members,
     which a spare takes over where there is one."""
     if launcher == "ulfm":
         need_ulfm()
     runs = []
     for kill in KILLS:
-        made = recipe(data, kill["name"], BUDGET, buddy_every=4)
+        made = recipe(plain_images, kill["name"], BUDGET, buddy_every=4)
         runs.append({**kill, "recipe": {**made, "herd": kill["herd"]}})
     code, said = launch(launcher, 3 if launcher == "ulfm" else 2, tmp_path, runs)
     assert code == 0, said
@@ -125,12 +125,14 @@ def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, data: Path,
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
 @pytest.mark.parametrize("strategy", ["independent", "gap", "cellular"])
-def test_twenty_random_kills_do_not_change_the_herd(launcher: str, strategy: str, data: Path, tmp_path: Path) -> None:
+def test_twenty_random_kills_do_not_change_the_herd(
+    launcher: str, strategy: str, plain_images: Path, tmp_path: Path
+) -> None:
     """A random rank at a random moment. A job under ULFM starts with four ranks and loses one in each of three runs."""
     if launcher == "ulfm":
         need_ulfm()
     goes_alone = launcher == "ulfm" and strategy == "independent"  # only the members of the lost rank go back
-    draw, made = random.Random(f"{launcher} {strategy}"), recipe(data, strategy, BUDGET, buddy_every=4)
+    draw, made = random.Random(f"{launcher} {strategy}"), recipe(plain_images, strategy, BUDGET, buddy_every=4)
     runs: list[dict[str, Any]] = [
         {
             "name": f"{number:02d}",
@@ -180,10 +182,10 @@ def test_twenty_random_kills_do_not_change_the_herd(launcher: str, strategy: str
 
 @pytest.mark.long
 @pytest.mark.mpi
-def test_losing_a_rank_and_its_buddy_resumes_from_the_checkpoint(data: Path, tmp_path: Path) -> None:
+def test_losing_a_rank_and_its_buddy_resumes_from_the_checkpoint(plain_images: Path, tmp_path: Path) -> None:
     """Lose two of four ranks: members without a copy in memory are restored from the checkpoint."""
     need_ulfm()
-    made = recipe(data, "gap", BUDGET, buddy_every=4)
+    made = recipe(plain_images, "gap", BUDGET, buddy_every=4)
     kill = {"name": "run", "recipe": made, "victim": 1, "also": [2], "step": 9, "seconds": 0.0}
     code, said = launch("ulfm", 4, tmp_path, [kill])
     assert code == 0, said
@@ -195,10 +197,10 @@ def test_losing_a_rank_and_its_buddy_resumes_from_the_checkpoint(data: Path, tmp
 
 
 @pytest.mark.long
-def test_torchrun_resumes_its_run_without_a_given_path(data: Path, tmp_path: Path) -> None:
+def test_torchrun_resumes_its_run_without_a_given_path(plain_images: Path, tmp_path: Path) -> None:
     """Without --run the folder has a number: restarted ranks resume in it and create no other folder."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "runs" / "00001-recipe"
-    written.write_text(json.dumps(recipe(data, "gap", "400steps")))
+    written.write_text(json.dumps(recipe(plain_images, "gap", "400steps")))
     command = [
         *torchrun(),
         "--nproc-per-node",
@@ -223,10 +225,10 @@ def test_torchrun_resumes_its_run_without_a_given_path(data: Path, tmp_path: Pat
 # -- disks --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_one_rank_lacks_is_used_by_none(data: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_one_rank_lacks_is_used_by_none(plain_images: Path, tmp_path: Path) -> None:
     """One rank's disk may only be read: all end at that checkpoint, and go on from the one before. Then its part of the newest
     one is gone, and a later one was never finished: again all go on from the one before."""
-    run, made = tmp_path / "run", recipe(data, "gap", "14steps")
+    run, made = tmp_path / "run", recipe(plain_images, "gap", "14steps")
     code, said = launch("forked", 2, tmp_path, [{"name": "run", "recipe": made, "refused": 7}])
     assert code and said.count("ganherd: the checkpoint of step 12 could not be written (Read-only file system") == 1, (
         said

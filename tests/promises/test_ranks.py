@@ -78,11 +78,11 @@ def recipe(data: Path, strategy: str, budget: str = "14steps", **run: Any) -> di
 
 
 @pytest.fixture(scope="module")
-def alone(brief: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def alone(brief: None, plain_images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The runs that everything is held against: of one process."""
     folder = tmp_path_factory.mktemp("alone")
     for strategy in STRATEGIES:
-        tiny_runs.train(folder / strategy, recipe(data, strategy))
+        tiny_runs.train(folder / strategy, recipe(plain_images, strategy))
     happened = {strategy: {line["event"] for line in RunFolder(folder / strategy).events()} for strategy in STRATEGIES}
     assert "converged" in happened["resting"] and "swap" in happened["gap"] and "replacement" in happened["cellular"]
     assert "rewire" in happened["rewired"]
@@ -169,9 +169,9 @@ def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.
     ],
 )
 def test_the_same_herd_on_any_number_of_ranks(
-    engine: str, ranks: int, data: Path, alone: dict[str, Path], tmp_path: Path
+    engine: str, ranks: int, plain_images: Path, alone: dict[str, Path], tmp_path: Path
 ) -> None:
-    jobs = [["begin", recipe(data, strategy), str(tmp_path / strategy)] for strategy in STRATEGIES]
+    jobs = [["begin", recipe(plain_images, strategy), str(tmp_path / strategy)] for strategy in STRATEGIES]
     code, said = launch(engine, ranks, jobs)
     assert code == 0, said
     for strategy, other in alone.items():
@@ -179,9 +179,9 @@ def test_the_same_herd_on_any_number_of_ranks(
 
 
 @LONG
-def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(data: Path, tmp_path: Path) -> None:
+def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(plain_images: Path, tmp_path: Path) -> None:
     """As many ranks as a 4×4 grid can have, and one more: the herd of one process; four neighbours' cells come to each."""
-    made = recipe(data, "cellular", "20steps")
+    made = recipe(plain_images, "cellular", "20steps")
     made["strategy"] = {"name": "cellular", "cellular": {**made["strategy"]["cellular"], "grid": [4, 4]}}
     tiny_runs.train(tmp_path / "alone", made)
     code, said = launch("forked", 17, [["begin", made, str(tmp_path / "run")]])
@@ -194,11 +194,11 @@ def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(data: Path, tmp_path: Path)
 
 
 def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
-    data: Path, alone: dict[str, Path], tmp_path: Path
+    plain_images: Path, alone: dict[str, Path], tmp_path: Path
 ) -> None:
     """One rank is asked to stop, all do at the same step; what they left is whole."""
     code, said = launch(
-        "forked", 2, [["stop", recipe(data, strategy), str(tmp_path / strategy)] for strategy in STRATEGIES]
+        "forked", 2, [["stop", recipe(plain_images, strategy), str(tmp_path / strategy)] for strategy in STRATEGIES]
     )
     assert code == 0, said
     for strategy in STRATEGIES:
@@ -217,11 +217,11 @@ def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
 
 
 def test_faster_ranks_get_more_members_and_the_herd_is_the_same(
-    data: Path, alone: dict[str, Path], tmp_path: Path
+    plain_images: Path, alone: dict[str, Path], tmp_path: Path
 ) -> None:
     strategies = ("gap", "cellular")
-    jobs = [["unlike", recipe(data, strategy), str(tmp_path / strategy)] for strategy in strategies]
-    even = {**recipe(data, "gap"), "engine": {"name": "fused", "threads": 1, "device": "cpu", "balance": False}}
+    jobs = [["unlike", recipe(plain_images, strategy), str(tmp_path / strategy)] for strategy in strategies]
+    even = {**recipe(plain_images, "gap"), "engine": {"name": "fused", "threads": 1, "device": "cpu", "balance": False}}
     code, said = launch("forked", 3, [*jobs, ["unlike", even, str(tmp_path / "even")]])
     assert code == 0, said
     for strategy in strategies:
@@ -235,10 +235,10 @@ def test_faster_ranks_get_more_members_and_the_herd_is_the_same(
 # -- commands -------------------------------------------------------------------------------------------------------------
 
 
-def test_started_ranks_stop_with_a_checkpoint_and_resume(data: Path, tmp_path: Path) -> None:
+def test_started_ranks_stop_with_a_checkpoint_and_resume(plain_images: Path, tmp_path: Path) -> None:
     """As under a batch system: SIGTERM, exit 75, the same command again with --resume."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
-    written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
+    written.write_text(json.dumps(recipe(plain_images, "gap", "100000steps")))
     command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "2"]
     process = subprocess.Popen(
         [*command, str(written), "--run", str(run)], env=processes.environment(), stderr=subprocess.PIPE, text=True
@@ -269,10 +269,10 @@ def test_started_ranks_stop_with_a_checkpoint_and_resume(data: Path, tmp_path: P
     }
 
 
-def test_a_stop_signal_to_a_spare_rank_stops_all(data: Path, tmp_path: Path) -> None:
+def test_a_stop_signal_to_a_spare_rank_stops_all(plain_images: Path, tmp_path: Path) -> None:
     """It has no members, and waits in one message for the end of the others."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
-    written.write_text(json.dumps({**recipe(data, "gap", "100000steps"), "herd": {"members": 2}}))
+    written.write_text(json.dumps({**recipe(plain_images, "gap", "100000steps"), "herd": {"members": 2}}))
     command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "3", str(written), "--run", str(run)]
     process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     beat = run / "ranks" / "rank-002.json"
@@ -285,9 +285,11 @@ def test_a_stop_signal_to_a_spare_rank_stops_all(data: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_is_reported_with_the_command_that_resumes(victim: int, data: Path, tmp_path: Path) -> None:
+def test_a_killed_rank_is_reported_with_the_command_that_resumes(
+    victim: int, plain_images: Path, tmp_path: Path
+) -> None:
     """Whoever is left says it, with the name of the run that the user gave."""
-    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe(data, "independent", "100000steps")))
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe(plain_images, "independent", "100000steps")))
     command = [warm_python.python(), "-m", "ganherd", "train", "--ranks", "3", "recipe.yaml", "--run", "run"]
     process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     processes.kill_rank(process, tmp_path / "run", victim)
@@ -300,10 +302,10 @@ def test_a_killed_rank_is_reported_with_the_command_that_resumes(victim: int, da
 
 
 @pytest.mark.mpi
-def test_the_resume_command_is_printed_at_the_start_under_a_launcher(data: Path, tmp_path: Path) -> None:
+def test_the_resume_command_is_printed_at_the_start_under_a_launcher(plain_images: Path, tmp_path: Path) -> None:
     """MPICH, and Open MPI without ULFM, end all ranks at once, so none can print a message afterwards."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
-    written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
+    written.write_text(json.dumps(recipe(plain_images, "gap", "100000steps")))
     command = [*mpiexec(), "-n", "2", warm_python.python(), "-m", "ganherd", "train", str(written), "--run", str(run)]
     process = subprocess.Popen(
         command, env=processes.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -316,9 +318,9 @@ def test_the_resume_command_is_printed_at_the_start_under_a_launcher(data: Path,
 
 @pytest.mark.mpi
 @pytest.mark.long
-def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(data: Path, tmp_path: Path) -> None:
+def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(plain_images: Path, tmp_path: Path) -> None:
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
-    written.write_text(json.dumps(recipe(data, "gap", "100000steps")))
+    written.write_text(json.dumps(recipe(plain_images, "gap", "100000steps")))
     command = [*mpiexec(), "-n", "2", warm_python.python(), "-m", "ganherd", "train", str(written), "--run", str(run)]
     process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     processes.wait_until_underway(process, run)
@@ -331,11 +333,11 @@ def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(data: Pa
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_torchrun_forwards_a_stop_and_the_run_can_be_resumed(
-    number: signal.Signals, data: Path, tmp_path: Path
+    number: signal.Signals, plain_images: Path, tmp_path: Path
 ) -> None:
     """torchrun itself ends with 1, whatever its workers end with."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
-    written.write_text(json.dumps(recipe(data, "cellular", "100000steps")))
+    written.write_text(json.dumps(recipe(plain_images, "cellular", "100000steps")))
     command = [*torchrun(), "--nproc-per-node", "2", "-m", "--", "ganherd", "train", str(written), "--run", str(run)]
     process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     processes.wait_until_underway(process, run)
@@ -348,10 +350,10 @@ def test_torchrun_forwards_a_stop_and_the_run_can_be_resumed(
 
 
 @pytest.mark.long
-def test_torchrun_restarts_killed_ranks_and_they_resume(data: Path, tmp_path: Path) -> None:
+def test_torchrun_restarts_killed_ranks_and_they_resume(plain_images: Path, tmp_path: Path) -> None:
     """The last checkpoint is where the second attempt begins; no record is there twice."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
-    written.write_text(json.dumps(recipe(data, "gap", "400steps")))
+    written.write_text(json.dumps(recipe(plain_images, "gap", "400steps")))
     command = [*torchrun(), "--nproc-per-node", "2", "--max-restarts", "1", "-m", "--", "ganherd", "train"]
     process = subprocess.Popen(
         [*command, str(written), "--run", str(run)], env=processes.environment(), stderr=subprocess.PIPE, text=True
@@ -373,11 +375,11 @@ def test_torchrun_restarts_killed_ranks_and_they_resume(data: Path, tmp_path: Pa
 
 
 @pytest.mark.mpi
-def test_ranks_with_different_recipes_are_refused_in_a_sentence(data: Path, tmp_path: Path) -> None:
+def test_ranks_with_different_recipes_are_refused_in_a_sentence(plain_images: Path, tmp_path: Path) -> None:
     words: list[str] = []
     for batch in (4, 8):
         path = tmp_path / f"{batch}.yaml"
-        path.write_text(json.dumps(recipe(data, "gap")))
+        path.write_text(json.dumps(recipe(plain_images, "gap")))
         one = ["-n", "1", warm_python.python(), "-m", "ganherd", "train", str(path), "--set", f"train.batch={batch}"]
         words += [*([":"] if words else []), *one, "--run", str(tmp_path / "run")]
     done = subprocess.run(
@@ -399,7 +401,7 @@ def test_two_jobs_on_one_run_are_refused_in_a_sentence(alone: dict[str, Path]) -
 
 
 def test_a_missing_communicator_is_named(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plain_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
