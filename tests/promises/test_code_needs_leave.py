@@ -14,13 +14,11 @@ import pytest
 import torch
 import yaml
 from recipes import tiny_recipe
-from run_fixtures import Answer, data
+from run_fixtures import Answer
 from torch import Tensor, nn
 
 import ganherd
 from ganherd import UserError
-
-__all__ = ["data"]  # the labelled data, in place of the data of the other promises
 
 Cli = Callable[..., Answer]
 

@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 import yaml
 from recipes import tiny_data, tiny_recipe
-from run_fixtures import Answer, data
+from run_fixtures import Answer
 
 from ganherd.runs import checkpoint
-
-__all__ = ["data"]  # the labelled data, in place of the data of the other promises
 
 COMMANDS = {
     "sample": ("sample", "RUN", "-o", "x.npz"),
