@@ -111,7 +111,7 @@ def test_several_processes_and_parts_are_refused_before_anything_trains(
     loaded = recipe_file.load(recipe)
     with pytest.raises(UserError, match=r"train \S*one.yaml by itself, then this with --set herd.start_from=RUN"):
         session.train(loaded, "run", part=range(1))
-    monkeypatch.setattr(Local, "size", 2)
+    monkeypatch.setattr(Local, "world_size", 2)
     with pytest.raises(UserError, match="by one process"):
         session.train(loaded, "run", job=Local())
     assert not Path("run").exists() and not Path("run-first").exists()
