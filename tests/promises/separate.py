@@ -36,7 +36,7 @@ class SeparateGan:
         self.base = np.array([rng.key(get["seed"], get["slot"], get["life"])])
         self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
-        self.ema = self._module(assembly, "g", member)
+        self.ema = self._module(assembly, "g", member) if self.rules.ema is not None else self.g
         self.averaged = 0
         self.losses: list[tuple[float, float]] = []
         self.shared: Tensor | None = None  # samples of this step that both updates see

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import run_files
+import tiny_runs
 import torch
 
 import ganherd
@@ -284,9 +285,9 @@ def test_resume_and_mixture_keep_frozen_parameters_and_changed_buffers(tmp_path:
         "run": {"scores": False, "sample_every": 0, "checkpoint_every": 3},
     }
     straight, part = tmp_path / "straight", tmp_path / "part"
-    ganherd.train(recipe, run=straight, quiet=True)
-    ganherd.train(recipe | {"train": recipe["train"] | {"budget": "3steps"}}, run=part, quiet=True)
-    ganherd.resume(part, ["train.budget=6steps"], quiet=True, trust_code=True)
+    tiny_runs.train(straight, recipe)
+    tiny_runs.train(part, recipe | {"train": recipe["train"] | {"budget": "3steps"}})
+    ganherd.resume(part, ["train.budget=6steps"], quiet=True, trust_code=True, finishers=())
     before, after, resumed = (
         run_files.tensors(run / "checkpoints" / f"step-{step:08}")
         for run, step in ((straight, 3), (straight, 6), (part, 6))

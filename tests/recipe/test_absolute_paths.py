@@ -17,6 +17,7 @@ from recipes import tiny_data, tiny_recipe
 from run_fixtures import Answer
 
 import ganherd
+from ganherd.api import PictureFinisher, ReportFinisher, ScoreFinisher
 from ganherd.cli.commands import train
 from ganherd.comm.backends.local import Local
 from ganherd.recipe import recipe_file
@@ -51,7 +52,8 @@ OWN = {"generator": "nets_of_paths:MyGenerator", "discriminator": "nets_of_paths
 
 
 @pytest.fixture(autouse=True)
-def _forget_modules() -> Iterator[None]:
+def _brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    tiny_runs.skip_products(monkeypatch)
     yield
     sys.modules.pop("nets_of_paths", None)
 
@@ -78,10 +80,11 @@ def written(path: Path, **sections: Any) -> Path:
 def test_a_run_on_relative_data_is_resumed_and_scored_from_elsewhere(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    finishers = (PictureFinisher(), ScoreFinisher(), ReportFinisher())
     run = ganherd.train(tiny_recipe("data.npz"), run="run", quiet=True)
     assert RunFolder(run.path).recipe.data.source == str(project / "data.npz")
     monkeypatch.chdir(project.parent / "elsewhere")
-    ganherd.resume("../project/run", ["train.budget=8steps"], quiet=True)
+    ganherd.resume("../project/run", ["train.budget=8steps"], quiet=True, finishers=finishers)
     from ganherd.scoring import score_run
 
     assert score_run(run.path, ["histogram"], samples=20)["histogram"]["samples"] == 20
@@ -249,7 +252,6 @@ def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | 
 def test_a_restart_by_the_launcher_trusts_the_code_that_the_recipe_names(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny_runs.skip_products(monkeypatch)
     recipe = written(project / "recipes" / "mine.yaml", nets=OWN)
     (project / "nets_of_paths.py").write_text(NETS)
     run = train._train(Local(), str(recipe), Path("run"), None, [], False, True)
@@ -262,7 +264,6 @@ def test_a_restart_by_the_launcher_trusts_the_code_that_the_recipe_names(
 def test_a_restart_by_the_launcher_trusts_no_other_code(
     what: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny_runs.skip_products(monkeypatch)
     recipe = written(project / "recipes" / "mine.yaml", nets=OWN)
     (project / "nets_of_paths.py").write_text(NETS)
     run = train._train(Local(), str(recipe), Path("run"), None, [], False, True)

@@ -35,8 +35,33 @@ from typing import Any
 
 # Read by an interpreter or by a library when it starts: a program with other values cannot be forked from the server.
 AT_START = ("PYTHON", "OMP_", "MKL_", "KMP_", "TORCH_", "TRITON_", "CUDA_", "MPL")
-ANYWAY = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "OMP_PROC_BIND", "TORCHELASTIC_", "TORCH_NCCL_")
+ANYWAY = (
+    "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "OMP_PROC_BIND", "TORCHELASTIC_", "TORCH_NCCL_",
+    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",  # set by scikit-learn as soon as a test imports it
+)  # fmt: skip
 NAMESPACES = ("net", "uts", "mnt")  # of Linux; a test may run its program in others
+# Imported once by the server: what most programs import, modules that ganherd imports only when they are needed included.
+PRELOADED = (
+    "ganherd.api",
+    "ganherd.cli.main",
+    "ganherd.cli.commands.train",
+    "ganherd.comm.backends.detect",
+    "ganherd.comm.backends.mpi",
+    "ganherd.comm.backends.torchrun",
+    "ganherd.data.partition",
+    "ganherd.nets.small",
+    "ganherd.nets.wcgan",
+    "ganherd.strategies.cellular.cellular",
+    "ganherd.strategies.gap.gap",
+    "ganherd.strategies.mixing.mixing",
+    "ganherd.strategies.share",
+    "ganherd.training.ranks.recovery",
+    "ganherd.training.session",
+    "numpy.ma",
+    "numpy.random",
+    "pytest",
+    "torch.distributed.run",
+)
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 
 CLIENT = """#!{python} -IS
@@ -101,7 +126,7 @@ def python() -> str:
         stdout=subprocess.PIPE,
     )
     assert server.stdin and server.stdout
-    server.stdout.readline()  # it listens
+    assert server.stdout.readline(), "the server could not import what it forks"
     server.stdout.close()
     owner = os.getpid()
 
@@ -302,10 +327,10 @@ def _run(words: list[str]) -> None:
 def main(address: str) -> None:
     """Import what takes long, serve, and run the program in each forked process."""
     import gc
+    import importlib
 
-    import ganherd.cli.main
-    import ganherd.data.partition
-    import ganherd.training.session  # noqa: F401
+    for name in PRELOADED:
+        importlib.import_module(name)
 
     given = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     own_path = [entry for entry in sys.path[1:] if os.path.abspath(entry) not in given]

@@ -30,7 +30,8 @@ def seeded_generators(seed: int) -> Iterator[None]:
         with torch.random.fork_rng(devices=[]):
             random.seed(seed)
             np.random.seed([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF])
-            torch.manual_seed(seed)  # for other devices, whose generators use all bits of it
+            if torch.accelerator.is_available():  # its generators use all bits of the seed
+                torch.manual_seed(seed)
             rng.seed_(torch.default_generator, seed)
             yield
     finally:
