@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_runs
 import torch
 import yaml
 from recipes import tiny_recipe
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 import ganherd
 from ganherd import UserError
+from ganherd.report.figures import class_maps
 
 Cli = Callable[..., Answer]
 
@@ -47,6 +49,14 @@ def victim(tmp_path: Path) -> Iterator[Path]:
     assert path.read_text() == "hello", "code of a stranger was executed"
 
 
+@pytest.fixture(autouse=True)
+def _quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of few samples; what t-SNE computes of their features, in seconds, is not looked at."""
+    monkeypatch.setattr("sklearn.manifold.TSNE.fit_transform", lambda self, features: features[:, :2])
+    monkeypatch.setattr(class_maps, "MAPPED", 20)
+    monkeypatch.setattr(class_maps, "COUNTED", 20)
+
+
 @pytest.fixture
 def script(victim: Path, tmp_path: Path) -> str:
     """The same as TorchScript, with the digest that the stranger wrote next to it."""
@@ -59,7 +69,7 @@ def script(victim: Path, tmp_path: Path) -> str:
 def grid(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """A finished cellular run."""
     path = tmp_path_factory.mktemp("grids") / "grid"
-    ganherd.train(grid_recipe(data), run=path, quiet=True)
+    tiny_runs.train(path, grid_recipe(data))
     return path
 
 
@@ -200,7 +210,7 @@ def test_a_mixture_that_is_grown_names_no_code(cli: Cli, tmp_path: Path, data: P
     from recipes import tiny_data
 
     two = tiny_data(tmp_path / "two.npz", labels=("zero", "one"))
-    ganherd.train(tiny_recipe(two, run={"scores": False}), run=tmp_path / "grown", quiet=True)
+    tiny_runs.train(tmp_path / "grown", tiny_recipe(two))
     change_json(tmp_path / "grown" / "mixture" / "mixture.json", generator={"name": "evil:Net", "settings": {}})
     recipe = tiny_recipe(data, herd={"grow_from": str(tmp_path / "grown")})
     del recipe["nets"]

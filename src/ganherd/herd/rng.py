@@ -248,10 +248,8 @@ class MemberRandomness(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name not in DRAWS or getattr(func, "__module__", "") == "torch.nn.init":
-            return func(*args, **kwargs)
-        if kwargs.get("generator") is not None:
+        name = "" if getattr(func, "__module__", "") == "torch.nn.init" else getattr(func, "__name__", "")
+        if name in DRAWS and kwargs.get("generator") is not None:
             raise UserError(
                 f"{calling_net()} draws random numbers from a generator of its own, with {name}{calling_line()}, but each "
                 "member has its own stream. Draw fixed numbers in the constructor and register them as a buffer, or leave "
@@ -267,10 +265,12 @@ class MemberRandomness(TorchFunctionMode):
             return self._new(tuple(sizes), _NEW[name], kwargs)
         if name in _IN_PLACE:
             return self._in_place(name, *args, **kwargs)
-        raise UserError(
-            f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot draw from each member's own "
-            "stream; use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
-        )
+        if name in _REFUSED:
+            raise UserError(
+                f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot draw from each member's own "
+                "stream; use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
+            )
+        return func(*args, **kwargs)
 
     def _new(self, shape: Sequence[int], kind: str, options: dict[str, Any]) -> Tensor:
         """Draw a new tensor, with the options that `torch.randn` and the like accept."""

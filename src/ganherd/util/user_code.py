@@ -72,10 +72,15 @@ def import_name(name: str) -> Any:
 
 def is_installed(file: str) -> bool:
     """Return whether a file belongs to Python, to an installed package or to ganherd."""
+    return file.startswith(installed_folders())
+
+
+def installed_folders() -> tuple[str, ...]:
+    """Return the folders of Python, of installed packages and of ganherd. Each path ends with a separator."""
     paths = sysconfig.get_paths()  # among them the folder of a virtual environment, which may hold a project, too
     installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     installed += [*site.getsitepackages(), site.getusersitepackages(), str(PACKAGE)]
-    return any(Path(file).is_relative_to(folder) for folder in installed)
+    return tuple(os.path.join(folder, "") for folder in installed)
 
 
 def _top(name: str) -> str:

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, atomic_write
 from ganherd.util.host import give_back
-from ganherd.util.user_code import importable_from, is_installed
+from ganherd.util.user_code import importable_from, installed_folders
 from ganherd.util.version import PACKAGE, __version__
 
 _LIKELY_CAUSE = (
@@ -178,7 +178,7 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
     if code is None:
         return None
     parts = [
-        __version__, torch.__version__, platform.python_version(), platform.machine(), _files(_own_code()), code,
+        __version__, torch.__version__, platform.python_version(), platform.machine(), _own_code(), code,
         task.role, narrowed(net).model_dump(), task.shape, task.latent, task.classes, task.penalty, task.r1,
         task.batch,
     ]  # fmt: skip
@@ -189,9 +189,10 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
         return None
 
 
-def _own_code() -> list[Path]:
-    """Files of this package that decide what an engine, a net or plain PyTorch computes."""
-    return [file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py")]
+@cache
+def _own_code() -> str:
+    """Hash the files of this package that decide what an engine, a net or plain PyTorch computes."""
+    return _files(file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py"))
 
 
 def _user_code(task: ComparisonTask) -> list[str] | None:
@@ -213,9 +214,10 @@ def _user_code(task: ComparisonTask) -> list[str] | None:
 
 def _loaded_files() -> Iterator[Path]:
     """Python files of this process that belong to no installed package: the user's own."""
+    installed = installed_folders()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not is_installed(file):
+        if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not file.startswith(installed):
             yield Path(file)
 
 
