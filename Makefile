@@ -15,6 +15,8 @@ ARGS ?=
 QUICK := $(addprefix tests/,util recipe data nets herd/step herd/checks mixture runs strategies test_rooms.py test_package.py \
 	comm/test_messages.py comm/test_placement.py comm/test_heartbeat.py metrics/test_frechet.py metrics/test_modes.py \
 	metrics/test_memorisation.py training/health training/recording)
+# Bytecode is kept even where the environment says not to: else every process of the suite compiles all modules again.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 
@@ -33,20 +35,20 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not long and not docs and not browser and not notebook" $(ARGS)
+	$(PYTEST) -n auto --dist loadfile -m "not long and not docs and not browser and not notebook" $(ARGS)
 
 test-all: $(VENV)/.installed-all
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "docs or browser or notebook" tests $(ARGS)
+	$(PYTEST) -m "docs or browser or notebook" tests $(ARGS)
 
 docs: $(VENV)/.installed-all
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test-quick: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not long and not mpi and not docs and not browser and not notebook" $(QUICK) $(ARGS)
+	$(PYTEST) -n auto --dist loadfile -m "not long and not mpi and not docs and not browser and not notebook" $(QUICK) $(ARGS)
 
 test-long: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long $(ARGS)
+	$(PYTEST) -m long $(ARGS)
 
 setup: $(VENV)/.installed-dev
 	@echo "ready: $(BIN)/ganherd --help"

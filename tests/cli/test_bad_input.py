@@ -129,6 +129,7 @@ def test_data_without_labels_by_class(train) -> None:
     assert "by-class, but plain.npz has no labels; set data.partition to all" in train("--set", "data.source=plain.npz")
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_batch_larger_than_the_data_wraps_with_a_word(cli, data) -> None:
     Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, train={"batch": 100, "budget": "1steps"})))
     answer = cli("train", "mine.yaml", "--run", "new")
@@ -161,6 +162,7 @@ def test_a_resume_with_a_changed_recipe_shows_the_difference(cli, run, data) -> 
     assert "has done 6 steps already, more than the 2" in cli("train", "--resume", copy, "--budget", "2steps").sentence
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_resume_on_changed_data(cli, tmp_path) -> None:
     import ganherd
 
@@ -281,6 +283,7 @@ def test_nets_that_do_not_fit(train, role, name, said) -> None:
 
 
 @pytest.mark.parametrize("role", ["generator", "discriminator"])
+@pytest.mark.usefixtures("brief")
 def test_nets_that_cannot_be_fused_are_trained_one_by_one(train, cli, role) -> None:
     Path("their_nets.py").write_text(NETS)
     name = {"generator": "Turns", "discriminator": "Branches"}[role]

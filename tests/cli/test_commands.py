@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm_python
 import yaml
 from recipes import LABELS, tiny_recipe
 
@@ -66,6 +68,7 @@ def test_train_for_people(cli, mine) -> None:
     assert "step 6/6" in answer.err and "3 members" in answer.err  # progress goes to stderr
 
 
+@pytest.mark.usefixtures("brief")
 def test_runs_are_numbered(cli, mine) -> None:
     names = [only_json(cli("train", mine(), "--quiet", "--json", "--budget", "1steps"))["run"] for _ in range(2)]
     assert names == ["runs/00001-mine", "runs/00002-mine"]
@@ -122,6 +125,7 @@ def test_a_dry_run_says_what_is_known_before_it_measures(cli, mine, monkeypatch,
     assert found["measured"] == "one step of one member" and "meant for a GPU" in found["notes"][-1]
 
 
+@pytest.mark.usefixtures("brief")
 def test_training_says_too_that_a_gpu_is_missing(cli, mine, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     name = mine(engine={"device": "auto", "without_gpu": "take folder-perclass-small"}, run={"scores": False})
@@ -197,7 +201,8 @@ def test_doctor(cli) -> None:
     assert "PyTorch" in cli("doctor").out
 
 
-def test_bench(cli) -> None:
+def test_bench(cli, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "executable", warm_python.python())  # each row is measured in a process of its own
     answer = cli("bench", "fusion", "--net", "small", "--sizes", "2", "--seconds", "0.05", "--json", "--device", "cpu")
     rows = only_json(answer)["rows"]
     assert [row["engine"] for row in rows][:2] == ["loop", "fused"]
@@ -206,6 +211,7 @@ def test_bench(cli) -> None:
     assert sum(row["chosen"] for row in rows) == 1
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_finished_run_says_that_it_is(cli, run) -> None:
     copy = shutil.copytree(run, "finished")
     steps = json.loads(Path(copy, "run.json").read_text())["step"]
@@ -214,6 +220,7 @@ def test_a_finished_run_says_that_it_is(cli, run) -> None:
     assert " steps to " not in answer.err.splitlines()[0]
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_run_without_a_mixture_names_both_ways_to_one(cli, run) -> None:
     copy = shutil.copytree(run, "stopped")
     shutil.rmtree("stopped/mixture")
@@ -227,6 +234,7 @@ def test_a_run_without_a_mixture_names_both_ways_to_one(cli, run) -> None:
     assert cli("sample", copy, "-n", 3, "-o", "x.npz").code == 0
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_time_that_is_over_is_told(cli, mine, monkeypatch) -> None:
     """Planned by a rate that was measured too high; what is left is never more than the time."""
     monkeypatch.setattr("ganherd.training.setup.run_source.measure", lambda *_: (1e4, 0.0))

@@ -150,6 +150,20 @@ def herd_of(tmp_path: Path, net: type, **sections: Any) -> PreparedHerd:
     return assemble(recipe_file.load(recipe), trust_code=True)
 
 
+_HERDS: dict[type, tuple[PreparedHerd, dict[str, torch.Tensor]]] = {}
+
+
+def shared_herd(tmp_path: Path, net: type) -> PreparedHerd:
+    """The same herd for all tests of that net, in its first state: its nets are checked when it is assembled."""
+    if net not in _HERDS:
+        assembly = herd_of(tmp_path, net)
+        _HERDS[net] = assembly, {name: value.clone() for name, value in assembly.herd.state.items()}
+    assembly, first = _HERDS[net]
+    for name, value in first.items():
+        assembly.herd.state[name].copy_(value)
+    return assembly
+
+
 def plan_of(engine: str) -> Plan:
     return Plan(engine, 2, 1, "cpu")
 
@@ -157,7 +171,7 @@ def plan_of(engine: str) -> Plan:
 @pytest.mark.parametrize("net", SUPPORTED, ids=lambda net: net.__name__)
 @pytest.mark.parametrize("engine", ["loop", "fused"])
 def test_a_users_net_trains_as_in_plain_pytorch(tmp_path: Path, net: type, engine: str) -> None:
-    assembly = herd_of(tmp_path, net)
+    assembly = shared_herd(tmp_path, net)
     if engine == "fused" and SUPPORTED[net] == "loop":
         assert autotune.cannot_be_fused(assembly.herd)
         return
@@ -170,7 +184,7 @@ def test_a_users_net_trains_as_in_plain_pytorch(tmp_path: Path, net: type, engin
 
 @pytest.mark.parametrize("net", SUPPORTED, ids=lambda net: net.__name__)
 def test_explain_reports_how_each_layer_runs(tmp_path: Path, net: type) -> None:
-    facts = explain(herd_of(tmp_path, net).herd)
+    facts = explain(shared_herd(tmp_path, net).herd)
     whole = [
         layer["here"]["why"] for each in facts["nets"] for layer in each["layers"] if layer["layer"] == "all of it"
     ]
