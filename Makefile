@@ -15,6 +15,10 @@ ARGS ?=
 QUICK := $(addprefix tests/,util recipe data nets herd/step herd/checks mixture runs strategies test_rooms.py test_package.py \
 	comm/test_messages.py comm/test_placement.py comm/test_heartbeat.py metrics/test_frechet.py metrics/test_modes.py \
 	metrics/test_memorisation.py training/health training/recording)
+# Trainings of seconds, which only the whole suite has.
+QUICK += $(addprefix --ignore=tests/,training/health/test_alarms.py training/health/test_convergence.py \
+	training/recording/test_validation.py strategies/gap/test_gap_hybrids.py strategies/cellular/test_cellular.py \
+	recipe/test_absolute_paths.py recipe/test_perclass.py runs/test_older_runs.py)
 # Bytecode is kept even where the environment says not to: else every process of the suite compiles all modules again.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt

@@ -16,6 +16,7 @@ from run_fixtures import Answer, shared
 import ganherd
 from ganherd.mixture import mixture
 from ganherd.mixture.mixture_files import read_facts
+from ganherd.scoring import ensembles
 
 Cli = Callable[..., Answer]
 CELLS, SEEDS = 4, 2
@@ -98,7 +99,10 @@ def test_a_run_without_neighbourhoods_has_no_score_of_them(cli: Cli, run: Path) 
         ("--by", "coverage", "--search", "neighbourhoods"),
     ],
 )
-def test_an_ensemble_is_a_mixture_like_any_other(cli: Cli, grid_run: Path, options: tuple[Any, ...]) -> None:
+def test_an_ensemble_is_a_mixture_like_any_other(
+    cli: Cli, grid_run: Path, options: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ensembles, "_GENERATIONS", 200)
     answer = cli("ensemble", grid_run, "-n", 64, *options, "--json")
     assert answer.code == 0, answer.err
     found = json.loads(answer.out)
@@ -130,7 +134,6 @@ def test_the_table_of_an_ensemble_says_what_it_was_before(cli: Cli, grid_run: Pa
 
 
 def test_the_search_never_loses_to_the_best_generator_alone(grid_run: Path) -> None:
-    from ganherd.scoring import ensembles
 
     one = ensembles.find(grid_run, 1, samples=64).each[0]
     more = ensembles.find(grid_run, 4, samples=64).each[0]
