@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ganherd.bench.cases import CASES, recipe_of
-from ganherd_rivals.ceiling import Machine, StepCost, count
+from ganherd_benchmarks.ceiling import Machine, StepCost, count
 
 
 def test_operations_of_the_mlp() -> None:

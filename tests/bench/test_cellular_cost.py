@@ -9,11 +9,10 @@ import pytest
 import tiny_runs
 import torch
 
-from ganherd.bench import cellular_cost
-from ganherd.bench.cellular_cost import REFERENCE, CellularCostRequest
 from ganherd.recipe.recipe_file import load
 from ganherd.runs.profile import ROUTINES
-from ganherd_rivals import products
+from ganherd_benchmarks import cellular_cost, products
+from ganherd_benchmarks.cellular_cost import REFERENCE, CellularCostRequest
 
 
 @pytest.fixture(autouse=True)
@@ -86,16 +85,13 @@ def test_grids_of_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (tmp_path / "cost.png").stat().st_size > 1000
 
 
-def test_where_it_stops_fitting_is_told_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_is_a_row_and_ends_the_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*arguments: object, **settings: object) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 3 GiB")
 
     monkeypatch.setattr(cellular_cost, "run", full)
-    kept: list[int] = []
-    rows = cellular_cost.sizes(
-        CellularCostRequest(), (8, 12), lambda text: None, lambda so_far: kept.append(len(so_far))
-    )
-    assert kept == [1]
+    rows = cellular_cost.sizes(CellularCostRequest(), (8, 12), lambda text: None, tmp_path / "cost.json")
+    assert [row["grid"] for row in json.loads((tmp_path / "cost.json").read_text())["rows"]] == [8]
     assert [row["grid"] for row in rows] == [8] and "out of memory" in cellular_cost.sizes_table(rows)
 
 

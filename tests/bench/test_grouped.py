@@ -11,8 +11,8 @@ from torch import nn
 from ganherd.bench.cases import CASES, recipe_of
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.recipe.schema import NetConfig
-from ganherd_rivals.grouped import GroupedHerd, GroupedNet
-from ganherd_rivals.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks.grouped import GroupedHerd, GroupedNet
+from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 
 NARROW = {
     "wcgan": ({"width": 4}, {"width": 2, "dropout": 0.0}, (3, 16, 16)),

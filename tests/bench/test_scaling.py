@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tiny_runs import command
 
-from ganherd.bench.scaling import scaling
-from ganherd_rivals import alpha_beta as ab
+from ganherd_benchmarks import alpha_beta as ab
+from ganherd_benchmarks import scaling
 
 
 def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_a_swap_brings_a_rank_at_most_one_discriminator_a_member() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--ranks", "1,x"], "--ranks 1,x: give numbers of ranks"),
+        (["--ranks", "1,x"], "--ranks 1,x: give numbers"),
         (["--case", "vgg"], "there is no benchmark of 'vgg'"),
         (["--device", "tpu"], "--device tpu: choose cpu or cuda"),
     ],

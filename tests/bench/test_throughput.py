@@ -12,11 +12,10 @@ import torch
 
 from ganherd.bench import checkout, throughput
 from ganherd.bench import rows as one
-from ganherd.bench.scaling import scaling
 from ganherd.bench.throughput import ThroughputRequest, ThroughputResult
 from ganherd.bench.throughput_text import draw, table
 from ganherd.util.errors import UserError
-from ganherd_rivals.processes import processes
+from ganherd_benchmarks.processes import processes
 
 
 def found(*rows: dict) -> ThroughputResult:
@@ -98,7 +97,7 @@ def test_slow_nets_have_two_digits_and_no_column_is_empty() -> None:
 
 
 def test_the_command_names_the_files_that_it_wrote(cli, monkeypatch) -> None:
-    monkeypatch.setattr(throughput, "measure", lambda asked, say, keep: found(row("eager", 10, 100.0)))
+    monkeypatch.setattr(throughput, "measure", lambda request, log, output: found(row("eager", 10, 100.0)))
     answer = cli("bench", "fusion", "-o", "made/rows.png")
     assert answer.out.splitlines()[-2:] == ["rows     made/rows.json", "picture  made/rows.png"]
     assert Path("made/rows.json").is_file() and Path("made/rows.png").is_file()
@@ -199,14 +198,11 @@ def test_without_a_checkout_own_engines_are_measured_without_a_floor(wheel, cli,
     [
         (["fusion", "--ways", "grouped"], "the way grouped"),
         (["scaling", "--alone", "2"], "--alone"),
+        (["scaling", "--model"], "`ganherd bench scaling`"),
+        (["cellular"], "`ganherd bench cellular`"),
     ],
 )
 def test_without_a_checkout_rivals_are_refused_with_where_to_get_them(wheel, cli, words, what) -> None:
     answer = cli("bench", *words, "--device", "cpu")
     assert answer.code == 2
     assert f"{what} needs code that is not installed with ganherd: get a checkout" in answer.err
-
-
-def test_without_a_checkout_a_model_is_refused(wheel) -> None:
-    with pytest.raises(UserError, match="--model needs code that is not installed with ganherd"):
-        scaling.model({"messages": [{"bytes": 1, "seconds": 1.0}]})

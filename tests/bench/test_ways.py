@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ganherd.bench.cases import CASES, recipe_of
-from ganherd_rivals import ways
-from ganherd_rivals.grouped import GroupedHerd
-from ganherd_rivals.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks import ways
+from ganherd_benchmarks.grouped import GroupedHerd
+from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 
 
 def work(name: str, device: str, precision: str = "float32", batch: int = 4) -> RivalWork:

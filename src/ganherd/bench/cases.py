@@ -1,12 +1,18 @@
-"""The cases of the benchmarks: pairs of nets with their batch and loss, on random images. Imports no torch."""
+"""The cases of the benchmarks: pairs of nets with their batch and loss, and the random images that they train on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from ganherd.nets import catalog
+from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 
@@ -81,6 +87,22 @@ def recipe_of(case: Case, members: int, source: Path | str, device: str, precisi
         "train": {"batch": case.batch, "n_critic": 1, "precision": precision},
         "engine": {"device": device},
     }
-    from ganherd.recipe import recipe_file
-
     return recipe_file.load(settings)
+
+
+def images(case: Case) -> np.ndarray:
+    """Return the random images of a case, uint8 [n, C, H, W].
+
+    >>> images(known("small")).shape
+    (5000, 1, 8, 8)
+    """
+    return np.random.default_rng(0).integers(0, 256, (IMAGES, *case.shape), dtype=np.uint8)
+
+
+@contextmanager
+def as_file(case: Case) -> Iterator[Path]:
+    """Write the images to a temporary file that a recipe can name as its data."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "random.npz"
+        np.savez(path, x=images(case))
+        yield path

@@ -31,8 +31,8 @@ _SWAPS = 5  # at least, after two that warm up
 class ExchangeRequest:
     """What to measure; None means the default of the device."""
 
-    cases: tuple[str, ...] | None = None
-    members: tuple[int, ...] | None = None
+    cases: Sequence[str] | None = None
+    members: Sequence[int] | None = None
     seconds: float = 1.0
     device: str = "auto"
     precision: str | None = None
@@ -62,8 +62,8 @@ def measure(request: ExchangeRequest, log: Callable[[str], None]) -> list[Row]:
 
 
 def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log: Callable[[str], None]) -> list[Row]:
-    from ganherd.bench.peak_memory import synchronize
-    from ganherd.bench.random_images import as_file
+    from ganherd.bench.cases import as_file
+    from ganherd.bench.engine_rates import synchronize
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
     from ganherd.herd.engine.engines import measure_rate, place_state

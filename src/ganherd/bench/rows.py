@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from ganherd.bench.cases import Case, known, recipe_of
-from ganherd.bench.checkout import rival_module
+from ganherd.bench.cases import Case, as_file, images, known, recipe_of
+from ganherd.bench.checkout import benchmark_module
 from ganherd.bench.engine_rates import MeasuredWay, measure_chosen, measure_engine
-from ganherd.bench.random_images import as_file, images
 from ganherd.herd.engine.device import device_of, set_precision
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import UserError, first_line, with_type
@@ -52,10 +51,10 @@ def measure(name: str, members: int, way: str, seconds: float, device: str, prec
     if way in ("ours", "loop", "fused", "graph"):
         return _measure_own(case, members, way, seconds, device, precision)
     if way == "processes":
-        rivals = rival_module("processes", f"the way {way}")
+        rivals = benchmark_module("processes", f"the way {way}")
         result: MeasuredWay = rivals.processes(name, members, seconds, device, precision)
         return result
-    rivals, where = rival_module("ways", f"the way {way}"), device_of(recipe)
+    rivals, where = benchmark_module("ways", f"the way {way}"), device_of(recipe)
     torch.backends.cudnn.benchmark = True  # the shapes stay the same
     work = rivals.RivalWork.of(case, recipe, torch.from_numpy(images(case)), where)
     return _best(lambda share: rivals.PLAIN[way](work, members, share), where, seconds)

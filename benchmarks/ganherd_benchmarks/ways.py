@@ -9,11 +9,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from ganherd.bench.engine_rates import MeasuredWay
-from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
+from ganherd.bench.engine_rates import MeasuredWay, peaks, reset_peaks, synchronize
 from ganherd.util.errors import UserError
-from ganherd_rivals.grouped import GroupedHerd
-from ganherd_rivals.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks.grouped import GroupedHerd
+from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 
 _STREAMS = 16  # more do not run at once
 _CAPTURED = 32  # minimum number of member-steps in a graph, so that the cost of a replay is negligible
