@@ -23,6 +23,7 @@ Set = Annotated[
 Budget = Annotated[str | None, typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]
+RunFolderArgument = Annotated[Path, typer.Argument(help="A run folder.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.")]
 
 
@@ -49,6 +50,23 @@ def numbers(option: str, text: str, example: str) -> tuple[int, ...]:
     if not result or not all(result):
         raise UserError(f"{option} {text}: give numbers above zero, separated by commas, e.g. {example}.")
     return result
+
+
+def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | None) -> list[str]:
+    """Return --set, --budget and --seeds as overrides of a recipe.
+
+    >>> recipe_overrides(["train.batch=8"], "90s", None)
+    ['train.batch=8', 'train.budget=90s']
+    """
+    given = {"train.budget": budget or None, "herd.seeds": seeds}
+    return [*(sets or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+
+
+def refuse(*mistakes: tuple[object, str]) -> None:
+    """Raise a `UserError` for the first mistake: a condition that holds, and the sentence about it."""
+    for is_mistaken, sentence in mistakes:
+        if is_mistaken:
+            raise UserError(sentence)
 
 
 def log_unless(quiet: bool) -> Callable[[str], None]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Trust, print_json, say, show
+from ganherd.cli.options import Json, Quiet, RunFolderArgument, Trust, log_unless, print_result
 from ganherd.recipe.mixture_scores import LESS, MORE, asked_score
 
 
@@ -19,7 +18,7 @@ class Search(StrEnum):
 
 
 def ensemble(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolderArgument,
     size: Annotated[int, typer.Option(min=1, help="Maximum number of generators.")] = 5,
     by: Annotated[
         str,
@@ -43,18 +42,8 @@ def ensemble(
     by = asked_score("--by", by)  # before anything is loaded
     from ganherd.scoring import ensembles
 
+    log = log_unless(quiet or as_json)
     result = ensembles.find(
-        run,
-        size,
-        by,
-        search.value,
-        samples,
-        seed,
-        network=network,
-        trust_code=trust_code,
-        progress=None if quiet or as_json else say,
+        run, size, by, search.value, samples, seed, network=network, trust_code=trust_code, progress=log
     )
-    if as_json:
-        print_json(result.facts())
-    else:
-        show(str(result))
+    print_result(as_json, result.facts(), result)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Trust, show
+from ganherd.cli.options import Json, Quiet, RunFolderArgument, Trust, print_result
 from ganherd.util.errors import UserError
 
 
@@ -20,7 +18,7 @@ class Where(StrEnum):
 
 
 def sample(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolderArgument,
     output: Annotated[
         str, typer.Option("-o", "--output", help="File or folder to write, e.g. grid.png, out.npz or folder/.")
     ],
@@ -66,4 +64,4 @@ def sample(
         meter.at(0, count)
         request = (output, n or 64, label, per_class, seed, replica)
         path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count))
-    show(json.dumps({"output": str(path), "samples": count, "seed": seed}) if as_json else path)
+    print_result(as_json, {"output": str(path), "samples": count, "seed": seed}, path)
