@@ -151,7 +151,7 @@ def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> No
     assert set(json.loads(other.out)["bases"]["images"]["entries"]["b"]["scores"]) == {"diversity"}
     assert len(begun) == 5  # other scores need no other runs
     refused = cli("compare", *words, "--set", "train.batch=9", "-q").sentence
-    assert "a: train.batch: 8 -> 9; b: train.batch: 8 -> 9" in refused and "choose another -o" in refused
+    assert "a.train.batch: 8 -> 9; b.train.batch: 8 -> 9" in refused and "choose another -o" in refused
 
 
 def test_for_people(cli, two) -> None:

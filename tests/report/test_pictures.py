@@ -65,9 +65,9 @@ def test_both_formats_for_all_pictures(tmp_path: Path, suffix: str) -> None:
         pictures.draw_samples(points, data=points),
         charts.draw_losses([]),
         charts.draw_losses([{"step": 1, "loss_g": [1.0], "loss_d": [2.0]}]),
-        charts.draw_diversity({"a": 0.5, "b": None}),
-        charts.draw_histogram({"a": 0.5, "b": 0.5}, {"a": 0.4, "b": 0.6}),
-        charts.draw_histogram({"a": 1.0}),
+        charts.draw_bars({"a": 0.5, "b": None}, title="spread"),
+        charts.draw_bars({"a": 0.5, "b": 0.5}, expected={"a": 0.4, "b": 0.6}),
+        charts.draw_bars({"a": 1.0}, expected={}),
     ]
     for i, picture in enumerate(made):
         path = pictures.save(picture, tmp_path / f"{i}{suffix}")

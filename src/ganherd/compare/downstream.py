@@ -1,4 +1,4 @@
-"""`ganherd compare RUN --downstream`: did it help my classifier? Few real images, with and without a mixture's, over seeds."""
+"""`ganherd compare RUN --downstream`: compare classifiers of few real images with and without generated ones, over seeds."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class DownstreamRequest:
+    """What to train the classifiers on."""
+
     per_class: Sequence[int]  # real images of each class
     seeds: int = 3
     generated: int = GENERATED  # images of each class
@@ -43,7 +45,11 @@ def measure(
     trust_code: bool = False,
     say: Say | None = None,
 ) -> dict[str, Downstream]:
-    """What classifiers say of each run, by its path; downstream.json and downstream.png lie in the run or under `output`."""
+    """Measure what classifiers gain from each run; return the results by path.
+
+    Args:
+        output: The folder that receives a folder with downstream.json and downstream.png for each run; default: the run.
+    """
     for run in runs:
         RunFolder.open(run), mixture_of(run)
     results = {}
@@ -57,7 +63,10 @@ def measure(
 
 
 def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False, say: Say | None = None) -> Downstream:
-    """Measure without writing. Rows: generated images alone, N real ones of each class, and all that the mixture has seen."""
+    """Measure what classifiers gain from one run, and write nothing.
+
+    The rows are: generated images alone, N real ones of each class, and all images that the mixture was trained on.
+    """
     from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
     from ganherd.data.dataset import load
     from ganherd.features.extract import best_device
@@ -144,7 +153,7 @@ def _row(real: int, is_all: bool, alone: list[float], with_generated: list[float
 
 
 def _over(values: list[float], seeds: list[int], least: float = 0.0) -> ScoreEntry | None:
-    """Mean and interval over the seeds."""
+    """Return the mean and its interval over the seeds."""
     return together([{"value": value} for value in values], seeds, (least, 1.0)) if values else None
 
 

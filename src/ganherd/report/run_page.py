@@ -14,10 +14,9 @@ from ganherd.recipe.strategy_config import settings_of
 from ganherd.report import templating
 from ganherd.report.gather import RunStory
 from ganherd.report.grid_section import cells
-from ganherd.report.herd_section import events, members
+from ganherd.report.herd_section import events, meetings, members
 from ganherd.report.sample_section import maps, samples
 from ganherd.report.score_section import classes, losses, scores
-from ganherd.report.swap_section import meetings
 from ganherd.report.templating import Cell, count, duration, number, percent, plain
 
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}

@@ -50,14 +50,16 @@ def classes(story: RunStory) -> Markup:
     figures = []
     if spread := per_class(story, "diversity"):
         of = str(story.scores["diversity"].get("network", "pixels"))
-        figures.append((svg(charts.draw_diversity(spread, of), "diversity"), _width(spread)))
+        drawn = charts.draw_bars(spread, title=f"spread of generated {of} / data's")
+        figures.append((svg(drawn, "diversity"), _width(spread)))
     if accuracy := per_class(story, "label_accuracy"):
         drawn = charts.draw_bars(accuracy, title="recognised as the label asked for")
         figures.append((svg(drawn, "accuracy"), _width(accuracy)))
     if seen := per_class(story, "histogram"):
         expected = story.scores["histogram"].get("expected")
-        drawn = charts.draw_histogram(
-            {k: v or 0.0 for k, v in seen.items()}, expected if isinstance(expected, Mapping) else None
+        shares = {name: share or 0.0 for name, share in seen.items()}
+        drawn = charts.draw_bars(
+            shares, title="classes seen", expected=expected if isinstance(expected, Mapping) else {}
         )
         figures.append((svg(drawn, "classes"), _width(seen)))
     if not figures:
