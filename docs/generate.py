@@ -245,7 +245,7 @@ def recipes_section() -> str:
 WHEN = {"train": "after training, and by `ganherd score`", "score": "by `ganherd score`", "asked": "only by name"}
 NEEDS = {
     "needs_classes": "labels of at least two classes",
-    "needs_asking": "members that stand for classes",
+    "needs_asking": "members that represent classes",
     "needs_generators": "a mixture, not only samples",
     "contest": "at least two runs",
 }

@@ -77,7 +77,7 @@ def test_all_that_fits_images_is_drawn_and_stands_on_one_page(runs: dict[str, Pa
 
 
 def test_points_stand_in_a_row_for_each_data_set(runs: dict[str, Path]) -> None:
-    ((name, caption, picture),) = figures.FIGURES["points"][0](of(runs["few"], runs["many"]), 0, lambda line: None)
+    ((name, caption, picture),) = figures.FIGURES["points"](of(runs["few"], runs["many"]), 0, lambda line: None)
     titles = [axes.get_title(loc="left") for axes in picture.axes]  # type: ignore[union-attr]
     assert name == "points" and "not chosen" in caption
     assert titles[0] == "ring8, 40 points" and titles[2] == "ring8, 90 points"

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.nets import catalog
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
@@ -22,7 +21,7 @@ SEVERAL = (1, 4, 10, 16, 64)  # numbers of members of small nets on a CPU
 
 @dataclass(frozen=True)
 class Case:
-    """A pair of nets, the shape of the data and the rules of a step; everything else is the default of a recipe."""
+    """A pair of nets, the shape of the data, and how they train; all other settings are the defaults of a recipe."""
 
     about: str
     net: str  # of generator and discriminator
@@ -69,12 +68,6 @@ def known(name: str) -> Case:
     if name not in CASES:
         raise UserError(f"there is no benchmark of {name!r}; there are {', '.join(CASES)}.")
     return CASES[name]
-
-
-def missing(case: Case) -> str:
-    """Return why a case cannot be measured; empty if it can."""
-    there = case.net in catalog.GENERATORS and case.net in catalog.DISCRIMINATORS
-    return "" if there else f"the catalog has no pair of nets {case.net!r}"
 
 
 def recipe_of(case: Case, members: int, source: Path | str, device: str, precision: str) -> Recipe:

@@ -19,7 +19,7 @@ from ganherd.util.errors import UserError
 
 @dataclass(frozen=True)
 class MeasuredWay:
-    """The rate that one way to train a herd reached, and how."""
+    """The measured rate and memory of one way to train a herd."""
 
     rate: float  # member-steps per second
     peak: int  # bytes of tensors at once
@@ -54,6 +54,7 @@ def _measure(prepared: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:
 
 
 def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

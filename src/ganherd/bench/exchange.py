@@ -168,14 +168,14 @@ def table(rows: Sequence[Row]) -> str:
     text = text_table(lines, right={1, *range(3, 10)})
     images = rows[0]["images"] if rows else IMAGES
     text.append(
-        f"Medians; a swap is the look for members that are not finite and the exchange of discriminators; a step is one of all "
-        f"members. In an epoch each member sees all {images:,} images (--images). At {SELDOM:g} swaps an epoch, one every "
-        f"{1 / SELDOM:g} epochs, and at {OFTEN:g}, one every {1 / OFTEN:g}: the share of its time."
+        f"Medians. A swap: check that members are finite, and exchange discriminators. A step: one step of all members. In an "
+        f"epoch each member sees all {images:,} images (--images). The last columns are the share of an epoch's time that swaps "
+        f"take, with one every {1 / SELDOM:g} epochs ({SELDOM:g} swaps an epoch) and one every {1 / OFTEN:g} ({OFTEN:g} swaps)."
     )
     return "\n".join(text)
 
 
 def _below(row: Row) -> str:
-    """Return at which rates swaps cost less than 1 %: both, the lower one, or none."""
+    """Return in words at which numbers of swaps an epoch they cost less than 1 %: both, the lower one, or none."""
     seldom, often = row["below_1_percent"]
     return "both" if often else f"at {SELDOM:g}" if seldom else "no"

@@ -1,6 +1,6 @@
-"""Measure rows of the fusion benchmark in a separate process: CASE MEMBERS WAY SECONDS DEVICE PRECISION.
+"""Measure rows of the fusion benchmark in a separate process, and print each as a line of JSON.
 
-Each row is printed as a line of JSON.
+Run as `python -m ganherd.bench.rows CASE MEMBERS WAY SECONDS DEVICE PRECISION`.
 """
 
 from __future__ import annotations

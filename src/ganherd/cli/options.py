@@ -63,9 +63,9 @@ def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | No
 
 
 def refuse(*mistakes: tuple[object, str]) -> None:
-    """Raise a `UserError` for the first mistake: a condition that holds, and the sentence about it."""
-    for is_mistaken, sentence in mistakes:
-        if is_mistaken:
+    """Raise a `UserError` with the sentence of the first condition that holds."""
+    for condition, sentence in mistakes:
+        if condition:
             raise UserError(sentence)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
 
 GENERATED = 1000  # of each class
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def measure(
     request: DownstreamRequest,
     output: Path | None = None,
     trust_code: bool = False,
-    say: Say | None = None,
+    log: Log | None = None,
 ) -> dict[str, Downstream]:
     """Measure what classifiers gain from each run; return the results by path.
 
@@ -54,7 +54,7 @@ def measure(
         RunFolder.open(run), mixture_of(run)
     results = {}
     for run in runs:
-        facts = measure_run(run, request, trust_code, say)
+        facts = measure_run(run, request, trust_code, log)
         where = output / run.resolve().name if output else run
         facts["files"] = {"data": str(where / "downstream.json"), "picture": str(where / "downstream.png")}
         _write(facts, where)
@@ -62,7 +62,7 @@ def measure(
     return results
 
 
-def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False, say: Say | None = None) -> Downstream:
+def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False, log: Log | None = None) -> Downstream:
     """Measure what classifiers gain from one run, and write nothing.
 
     The rows are: generated images alone, N real ones of each class, and all images that the mixture was trained on.
@@ -79,13 +79,13 @@ def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False,
     none = Images(data.x[:0], data.y[:0])
     counts = [n for n in request.per_class if n < max(map(len, own))]
     real = [0, *counts, max(map(len, own))]
-    clock = TimeLeft(say, "classifiers", request.seeds * (2 * len(real) - 1))
+    clock = TimeLeft(log, "classifiers", request.seeds * (2 * len(real) - 1))
     alone: dict[int, list[float]] = {n: [] for n in real}
     with_generated: dict[int, list[float]] = {n: [] for n in real}
     done = 0
     for seed in range(request.seeds):
-        if say:
-            say(f"seed {seed + 1} of {request.seeds}: {request.generated:,} images of each of {len(own)} classes")
+        if log:
+            log(f"seed {seed + 1} of {request.seeds}: {request.generated:,} images of each of {len(own)} classes")
         fake = _generated(generators, request.generated, seed)
         for n in real:
             few = _real(data, own, n, seed)

@@ -35,6 +35,8 @@ PER_ROW = 12  # samples of each class in the report
 
 @dataclass(frozen=True)
 class MemberStory:
+    """One row of the table of members."""
+
     number: int
     replica: int
     label: str

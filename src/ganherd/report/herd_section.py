@@ -35,6 +35,7 @@ _MOST_LINES = 200  # of a table
 
 
 def events(story: RunStory) -> Markup:
+    """Return the section about events: their numbers by kind, a timeline, and a table of the rarer ones."""
     kinds = Counter((str(e.get("event", "?")), event_name(e)) for e in story.events)
     pills = [_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items()]
     listed = [e for e in story.events if e.get("event") not in _COUNTED]
@@ -78,7 +79,7 @@ def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
 
 
 def _timeline(story: RunStory) -> JsonObject:
-    """Return a dot for each event, the most important ones last so that they lie on top, and a tick for each meeting."""
+    """Return a dot for each event, the most important ones last so that they are drawn on top, and a tick for each meeting."""
     known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
     steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]
     end = max(steps, default=0) or 1
@@ -151,7 +152,7 @@ def _number_and_prize(member: MemberStory) -> Any:
 
 
 def _loss(member: MemberStory, value: float | None) -> str:
-    """Return the last loss of a member; a dash if it was at rest."""
+    """Return the last loss of a member as text; a dash if the member was not training then."""
     return "–" if value is not None and math.isnan(value) and not member.troubles else number(value)
 
 

@@ -15,6 +15,7 @@ from ganherd.viz import charts
 
 
 def scores(story: RunStory) -> Markup:
+    """Render the table of scores, each with how it was measured."""
     known = measured(story.scores)
     if not known:
         how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
@@ -40,6 +41,7 @@ def scores(story: RunStory) -> Markup:
 
 
 def losses(story: RunStory) -> Markup:
+    """Render the losses of generators and discriminators over the steps."""
     about = "Every member thin, their mean bold; a dashed red line where a member was noticed or repaired."
     keys = ("loss_g", "loss_d")
     panels = [(svg(charts.draw_losses(story.metrics, story.events, [key]), key), "") for key in keys]
@@ -47,6 +49,7 @@ def losses(story: RunStory) -> Markup:
 
 
 def classes(story: RunStory) -> Markup:
+    """Render the scores that have a value for each class as bars."""
     figures = []
     if spread := per_class(story, "diversity"):
         of = str(story.scores["diversity"].get("network", "pixels"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Set, Trust, log_unless, named_files, names, numbers, print_result
+from ganherd.cli.options import Json, Quiet, Set, Trust, log_unless, named_files, names, numbers, print_result, refuse
 from ganherd.util.errors import UserError
 
 
@@ -49,7 +48,8 @@ def compare(
     log = log_unless(quiet)
     if downstream:
         given = {"--budget": budget, "--metrics": metrics, "--network": network, "-n": samples, "--set": sets}
-        _refuse(given, "applies to recipes: leave it out with --downstream.")
+        why = "applies to recipes: leave it out with --downstream."
+        refuse(*((value, f"{option} {why}") for option, value in given.items()))
         counts = numbers("--per-class", per_class or "20,50,100", "20,50,100")
         from ganherd.compare import downstream as classifiers
         from ganherd.compare import downstream_text
@@ -58,7 +58,7 @@ def compare(
         result = classifiers.measure([Path(run) for run in named], wanted, output, trust_code, log)
         print_result(as_json, {"downstream": result}, downstream_text.text(result))
         return
-    _refuse({"--per-class": per_class, "--generated": generated}, "needs --downstream.")
+    refuse((per_class, "--per-class needs --downstream."), (generated, "--generated needs --downstream."))
     if budget is None:
         raise UserError(
             "No budget given. Set how long each recipe may train, e.g. --budget 10m, 90s, 5000steps or 20epochs."
@@ -74,9 +74,3 @@ def compare(
 
     files = comparison_page.write(facts, folder)
     print_result(as_json, {"compare": str(folder), **facts}, comparison_text.text(facts) + named_files(files))
-
-
-def _refuse(options: Mapping[str, Any], why: str) -> None:
-    for name, value in options.items():
-        if value:
-            raise UserError(f"{name} {why}")
