@@ -28,7 +28,7 @@ def study() -> dict[str, ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         names = (
-            "kept",
+            "existing_runs",
             "gap_arms",
             "gap_toys_show",
             "gap_toys",
@@ -97,7 +97,7 @@ def test_a_tiny_study_runs_and_keeps_what_was_tried(
         assert apart["mean"]["modes"] == np.mean([member["modes"] for member in apart["members"]])
         assert any(apart["best"] == member for member in apart["members"])
     assert len(kept["differences"]) == 9 and "four apart − one GAN" in capsys.readouterr().out
-    full = study["gap_toys_show"].beside(kept["arms"], "")
+    full = study["gap_toys_show"].with_published(kept["arms"], "")
     assert "PacGAN4" in full and "24.8 ± 0.2" in full and "GAP ×4, mixture: here" in full
 
 
@@ -159,7 +159,7 @@ def test_a_kept_run_of_other_settings_is_refused(
 ) -> None:
     tiny_runs.skip_products(monkeypatch)
     monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)
-    arms, kept = study["gap_arms"], study["kept"]
+    arms, kept = study["gap_arms"], study["existing_runs"]
     job = arms.Job("r15", "one", 0, 1, ("train.budget=3steps",))
     path, seconds = arms.trained(job, tmp_path)
     assert arms.trained(job, tmp_path)[0] == path and seconds > 0
@@ -176,7 +176,7 @@ def test_a_kept_run_of_other_settings_is_refused(
         figures.trained(figures.toys(600)[0], tmp_path, [])
     monkeypatch.setattr(sys, "argv", ["gap_figures.py", "3", "--runs", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
-        kept.told(figures.main)
+        kept.run_main(figures.main)
     assert ended.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
 
 

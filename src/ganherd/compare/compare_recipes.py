@@ -149,12 +149,12 @@ class _State:
 
     def _refuse_another(self) -> None:
         """Raise a `UserError` with the differences if the folder holds a comparison with other settings."""
-        old, new = dict(self.facts["training"]), dict(self.request.training())
-        old["recipes"] = {name: recipe_file.up_to_date(recipe) for name, recipe in old["recipes"].items()}
-        if old == new:
+        old, new = self.facts["training"], self.request.training()
+        recipes = {name: recipe_file.up_to_date(recipe) for name, recipe in old["recipes"].items()}
+        if {**old, "recipes": recipes} == new:
             return
-        names = [{**training, "recipes": ", ".join(training["recipes"])} for training in (old, new)]
-        changed = recipe_file.differing(*names) or recipe_file.differing(old["recipes"], new["recipes"])
+        brief = [{**training, "recipes": ", ".join(training["recipes"])} for training in (old, new)]
+        changed = recipe_file.differing(*brief) or recipe_file.differing(recipes, new["recipes"])
         raise UserError(
             f"{self.folder} holds a comparison with other settings ({'; '.join(changed)}): choose another -o, or remove it."
         )
