@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,11 +12,6 @@ from ganherd.util.errors import counted
 from ganherd.util.text import say, show
 
 data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
-
-
-class Crop(StrEnum):
-    centre = "centre"
-    random = "random"
 
 
 @data_app.command("list")
@@ -89,7 +83,9 @@ def data_prepare(
         Path | None, typer.Option("-o", "--output", help="Prepared folder to train from. Default: FOLDER-SIZE.")
     ] = None,
     size: Annotated[int, typer.Option(min=2, help="Width and height in pixels.")] = 64,
-    crop: Annotated[Crop, typer.Option(help="Position of the square that is cut from an image.")] = Crop.centre,
+    crop: Annotated[
+        Literal["centre", "random"], typer.Option(help="Position of the square that is cut from an image.")
+    ] = "centre",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of reading processes. Default: one for each core.")
     ] = None,
@@ -103,7 +99,7 @@ def data_prepare(
 
     out = out or Path(f"{folder.resolve().name}-{size}")
     with ProgressBar("images", quiet or as_json) as meter:
-        index = prepare(folder, out, size, crop.value, seed, jobs, meter.at)
+        index = prepare(folder, out, size, crop, seed, jobs, meter.at)
     counts = {label: 0 for label in index.labels}
     for shard in index.shards:
         if shard.label >= 0:

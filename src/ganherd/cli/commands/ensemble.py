@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ganherd.cli.options import Json, Quiet, RunFolderArgument, Trust, log_unless, print_result
 from ganherd.recipe.mixture_scores import LESS, MORE, asked_score
-
-
-class Search(StrEnum):
-    greedy = "greedy"
-    evolutionary = "evolutionary"
-    neighbourhoods = "neighbourhoods"
 
 
 def ensemble(
@@ -29,8 +22,9 @@ def ensemble(
         ),
     ] = "fid",
     search: Annotated[
-        Search, typer.Option(help="Search method; neighbourhoods weighs each neighbourhood of a grid.")
-    ] = Search.greedy,
+        Literal["greedy", "evolutionary", "neighbourhoods"],
+        typer.Option(help="Search method; neighbourhoods weighs each neighbourhood of a grid."),
+    ] = "greedy",
     samples: Annotated[int, typer.Option("-n", min=2, help="Samples of each generator.")] = 1000,
     network: Annotated[str | None, typer.Option(help="Network of the features; see `ganherd score`.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples and of the search.")] = 0,
@@ -43,7 +37,5 @@ def ensemble(
     from ganherd.scoring import ensembles
 
     log = log_unless(quiet or as_json)
-    result = ensembles.find(
-        run, size, by, search.value, samples, seed, network=network, trust_code=trust_code, progress=log
-    )
+    result = ensembles.find(run, size, by, search, samples, seed, network=network, trust_code=trust_code, progress=log)
     print_result(as_json, result.facts(), result)
