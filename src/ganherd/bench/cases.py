@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 IMAGES = 5_000  # as in a class of CIFAR-10
 SEVERAL = (1, 4, 10, 16, 64)  # numbers of members of small nets on a CPU
@@ -81,6 +84,35 @@ def recipe_of(case: Case, members: int, source: Path | str, device: str, precisi
         "engine": {"device": device},
     }
     return recipe_file.load(settings)
+
+
+@dataclass(frozen=True)
+class BenchmarkRequest:
+    """What to measure; None means the default of the device."""
+
+    cases: Sequence[str] | None = None
+    members: Sequence[int] | None = None
+    seconds: float = 1.0  # of each row
+    device: str = "auto"
+    precision: str | None = None
+
+    def check(self) -> None:
+        """Raise a UserError for unknown names, before torch is loaded."""
+        for name in self.cases or ():
+            known(name)
+        self.recipe(self.precision or "float32")
+
+    def recipe(self, precision: str) -> Recipe:
+        """Return a small recipe with the device and the precision."""
+        return recipe_of(CASES["small"], 2, "random", self.device, precision)
+
+    def with_defaults(self) -> tuple[torch.device, str, Sequence[str]]:
+        """Return the device, the precision and the names of the cases."""
+        from ganherd.herd.engine.device import device_of
+
+        device = device_of(self.recipe("float32"))
+        gpu = device.type == "cuda"
+        return device, self.precision or ("bf16" if gpu else "float32"), self.cases or (ON_GPU if gpu else ON_CPU)
 
 
 def images(case: Case) -> np.ndarray:

@@ -28,20 +28,14 @@ _SWAPS = 5  # at least, after two that warm up
 
 
 @dataclass(frozen=True)
-class ExchangeRequest:
-    """What to measure; None means the default of the device."""
+class ExchangeRequest(cases.BenchmarkRequest):
+    """The length of an epoch, in addition to what every benchmark has."""
 
-    cases: Sequence[str] | None = None
-    members: Sequence[int] | None = None
-    seconds: float = 1.0
-    device: str = "auto"
-    precision: str | None = None
     images: int = IMAGES  # of an epoch
 
     def check(self) -> None:
         """Raise a UserError for an impossible request, before torch is loaded."""
-        for name in self.cases or ():
-            cases.known(name)
+        super().check()
         if any(number < 2 for number in self.members or ()):
             raise UserError("A swap needs at least two members.")
 
@@ -49,13 +43,10 @@ class ExchangeRequest:
 def measure(request: ExchangeRequest, log: Callable[[str], None]) -> list[Row]:
     """Return a row for each case, number of members, and kind of swap."""
     request.check()
-    from ganherd.herd.engine.device import device_of
-
-    gpu = device_of(cases.recipe_of(cases.CASES["small"], 2, "random", request.device, "float32")).type == "cuda"
-    precision = request.precision or ("bf16" if gpu else "float32")
+    device, precision, names = request.with_defaults()
     rows = []
-    for name in request.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
-        for members in request.members or (ON_GPU if gpu else ON_CPU):
+    for name in names:
+        for members in request.members or (ON_GPU if device.type == "cuda" else ON_CPU):
             log(f"{name}: {members} members…")
             rows += _rows(name, members, request, precision, log)
     return rows

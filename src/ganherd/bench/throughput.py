@@ -14,7 +14,6 @@ from typing import Any
 
 from ganherd.bench import cases
 from ganherd.bench.checkout import WHERE, benchmark_module, has_benchmarks
-from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
@@ -39,30 +38,19 @@ _PATIENCE = 240.0  # extra seconds for a row, to compile kernels and compare eng
 
 
 @dataclass(frozen=True)
-class ThroughputRequest:
-    """What to measure; None means the default of the device."""
+class ThroughputRequest(cases.BenchmarkRequest):
+    """Which ways to train are measured, in addition to what every benchmark has."""
 
-    cases: Sequence[str] | None = None
     ways: Sequence[str] | None = None
-    members: Sequence[int] | None = None
-    seconds: float = 2.0
-    device: str = "auto"
-    precision: str | None = None
 
     def check(self) -> None:
         """Raise a UserError for unknown names, before torch is loaded."""
-        for name in self.cases or ():
-            cases.known(name)
+        super().check()
         for way in self.ways or ():
             if way not in WAYS:
                 raise UserError(f"there is no way {way!r}; there are {', '.join(WAYS)}.")
             if way not in OURS and not has_benchmarks():
                 raise UserError(f"the way {way} needs code that is not installed with ganherd: {WHERE}.")
-        self.recipe(self.precision or "float32")
-
-    def recipe(self, precision: str) -> Recipe:
-        """Return a small recipe with the device and the precision."""
-        return cases.recipe_of(cases.CASES["small"], 1, "random", self.device, precision)
 
 
 @dataclass
@@ -88,11 +76,8 @@ def measure(request: ThroughputRequest, log: Log, output: Path | None = None) ->
         output: The file that receives all rows so far, after each row.
     """
     request.check()
-    from ganherd.herd.engine.device import device_of
-
-    device = device_of(request.recipe("float32"))
+    device, precision, names = request.with_defaults()
     gpu = device.type == "cuda"
-    precision = request.precision or ("bf16" if gpu else "float32")
     ways = request.ways or (ON_GPU if gpu else ON_CPU)
     result = ThroughputResult(str(device), str(device), precision, {})
     limits: Any = None
@@ -103,7 +88,7 @@ def measure(request: ThroughputRequest, log: Log, output: Path | None = None) ->
         left_out = [way for way in ways if way not in OURS]
         ways = tuple(way for way in ways if way in OURS)
         result.notes.append(f"left out: {', '.join(['the floor', *left_out])}; {WHERE}")
-    for name in request.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
+    for name in names:
         case = cases.CASES[name]
         result.cases[name] = {"about": case.about, **(limits.of_case(case) if limits else {})}
         sizes = request.members or (case.sizes if gpu else case.cpu_sizes)

@@ -60,7 +60,7 @@ def bench_fusion(
     from ganherd.bench import throughput
 
     members = _numbers_of_members(sizes)
-    request = throughput.ThroughputRequest(names(net), names(ways), members, seconds, device, precision)
+    request = throughput.ThroughputRequest(names(net), members, seconds, device, precision, names(ways))
     request.check()
     from ganherd.bench.throughput_text import table
 
