@@ -176,7 +176,7 @@ def train(study: Study, name: str, args: argparse.Namespace) -> None:
         "arm": name,
         "why": arm.why,
         "command": " ".join(["ganherd train", *asks, *budget]),
-        "seeds": asked.seeds,
+        "seeds": args.seeds,
         "seconds": round(trained, 1),
         "scores": scores,
         **recorded(run),
