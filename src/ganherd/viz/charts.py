@@ -107,7 +107,7 @@ def draw_bars(
     return figure
 
 
-def draw_who_met(counts: np.ndarray, title: str = "") -> Figure:
+def draw_who_met(counts: np.ndarray) -> Figure:
     """Draw counts of steps [generators, discriminators] as percentages of the steps of each generator.
 
     >>> draw_who_met(np.array([[30, 70], [70, 30]])).axes[0].get_xlabel()
@@ -138,7 +138,6 @@ def draw_who_met(counts: np.ndarray, title: str = "") -> Figure:
     bar.set_label("% of its steps", color=INK, fontsize=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=8, length=2)
-    axes.set_title(title, color=INK, fontsize=10, loc="left")
     return figure
 
 
