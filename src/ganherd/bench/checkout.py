@@ -19,6 +19,12 @@ def has_benchmarks() -> bool:
     return (FOLDER / "ganherd_benchmarks" / "__init__.py").is_file()
 
 
+def require_checkout(what: str) -> None:
+    """Raise a `UserError` unless this ganherd runs from a checkout, which `what` needs."""
+    if not has_benchmarks():
+        raise UserError(f"{what} needs code that is not installed with ganherd: {WHERE}.")
+
+
 def benchmark_module(name: str, what: str) -> ModuleType:
     """Import a module of `ganherd_benchmarks`.
 
@@ -29,8 +35,7 @@ def benchmark_module(name: str, what: str) -> ModuleType:
     Raises:
         UserError: ganherd was not installed from a checkout.
     """
-    if not has_benchmarks():
-        raise UserError(f"{what} needs code that is not installed with ganherd: {WHERE}.")
+    require_checkout(what)
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))  # last, so that nothing there shadows an installed package
     return importlib.import_module(f"ganherd_benchmarks.{name}")

@@ -53,6 +53,20 @@ def _measure(prepared: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:
     return MeasuredWay(speed, *peaks(herd.device), plan.name, plan.threads, note)
 
 
+def best_threads(run: Callable[[float], MeasuredWay], device: torch.device, seconds: float) -> MeasuredWay:
+    """Run a measurement with one thread and with all threads on a CPU, and return the faster; on a GPU, run it once.
+
+    Args:
+        run: The measurement, which gets the seconds that it may take.
+    """
+    counts = sorted({1, torch.get_num_threads()}) if device.type == "cpu" else [torch.get_num_threads()]
+    results = []
+    for threads in counts:
+        torch.set_num_threads(threads)
+        results.append(run(seconds / len(counts)))
+    return max(results, key=lambda one: one.rate)
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until a GPU has finished its work."""
     if device.type == "cuda":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.bench import cases
-from ganherd.bench.checkout import WHERE, benchmark_module, has_benchmarks
+from ganherd.bench.checkout import WHERE, benchmark_module, has_benchmarks, require_checkout
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
@@ -49,8 +49,8 @@ class ThroughputRequest(cases.BenchmarkRequest):
         for way in self.ways or ():
             if way not in WAYS:
                 raise UserError(f"there is no way {way!r}; there are {', '.join(WAYS)}.")
-            if way not in OURS and not has_benchmarks():
-                raise UserError(f"the way {way} needs code that is not installed with ganherd: {WHERE}.")
+            if way not in OURS:
+                require_checkout(f"the way {way}")
 
 
 @dataclass
