@@ -6,24 +6,27 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from ganherd.compare.comparison_record import Downstream, DownstreamRow
+from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
+from ganherd.compare.downstream_text import draw
+from ganherd.data.dataset import Dataset, load
 from ganherd.data.keyed import shuffle
+from ganherd.features.extract import best_device
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
-from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.mixture import mixture
+from ganherd.mixture.mixture import Mixture
+from ganherd.runs.folder import RunFolder
+from ganherd.runs.records import plain
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.files import atomic_write
 from ganherd.util.meter import TimeLeft
-
-if TYPE_CHECKING:
-    from ganherd.compare.downstream_classifier import Images
-    from ganherd.data.dataset import Dataset
-    from ganherd.mixture.mixture import Mixture
+from ganherd.viz import pictures
 
 GENERATED = 1000  # of each class
 Log = Callable[[str], None]
@@ -50,8 +53,6 @@ def measure(
     Args:
         output: The folder that receives a folder with downstream.json and downstream.png for each run; default: the run.
     """
-    for run in runs:
-        RunFolder.open(run), mixture_of(run)
     results = {}
     for run in runs:
         facts = measure_run(run, request, trust_code, log)
@@ -67,15 +68,10 @@ def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False,
 
     The rows are: generated images alone, N real ones of each class, and all images that the mixture was trained on.
     """
-    from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
-    from ganherd.data.dataset import load
-    from ganherd.features.extract import best_device
-    from ganherd.mixture import mixture
-
     generators = mixture.load(run, trust_code).to(best_device())
     data = load(RunFolder(run).recipe.data)
     own = [np.flatnonzero(data.y == k) for k in range(len(data.labels))]
-    _refuse(generators, data, run)
+    _check_labels(generators, data, run)
     none = Images(data.x[:0], data.y[:0])
     counts = [n for n in request.per_class if n < max(map(len, own))]
     real = [0, *counts, max(map(len, own))]
@@ -110,7 +106,8 @@ def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False,
     }
 
 
-def _refuse(mixture: Mixture, data: Dataset, run: Path) -> None:
+def _check_labels(mixture: Mixture, data: Dataset, run: Path) -> None:
+    """Raise a `UserError` unless the data has classes to learn, and the mixture generates all of them."""
     if len(data.labels) < 2 or not (data.y_test >= 0).any():
         raise UserError(
             f"--downstream needs labels of at least two classes and a held-out split, and the data of {run} has not both."
@@ -125,16 +122,12 @@ def _refuse(mixture: Mixture, data: Dataset, run: Path) -> None:
 
 def _generated(mixture: Mixture, count: int, seed: int) -> Images:
     """Return this many images of each class, of another replica for another seed if there are several."""
-    from ganherd.compare.downstream_classifier import Images
-
     each = [mixture.sample(count, k, seed, seed % mixture.replicas) for k in range(len(mixture.labels))]
     return Images(np.concatenate([one.x for one in each]), np.repeat(np.arange(len(each)), count))
 
 
 def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images:
     """Return the first `count` of each class in the seed's order: a smaller set is part of a larger one."""
-    from ganherd.compare.downstream_classifier import Images
-
     rows = np.concatenate([rows[shuffle(len(rows), "downstream", seed, k)[:count]] for k, rows in enumerate(own)])
     return Images(data.x[rows], data.y[rows])
 
@@ -158,10 +151,7 @@ def _over(values: list[float], seeds: list[int], least: float = 0.0) -> ScoreEnt
 
 
 def _write(facts: Downstream, where: Path) -> None:
-    from ganherd.compare.downstream_text import draw
-    from ganherd.runs.records import plain
-    from ganherd.viz import pictures
-
+    """Write downstream.json and downstream.png into a folder."""
     try:
         where.mkdir(parents=True, exist_ok=True)
         atomic_write(where / "downstream.json", json.dumps(plain(facts), indent=1, allow_nan=False) + "\n")

@@ -51,6 +51,10 @@ def compare(
         why = "applies to recipes: leave it out with --downstream."
         refuse(*((value, f"{option} {why}") for option, value in given.items()))
         counts = numbers("--per-class", per_class or "20,50,100", "20,50,100")
+        from ganherd.runs.folder import RunFolder, mixture_of
+
+        for run in named:  # before torch is loaded
+            RunFolder.open(run), mixture_of(run)
         from ganherd.compare import downstream as classifiers
         from ganherd.compare import downstream_text
 
