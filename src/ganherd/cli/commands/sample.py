@@ -26,7 +26,9 @@ def sample(
             help="Weights of the labels: data (as in the data), uniform, or e.g. cat=2,dog=1. Default: those of the recipe."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Image i of a seed is the same for every n.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the samples; image i of a seed is the same for every n.")
+    ] = 0,
     replica: Annotated[int, typer.Option(min=0, help="Number of the replica to sample from.")] = 0,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="Device to sample on; auto uses a GPU if there is one.")
