@@ -23,7 +23,7 @@ import matplotlib
 import numpy as np
 import torch
 
-from called import command
+from command_line import command
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -33,7 +33,7 @@ HERE = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe with settings of its own, and why it is in the study."""
+    """A recipe with its settings, and why it is in the study."""
 
     recipe: str
     why: str
@@ -55,6 +55,7 @@ class Study:
 _GRID = "mnist-cellular-3x3"
 _CELLULAR = "strategy.cellular."
 _APART = (f"{_CELLULAR}topology=isolated", f"{_CELLULAR}selection=false")  # cells that never meet: plain GANs
+_R1 = ("loss.r1_weight=1",)
 _OF_A_GRID = (f"{_CELLULAR}mixing.keep=last", "train.precision=tf32", "engine.name=graph", "run.scores=false")
 STUDIES = {
     "cellular-decay": Study(
@@ -86,6 +87,21 @@ STUDIES = {
             "slow-critic": Arm(_GRID, "half the discriminator's learning rate", (*_APART, "optim.lr_d=1e-4")),
             "rare-critic": Arm(_GRID, "the discriminator learns at every fourth step", (*_APART, "train.skip_d=3")),
             "noise": Arm(_GRID, "noise of 0.1 on what the discriminator sees", (*_APART, "train.input_noise=0.1")),
+        },
+        _OF_A_GRID,
+        "fid,histogram",
+        10_000,
+        "lipizzaner_mnist_cnn.npz",
+    ),
+    "grid-r1": Study(
+        "With an R1 penalty, does a cellular grid still decay, and what do its neighbours and its selection gain?",
+        {
+            "4x4": Arm("mnist-cellular-4x4", "4 × 4 with neighbours and selection", _R1),
+            "5x5": Arm("mnist-cellular-5x5", "5 × 5 with neighbours and selection", _R1),
+            "3x3": Arm(_GRID, "3 × 3 with neighbours and selection", _R1),
+            "no-selection": Arm(_GRID, "3 × 3 with neighbours, no selection", (*_R1, f"{_CELLULAR}selection=false")),
+            "isolated": Arm(_GRID, "3 × 3 with selection, no neighbours", (*_R1, f"{_CELLULAR}topology=isolated")),
+            "apart": Arm(_GRID, "nine plain GANs", (*_R1, *_APART)),
         },
         _OF_A_GRID,
         "fid,histogram",
@@ -144,22 +160,23 @@ def words(study: Study, arm: Arm, seeds: int, more: list[str]) -> list[str]:
     return [arm.recipe, "--seeds", str(seeds), *settings]
 
 
-def train(study: Study, name: str, asked: argparse.Namespace) -> None:
+def train(study: Study, name: str, args: argparse.Namespace) -> None:
     """Train and score one arm unless it is there, and write what is worth keeping to `NAME.json` next to its run."""
-    arm, run, result = study.arms[name], asked.runs / name, asked.runs / f"{name}.json"
-    budget = ["--budget", asked.budget] if asked.budget else []
-    began, asks = time.perf_counter(), words(study, arm, asked.seeds, asked.set)
+    arm, run, result = study.arms[name], args.runs / name, args.runs / f"{name}.json"
+    budget = ["--budget", args.budget] if args.budget else []
+    began, asks = time.perf_counter(), words(study, arm, args.seeds, args.set)
     if not (run / "run.json").exists():
         command("train", *asks, *budget, "--run", run, "-q")
     trained = time.perf_counter() - began
     network = ["--network", study.network] if study.network else []
     scores = json.loads(
-        command("score", run, "--metrics", study.metrics, "-n", asked.samples or study.samples, *network, "--json")
+        command("score", run, "--metrics", study.metrics, "-n", args.samples or study.samples, *network, "--json")
     )
     facts = {
         "arm": name,
         "why": arm.why,
         "command": " ".join(["ganherd train", *asks, *budget]),
+        "seeds": args.seeds,
         "seconds": round(trained, 1),
         "scores": scores,
         **recorded(run),
@@ -182,40 +199,40 @@ def recorded(run: Path) -> dict[str, Any]:
     return {"alarms": dict(alarms), "mixture_scores": scores, "replaced": replaced}
 
 
-def collect(name: str, study: Study, asked: argparse.Namespace) -> None:
+def collect(name: str, study: Study, args: argparse.Namespace) -> None:
     """Write the study's JSON, and a plot if its arms have a score for every iteration."""
     arms = [
-        json.loads((asked.runs / f"{arm}.json").read_text())
+        json.loads((args.runs / f"{arm}.json").read_text())
         for arm in study.arms
-        if (asked.runs / f"{arm}.json").exists()
+        if (args.runs / f"{arm}.json").exists()
     ]
     facts = {
         "question": study.question,
-        "command": f"python benchmarks/studies.py {name} --seeds {asked.seeds}"
-        + (f" --budget {asked.budget}" if asked.budget else ""),
-        "commit": asked.commit,
+        "command": f"python benchmarks/studies.py {name} --seeds {args.seeds}"
+        + (f" --budget {args.budget}" if args.budget else ""),
+        "commit": args.commit,
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": asked.machine or (torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"),
-        "note": asked.note,
+        "machine": args.machine or (torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"),
+        "note": args.note,
     }
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
     rows = ",\n".join(f"  {json.dumps(arm)}" for arm in arms)
-    (asked.output / f"{name}.json").write_text(f'{{\n{lines},\n "arms": [\n{rows}\n ]\n}}\n')
+    (args.output / f"{name}.json").write_text(f'{{\n{lines},\n "arms": [\n{rows}\n ]\n}}\n')
     if any(arm["mixture_scores"] for arm in arms):
-        plot(arms, asked.seeds, asked.output / f"{name}.png", study.question)
+        plot(arms, args.output / f"{name}.png", study.question)
 
 
-def best_cells(arm: dict[str, Any], seeds: int) -> np.ndarray:
+def best_cells(arm: dict[str, Any]) -> np.ndarray:
     """Return the score of the best cell of each seed at each iteration: [iterations, seeds]."""
     scores = np.array(arm["mixture_scores"])  # [T, seeds × cells]
-    return scores.reshape(len(scores), seeds, -1).min(2)
+    return scores.reshape(len(scores), arm["seeds"], -1).min(2)
 
 
-def plot(arms: list[dict[str, Any]], seeds: int, path: Path, title: str) -> None:
+def plot(arms: list[dict[str, Any]], path: Path, title: str) -> None:
     """Draw the mean over seeds of the best cell's score, with the range of the seeds."""
     figure, axes = plt.subplots(figsize=(8, 4.5))
     for arm in arms:
-        best = best_cells(arm, seeds)
+        best = best_cells(arm)
         (line,) = axes.plot(np.arange(1, len(best) + 1), best.mean(1), label=f"{arm['arm']}: {arm['why']}", lw=1.5)
         axes.fill_between(
             np.arange(1, len(best) + 1), best.min(1), best.max(1), color=line.get_color(), alpha=0.12, lw=0
@@ -241,16 +258,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE, help="where --collect writes")
     for name in ("commit", "machine", "note"):
         parser.add_argument(f"--{name}", default="", help=f"{name} to record")
-    asked = parser.parse_args()
-    study = STUDIES[asked.study]
-    if asked.collect:
-        collect(asked.study, study, asked)
+    args = parser.parse_args()
+    study = STUDIES[args.study]
+    if args.collect:
+        collect(args.study, study, args)
         return
-    if unknown := set(asked.arms or ()) - set(study.arms):
+    if unknown := set(args.arms or ()) - set(study.arms):
         sys.exit(f"studies.py: no arm {', '.join(sorted(unknown))}; there are {', '.join(study.arms)}")
-    asked.runs.mkdir(parents=True, exist_ok=True)
-    for name in asked.arms or study.arms:
-        train(study, name, asked)
+    args.runs.mkdir(parents=True, exist_ok=True)
+    for name in args.arms or study.arms:
+        train(study, name, args)
         print(name, "done", flush=True)
 
 
