@@ -134,7 +134,6 @@ def test_the_table_of_an_ensemble_says_what_it_was_before(cli: Cli, grid_run: Pa
 
 
 def test_the_search_never_loses_to_the_best_generator_alone(grid_run: Path) -> None:
-
     one = ensembles.find(grid_run, 1, samples=64).each[0]
     more = ensembles.find(grid_run, 4, samples=64).each[0]
     assert len(one.members) == 1 and more.searched[1] <= one.searched[1] and more.members[0] == one.members[0]
