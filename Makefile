@@ -18,7 +18,8 @@ QUICK := $(addprefix tests/,util recipe data nets herd/step herd/checks mixture 
 # Trainings of seconds, which only the whole suite has.
 QUICK += $(addprefix --ignore=tests/,training/health/test_alarms.py training/health/test_convergence.py \
 	training/recording/test_validation.py strategies/gap/test_gap_hybrids.py strategies/cellular/test_cellular.py \
-	recipe/test_absolute_paths.py recipe/test_perclass.py runs/test_older_runs.py)
+	strategies/gap/test_gap_runs.py recipe/test_absolute_paths.py recipe/test_cellular_recipes.py recipe/test_perclass.py \
+	nets/test_shared.py runs/test_older_runs.py)
 # Bytecode is kept even where the environment says not to: else every process of the suite compiles all modules again.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
