@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -14,6 +15,12 @@ if not Path("/dev/nvidiactl").exists():
 
 # The sandbox comes first: it sets up the home, cache and data folder of the tests.
 pytest_plugins = ["sandbox_plugin", "run_fixtures"]
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what the imports have made."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

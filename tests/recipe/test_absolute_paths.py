@@ -22,6 +22,7 @@ from ganherd.cli.commands import train
 from ganherd.comm.backends.local import Local
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
+from ganherd.training.finish import Run
 from ganherd.util.errors import UserError
 
 NETS = """
@@ -242,11 +243,18 @@ def test_a_module_in_a_run_folder_is_not_taken_for_one_beside_a_recipe(project: 
 # -- a launcher that starts the command again ---------------------------------------------------------------------------
 
 
-def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | None = None) -> Any:
+def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | None = None) -> Run:
     """The same command as a rank that torchrun has started for the second time, in a process that has imported nothing."""
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     sys.modules.pop("nets_of_paths", None)
-    return train._train(Local(), None if resume else str(recipe), Path("run"), resume, [], False, True)
+    return _train(None if resume else recipe, resume)
+
+
+def _train(recipe: Path | None, resume: Path | None = None) -> Run:
+    """Train quietly in the folder `run`, as a rank of a job."""
+    given = str(recipe) if recipe else None
+    command = train.TrainCommand(given, Path("run"), resume, [], trust_code=False, as_json=False, quiet=True)
+    return train._train(command, Local())
 
 
 def test_a_restart_by_the_launcher_trusts_the_code_that_the_recipe_names(
@@ -254,7 +262,7 @@ def test_a_restart_by_the_launcher_trusts_the_code_that_the_recipe_names(
 ) -> None:
     recipe = written(project / "recipes" / "mine.yaml", nets=OWN)
     (project / "nets_of_paths.py").write_text(NETS)
-    run = train._train(Local(), str(recipe), Path("run"), None, [], False, True)
+    run = _train(recipe)
     assert started_again(monkeypatch, recipe).path == run.path
     with pytest.raises(UserError, match="give --trust-code"):  # without a recipe of the user's that vouches for it
         started_again(monkeypatch, recipe, resume=run.path)
@@ -266,7 +274,7 @@ def test_a_restart_by_the_launcher_trusts_no_other_code(
 ) -> None:
     recipe = written(project / "recipes" / "mine.yaml", nets=OWN)
     (project / "nets_of_paths.py").write_text(NETS)
-    run = train._train(Local(), str(recipe), Path("run"), None, [], False, True)
+    run = _train(recipe)
     (project / "other").mkdir()
     stranger = "raise RuntimeError('a stranger')\n"
     if what == "module":

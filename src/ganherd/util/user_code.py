@@ -56,7 +56,8 @@ def import_name(name: str) -> Any:
         return operator.attrgetter(inner)(importlib.import_module(module))
     folders = [*_FOLDERS.get(), os.getcwd()]
     sys.path += folders  # last, so that they shadow no installed package
-    importlib.invalidate_caches()
+    if module not in sys.modules:
+        importlib.invalidate_caches()  # it may have been written a moment ago
     try:
         _refuse_another(_top(name), folders)
         return operator.attrgetter(inner)(importlib.import_module(module))  # Outer.Inner too
