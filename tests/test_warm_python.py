@@ -14,6 +14,7 @@ from processes import environment
     [
         ({}, True),
         ({"KMP_INIT_AT_FORK": "FALSE", "KMP_DUPLICATE_LIB_OK": "True"}, True),  # as after an import of scikit-learn
+        ({"OMP_WAIT_POLICY": "PASSIVE"}, True),  # as after a command in the process of the test
         ({"MKL_NUM_THREADS": "2"}, False),
     ],
 )

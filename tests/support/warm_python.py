@@ -37,7 +37,7 @@ from typing import Any
 AT_START = ("PYTHON", "OMP_", "MKL_", "KMP_", "TORCH_", "TRITON_", "CUDA_", "MPL")
 ANYWAY = (
     "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "OMP_PROC_BIND", "TORCHELASTIC_", "TORCH_NCCL_",
-    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK",  # set by scikit-learn as soon as a test imports it
+    "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "OMP_WAIT_POLICY",  # set by scikit-learn and by ganherd's command in a test
 )  # fmt: skip
 NAMESPACES = ("net", "uts", "mnt")  # of Linux; a test may run its program in others
 # Imported once by the server: what most programs import, modules that ganherd imports only when they are needed included.
