@@ -17,7 +17,7 @@ class Callback:
     has its own callbacks, and all ranks call the same hooks at the same step.
     """
 
-    every = 0  # steps between the stops that this callback needs; 0: it needs none of its own
+    every = 0  # steps between the stops that this callback needs; 0: it needs no stops
 
     def on_train_start(self, trainer: Trainer) -> None:
         """Act before the first step of this process."""

@@ -239,8 +239,9 @@ class Trainer:
         """Return the signal by which any rank was asked to stop, or an empty string."""
         if stop.asked and not self.sync.at(self.step) and not self._will_stop:
             self._will_stop = True
-            where = f"step {self.sync.until:,}, where all ranks are synchronised"
-            self.progress.say(f"stopping at {where}; a second Ctrl-C stops at once.")
+            self.progress.say(
+                f"stopping at step {self.sync.until:,}, when all ranks are synchronised; a second Ctrl-C stops at once."
+            )
         return self.sync.heard(self.step, stop.name, step_seconds, self.recorder.ends)
 
     def _interrupt(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Everything that a run continues with, besides the tensors of the herd itself; a checkpoint holds all of it."""
+"""The state of a run in addition to the tensors of the herd: everything else that a checkpoint saves and a resume needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class RunState:
         # alarms and convergence are known of all members on every rank
         known = {k: ranks.all_gather(v) for k, v in (tensors or {}).items() if k in OF_ALL or k.startswith("rest.")}
         self.alarms = Alarms(ranks.num_members, known)
-        self.convergence = Convergence(prepared.recipe.train.stop, ranks.num_members, known, prepared.kept or None)
+        self.convergence = Convergence(
+            prepared.recipe.train.stop, ranks.num_members, known, prepared.frozen_members or None
+        )
         self.convergence.wake(self.step)
         self.tally = Tally(prepared, self.convergence, meta)
         self.last_good = meta.last_good if meta else None  # the last checkpoint that was due: repairs roll back to it
@@ -48,7 +50,7 @@ class RunState:
         return {**self._prepared.herd.state, **self.member_tensors()}
 
     def member_tensors(self) -> State:
-        """Return what is known of this rank's members [n, …] besides the herd's tensors: it changes only at stops."""
+        """Return the tensors of this rank's members [n, …] that are not the herd's: they change only at stops."""
         of_all = (*self.alarms.state.items(), *self.convergence.state.items())
         own = list(self._prepared.own)
         return {**self.monitor.state, **{name: value[own] for name, value in of_all}, **self._strategy.state}

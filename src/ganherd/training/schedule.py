@@ -64,7 +64,7 @@ class Schedule:
 
 
 def is_due(step: int, every: int) -> bool:
-    """Return whether something that happens every so many steps happens at this one; 0: never.
+    """Return whether something that happens every `every` steps happens at this one; 0: never.
 
     >>> is_due(100, 50), is_due(120, 50), is_due(100, 0)
     (True, False, False)

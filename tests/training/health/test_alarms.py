@@ -242,7 +242,7 @@ def test_a_member_with_two_alarms_at_once_is_repaired_once_for_the_first(tmp_pat
 
 
 def test_policy_stop_ends_the_run_and_says_what_to_try(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"member 1 cannot go on: its samples are hardly varied.*; try a lower"):
+    with pytest.raises(RunFailed, match=r"member 1 cannot continue: its samples are hardly varied.*; try a lower"):
         sick(shared(tmp_path, "stop"), tmp_path / "run")
     assert RunFolder(tmp_path / "run").info.state == "failed"
 

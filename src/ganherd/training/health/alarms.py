@@ -44,14 +44,14 @@ class Limits:
     """The limits of the alarms, tuned on seeds 100 to 104 of benchmarks/alarms.py, which tests them on other seeds."""
 
     spread: float = 0.25  # collapse: below it
-    lost: float = 0.5  # … and below this part of the widest spread that the member had,
-    slow_start: int = 1000  # … or after so many steps of its life, however it began
+    lost: float = 0.5  # … and below this fraction of the widest spread that the member had,
+    slow_start: int = 1000  # … or after this many steps of its life, even if its spread was never wider
     warm_up: int = 200  # steps of its life before any of the following can begin: a discriminator has to learn first
     returns: float = 0.5  # cycling: at or below it
     tells: float = 0.52  # dead critic: at or below it,
     differs: float = 0.75  # … while neighbours tell at least this well
     copies: float = 0.4  # memorising: at or above it
-    # looks in a row before it is an alarm, and as many good ones before it is over
+    # Bad looks in a row that raise each of `ALARMS`; the same number of good ones ends it.
     patience: tuple[int, ...] = (1, 1, 3, 4, 5, 3)
 
 
@@ -61,10 +61,13 @@ LIMITS = Limits()
 def judge(
     scores: dict[str, Tensor], peak: Tensor, age: Tensor, falling: Tensor, limits: Limits = LIMITS
 ) -> tuple[Tensor, Tensor]:
-    """(bad [N, 4], known [N, 4]) for the alarms that come from a look; a score that is NaN says nothing.
+    """Return (bad [N, 4], known [N, 4]) for the alarms that come from a look; NaN scores are not known.
 
-    `peak` [N]: the widest spread so far; `age` [N]: steps since its first step, or since it was repaired; `falling` [N]:
-    whose spread was bad at the last look. It stays so until it is wide again, not until it is a little above half.
+    Args:
+        peak: [N] the widest spread so far.
+        age: [N] steps since the member's first step, or since it was repaired.
+        falling: [N] whether the spread was bad at the last look. It stays bad until the spread reaches `limits.spread`, not until
+            it is a little above `limits.lost` of its peak.
     """
     spread, returns, tells, differs, copies = (scores[k] for k in ("spread", "returns", "tells", "differs", "copies"))
     lost = (spread < limits.lost * peak) | falling | (age >= limits.slow_start)
@@ -97,12 +100,12 @@ class Alarms:
         Args:
             first: The first of the alarms that were checked.
         """
-        part = slice(first, first + bad.shape[1])
-        bads, goods, ill = (self.state[f"watch.{k}"][:, part] for k in ("bad", "good", "ill"))
+        checked = slice(first, first + bad.shape[1])
+        bads, goods, ill = (self.state[f"watch.{k}"][:, checked] for k in ("bad", "good", "ill"))
         bads.copy_(torch.where(known, torch.where(bad, bads + 1, 0), bads))
         goods.copy_(torch.where(known, torch.where(bad, 0, goods + 1), goods))
-        begun = ~ill & (bads >= self._patience[part])
-        over = ill & (goods >= self._patience[part])
+        begun = ~ill & (bads >= self._patience[checked])
+        over = ill & (goods >= self._patience[checked])
         ill.copy_((ill | begun) & ~over)
         return tuple([(m, ALARMS[first + a]) for m, a in each.nonzero().tolist()] for each in (begun, over))  # type: ignore[return-value]
 

@@ -1,11 +1,11 @@
 """Stop training members that have converged, so that the device works on the others.
 
 A member's metric is averaged over windows of `patience` steps. If a window is hardly better than the one before, the member is
-not trained any more from the next record on. The metrics are taken anyway, with every look or every record.
+not trained any more from the next record on. Both metrics cost nothing extra: they come from looks and records.
 
-- differs: how well nearest neighbours tell its samples from its data; 0.5 where they cannot (of looks, `run.watch`).
-- gap: how far apart its critic or discriminator holds real and generated (of records); for a Wasserstein loss an estimate
-  of the distance.
+- differs: how well nearest neighbours separate its samples from its data; 0.5 if they cannot (from looks, `run.watch`).
+- gap: the difference between the mean logits of real and generated images (from records); for a Wasserstein loss this
+  estimates the distance.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Converged:
 
 
 def is_retrained(state: State, step: int) -> bool:
-    """Return whether members wait, beyond this step, for others that are trained again."""
+    """Return whether members wait, beyond this step, for others that are retrained."""
     until = state.get("rest.until", torch.tensor([FOREVER]))
     return bool(((until < FOREVER) & (until > step)).any())
 
@@ -43,30 +43,42 @@ class Convergence:
     """Track each member's metric over windows and mark those that stopped improving. Its state is saved with checkpoints."""
 
     def __init__(
-        self, settings: StopConfig | None, size: int, remembered: State | None = None, kept: Sequence[int] | None = None
+        self,
+        settings: StopConfig | None,
+        size: int,
+        remembered: State | None = None,
+        frozen: Sequence[int] | None = None,
     ) -> None:
-        """`kept`: members that are never trained in this run; None: members only rest if `settings` say so."""
+        """Create the state, or restore it from what a checkpoint `remembered`.
+
+        Args:
+            frozen: Members that are never trained in this run. None: members rest only if `settings` ask for it.
+        """
         self.settings = settings if settings is not None and settings.patience else None
         self.state: State = {}
-        if self.settings is not None or kept is not None or any(name.startswith("rest.") for name in remembered or {}):
+        if (
+            self.settings is not None
+            or frozen is not None
+            or any(name.startswith("rest.") for name in remembered or {})
+        ):
             self.state = {
                 "rest.at": torch.full((size,), -1),  # the step from which it rests; -1: it trains
-                "rest.until": torch.full((size,), FOREVER),  # … and to which, while others are trained anew
-                "rest.since": torch.zeros(size, dtype=torch.int64),  # where its window began
+                "rest.until": torch.full((size,), FOREVER),  # … and to which, while others are retrained
+                "rest.since": torch.zeros(size, dtype=torch.int64),  # the step at which its window began
                 "rest.sum": torch.zeros(size, dtype=torch.float64),
                 "rest.seen": torch.zeros(size, dtype=torch.int64),
                 "rest.before": torch.full((size,), torch.inf, dtype=torch.float64),  # mean of the window before
             }
-            self.state["rest.at"][list(kept or ())] = 0
+            self.state["rest.at"][list(frozen or ())] = 0
         recall(self.state, remembered)
 
     @property
-    def kept(self) -> list[int]:
-        """The members that never trained in this run."""
+    def frozen_members(self) -> list[int]:
+        """The members that are never trained in this run."""
         return torch.nonzero(self.state["rest.at"] == 0)[:, 0].tolist() if self.state else []
 
     def wait(self, members: Collection[int], step: int, until: int) -> None:
-        """Let members rest while others are trained again; those that rest already continue to."""
+        """Let members rest while others are retrained; those that rest already continue to."""
         for member in members:
             if self.state["rest.at"][member] < 0:
                 self.state["rest.at"][member], self.state["rest.until"][member] = step, until
@@ -86,10 +98,10 @@ class Convergence:
         return torch.nonzero(self.state["rest.at"] < 0)[:, 0].tolist()
 
     def trains(self, size: int) -> Tensor:
-        """[N] bool"""
+        """Return bool [N]: whether each member is trained."""
         return self.state["rest.at"] < 0 if self.state else torch.ones(size, dtype=torch.bool)
 
-    def made(self, steps: list[int]) -> list[int]:
+    def own_steps(self, steps: list[int]) -> list[int]:
         """Return [N] the steps that each member has made, given the steps that it would have made without resting."""
         if not self.state:
             return steps
@@ -110,7 +122,7 @@ class Convergence:
         """End the windows that are long enough, and return the members that converged. Only members that are `well` [N] can."""
         if self.settings is None:
             return []
-        state, found = self.state, []
+        state, converged = self.state, []
         ends = (
             (state["rest.at"] < 0) & (step - state["rest.since"] >= self.settings.patience) & (state["rest.seen"] > 0)
         )
@@ -119,10 +131,10 @@ class Convergence:
             now = float(state["rest.sum"][member] / state["rest.seen"][member])
             if math.isfinite(before) and now > before * (1.0 - self.settings.least) and bool(well[member]):
                 state["rest.at"][member] = step
-                found.append(Converged(member, before, now))
+                converged.append(Converged(member, before, now))
             else:
                 self._begin(member, step, now)
-        return found
+        return converged
 
     def forget(self, member: int, step: int) -> None:
         """Forget a member's windows, for example after a repair, and let it train."""
@@ -140,7 +152,7 @@ class Convergence:
             return planned
         at, until = self.state["rest.at"], self.state["rest.until"]
         waits = until < FOREVER
-        if bool(waits.any()):  # others are retrained: how long was said then
+        if bool(waits.any()):  # Others are retrained, and their budget decides.
             return int(until[waits].max()) if bool((at < 0).any()) else int(at[~waits].max())
         resting = at >= 0
         awake = len(at) - int(resting.sum())

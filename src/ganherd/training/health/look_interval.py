@@ -1,4 +1,4 @@
-"""Choose how often members are looked at, from work that is counted: the same on every machine, engine and number of ranks."""
+"""Choose how often members are looked at, from counted operations: the same on every machine, engine and number of ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ganherd.training.run_state import RunState
     from ganherd.training.schedule import Schedule
 
-SHARE = 0.02  # of the work of training, at most
+SHARE = 0.02  # the largest share of the work of training that looks may take
 # What an operation of a look, which is in float64, costs in operations of a step: about twice as much as in float32, and much more
 # than on the tensor cores that the shorter types are for.
 _WIDE = {"float64": 1, "float32": 2, "tf32": 8, "bf16": 16}
@@ -31,7 +31,7 @@ _START = 3e7  # operations that a core could do while it starts the layers of on
 
 @dataclass
 class LookInterval:
-    """Looks at the multiples of `every` from the step `first` on; `every` 0: none."""
+    """Schedule looks at the multiples of `every` from the step `first` on; `every` 0: no looks."""
 
     every: int
     first: int = 0
@@ -82,18 +82,18 @@ def recorded(record: LookRecord | None) -> LookInterval | None:
     return LookInterval(record.every, record.first)
 
 
-def planned(assembly: PreparedHerd, record: LookRecord | None = None) -> LookInterval:
-    """Return the cadence of a run: the recorded one, the recipe's, or for `auto` one from counted work.
+def planned(prepared: PreparedHerd, record: LookRecord | None = None) -> LookInterval:
+    """Return the look interval of a run: the recorded one, the recipe's, or for `auto` one from counted work.
 
     Args:
-        record: What run.json says of an earlier process of the run.
+        record: What an earlier process of the run recorded in run.json.
     """
-    settings = assembly.recipe.run
-    if (found := recorded(record)) is not None:
-        return found
+    settings = prepared.recipe.run
+    if (interval := recorded(record)) is not None:
+        return interval
     if settings.watch.every != "auto":
         return LookInterval(int(settings.watch.every))
-    return LookInterval(choose(*counted(assembly), settings.record_every))
+    return LookInterval(choose(*counted(prepared), settings.record_every))
 
 
 def choose(look: float, step: float, records: int) -> int:
@@ -105,17 +105,17 @@ def choose(look: float, step: float, records: int) -> int:
     return max(1, math.ceil(look / (SHARE * step) / records)) * records
 
 
-def counted(assembly: PreparedHerd) -> tuple[float, float]:
+def counted(prepared: PreparedHerd) -> tuple[float, float]:
     """Return the work of a look and of a step, in floating-point operations of a step, of the mean member.
 
-    It depends on nets, rules and data alone: not on the number of members, so that replicas are looked at as runs of their own.
+    It depends on nets, rules and data only, not on the number of members, so stacked replicas have the interval of single runs.
     """
-    recipe, data, rules = assembly.recipe, assembly.dataset, assembly.herd.rules
+    recipe, data, rules = prepared.recipe, prepared.dataset, prepared.herd.rules
     # The work per row depends on the number of rows if a net computes with its weights.
     batches = (2, *batch_sizes(rules.batch))
-    each, slots = [], [len(breed.slots) for breed in assembly.herd.breeds.all]
+    each, slots = [], [len(breed.slots) for breed in prepared.herd.breeds.all]
     for slot in accumulate(slots[:-1], initial=0):
-        # trusted: a net of the user's own was built by `assemble` already, with leave
+        # trusted: `assemble` was allowed to build a net of the user's own already
         make_g, make_d = makers(recipe, data.shape, len(data.labels), trust_code=True, slot=slot)
         each.append(count_operations(make_g, (rules.latent,), batches))
     g, d = float(np.average(each, weights=slots)), count_operations(make_d, data.shape, batches)
@@ -126,7 +126,8 @@ def counted(assembly: PreparedHerd) -> tuple[float, float]:
 def step_work(rules: StepRules, g: float, d: float) -> float:
     """Return the operations of a step, from those of the generator and of the discriminator for one image.
 
-    A way back costs twice its way there, half of that if only the input has a gradient. A penalty differentiates the way back, too.
+    A backward pass costs twice its forward pass, half of that if only the input has a gradient. A penalty also differentiates the
+    backward pass.
     """
     penalties = int(rules.game.penalty) + int(rules.r1 > 0)
     updates = rules.n_critic / (rules.skip_d + 1)

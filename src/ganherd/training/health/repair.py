@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Repairer:
-    """Repair members by policy. A repaired member has random streams of its own; no other member is touched."""
+    """Repair members by policy. A repaired member draws from new random streams; no other member is changed."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Repairer:
     def repair(self, trainer: Trainer, member: int, what: str, policy: str) -> None:
         """Repair one member.
 
-        All ranks call this and know the same of it; the rank that has the member repairs it and tells the others how.
+        All ranks call this with the same arguments. The rank that has the member repairs it and sends the details to the others.
 
         Args:
             what: The alarm.
@@ -54,11 +54,11 @@ class Repairer:
         is_vital = what in ("nan", "diverged")  # with any other alarm the member can still train
         if policy == "stop" or (policy != "tell" and is_spent and is_vital):
             when = f"at step {trainer.step}, after {state.repairs[member]} repairs"
-            ranks.finish(RunFailed(f"{name} cannot go on: {WHY[what]} {when}; {TRY[what]}."))
+            ranks.finish(RunFailed(f"{name} cannot continue: {WHY[what]} {when}; {TRY[what]}."))
         if policy == "tell" or is_spent:
             return
         if policy == "neighbour" and (source := self._neighbour(member)) is None:
-            trainer.progress.say(f"{name}: {WHY[what]}, and no other member is well: it goes on as it is.")
+            trainer.progress.say(f"{name}: {WHY[what]}, and no other member is well: it continues as it is.")
             return
         self._strategy.on_health_check(trainer.step, None)
         row, facts, life = ranks.local_row(member), {}, 0
@@ -77,9 +77,9 @@ class Repairer:
             state.monitor.forget(row, trainer.step)
         facts, life = ranks.from_owner(member, [facts, life])
         then = {
-            "rollback": f"it goes on from step {facts.get('from_step')} with half its learning rate",
-            "reseed": "it starts anew with fresh weights",
-            "neighbour": f"it goes on with the weights of {prepared.name_of(facts.get('from_member', 0))}",
+            "rollback": f"it continues from step {facts.get('from_step')} with half its learning rate",
+            "reseed": "it starts again with fresh weights",
+            "neighbour": f"it continues with the weights of {prepared.name_of(facts.get('from_member', 0))}",
         }[policy]
         state.repairs[member] += 1
         state.alarms.forget(member)

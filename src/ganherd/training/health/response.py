@@ -41,7 +41,7 @@ class Health(Callback):
 
     def on_train_start(self, trainer: Trainer) -> None:
         if self._state.saved is None:
-            for member in self._state.convergence.kept:
+            for member in self._state.convergence.frozen_members:
                 trainer.event("kept", member=member, name=self._prepared.name_of(member))
 
     def on_stop(self, trainer: Trainer) -> None:

@@ -15,30 +15,30 @@ from ganherd.training.setup.engine_plan import choose_plan, plan_of_rank
 _MOMENT = 0.5  # seconds
 
 
-def balanced(ranks: Ranks, assembly: PreparedHerd | None) -> list[float] | None:
+def balanced(ranks: Ranks, prepared: PreparedHerd | None) -> list[float] | None:
     """Return how fast each rank of the job is with its members; None: all alike, or there is nothing to divide.
 
     Called by all ranks. Nothing is measured if all ranks are of one kind, or if some are spares: then each of the others has as
     few members as possible. The members are not changed.
     """
-    if ranks.job is not ranks.comm or assembly is None or ranks.job.world_size == 1:
+    if ranks.job is not ranks.comm or prepared is None or ranks.job.world_size == 1:
         return None
-    kinds = ranks.all_gather_json(kind(assembly))
+    kinds = ranks.all_gather_json(kind(prepared))
     if len(set(kinds)) == 1:
         return None
-    return weights(ranks.all_gather_json(measured(assembly)), kinds)
+    return weights(ranks.all_gather_json(measured(prepared)), kinds)
 
 
-def measured(assembly: PreparedHerd) -> float:
+def measured(prepared: PreparedHerd) -> float:
     """Return the member-steps per second of this rank; all ranks measure at the same time, as they will train."""
-    set_precision(assembly.recipe)
-    plan = plan_of_rank(assembly, choose_plan(assembly, assembly.recipe.engine, lambda text: None))
-    return measure_rate(assembly.herd, plan, _MOMENT)
+    set_precision(prepared.recipe)
+    plan = plan_of_rank(prepared, choose_plan(prepared, prepared.recipe.engine, lambda text: None))
+    return measure_rate(prepared.herd, plan, _MOMENT)
 
 
-def kind(assembly: PreparedHerd) -> str:
+def kind(prepared: PreparedHerd) -> str:
     """Return a description that ranks of the same speed have in common."""
-    job, device = assembly.ranks.job, assembly.herd.device
+    job, device = prepared.ranks.job, prepared.herd.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return f"{job.hosts[job.rank]}, {name}, {cores_per_rank(job)} cores"
 

@@ -84,10 +84,10 @@ def bring_back(recovery: Recovery, session: Session, back: Back, resumed: checkp
     assert folder is not None
 
     def work() -> tuple[int, list[str]]:
-        found = catch_up(herd, session.own_plan, folder, session.looks, back, resumed, heart)
+        result = catch_up(herd, session.own_plan, folder, session.looks, back, resumed, heart)
         recovery.alone.hold(ranks.local_members, resumed)
         recovery.caught_up(back, resumed.step - back.step)
-        return found
+        return result
 
     with heartbeat_of(ranks, folder.path) as heart:
         each = ranks.all_gather_json(run_on_all_ranks(ranks.member_comm, work))
@@ -97,7 +97,7 @@ def bring_back(recovery: Recovery, session: Session, back: Back, resumed: checkp
 
 
 def catch_up(
-    assembly: PreparedHerd,
+    prepared: PreparedHerd,
     plan: Plan,
     folder: RunFolder,
     looks: LookInterval | None,
@@ -117,22 +117,22 @@ def catch_up(
     if not back.members:
         return 0, []
     damaged: list[str] = []
-    if (found := back.copies) is None:
-        found, damaged = checkpoint.newest(folder.checkpoints, assembly.herd.nets, back.members, back.step)
-    names = list(assembly.herd.state)
-    some = assembly.only(back.members, {name: found.state[name].clone() for name in names})
+    if (last := back.copies) is None:
+        last, damaged = checkpoint.newest(folder.checkpoints, prepared.herd.nets, back.members, back.step)
+    names = list(prepared.herd.state)
+    some = prepared.only(back.members, {name: last.state[name].clone() for name in names})
     unvalidated = some.recipe.run.model_copy(update={"validation": 0})
     some.data = replace(some.data, recipe=some.recipe.model_copy(update={"run": unvalidated}))
     place_state(some.herd, plan)
-    meta = found.meta.model_copy(
+    meta = last.meta.model_copy(
         update={
             "arrived": back.copies is not None,
-            "sums": [[row[member] for member in back.members] for row in found.meta.sums],
-            "repairs": [found.meta.repairs[member] for member in back.members],
+            "sums": [[row[member] for member in back.members] for row in last.meta.sums],
+            "repairs": [last.meta.repairs[member] for member in back.members],
         }
     )
-    state = {name: value for name, value in found.state.items() if name not in names}
-    before_it = checkpoint.Checkpoint(found.path, found.step, state, meta)
+    state = {name: value for name, value in last.state.items() if name not in names}
+    before_it = checkpoint.Checkpoint(last.path, last.step, state, meta)
     notes = [HeartbeatNotes(heart)] if heart else []
     budget, progress = Budget(resumed.step), Progress([], quiet=True)
     follower = Follower(some, plan, folder, budget, progress, before_it, looks=looks, callbacks=notes)
@@ -140,10 +140,10 @@ def catch_up(
         follower.follow(resumed.step)
     finally:
         follower.close()
-    rows = [assembly.own.index(member) for member in back.members]
+    rows = [prepared.own.index(member) for member in back.members]
     for name, value in follower.state.tensors().items():
         resumed.state[name][rows] = value.detach().cpu()
     for sums, own in zip(resumed.meta.sums, follower.state.tally.sums.tolist(), strict=True):
         for member, value in zip(back.members, own, strict=True):
             sums[member] = value
-    return resumed.step - found.step, damaged
+    return resumed.step - last.step, damaged

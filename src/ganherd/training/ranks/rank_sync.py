@@ -20,8 +20,8 @@ class RankSync:
     lets ranks run apart, they are synchronised only where they rejoin.
     """
 
-    def __init__(self, assembly: PreparedHerd, strategy: Strategy, step: int) -> None:
-        self._ranks, self._herd, self._strategy = assembly.ranks, assembly.herd, strategy
+    def __init__(self, prepared: PreparedHerd, strategy: Strategy, step: int) -> None:
+        self._ranks, self._herd, self._strategy = prepared.ranks, prepared.herd, strategy
         self.until = step  # the next step at which all ranks are synchronised
         self._stretch = 1  # steps until ranks exchange their requests to stop again
         self.ends: dict[str, int] = {}  # bytes that the first rank had written when ranks exchanged them last

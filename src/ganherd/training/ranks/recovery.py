@@ -125,7 +125,7 @@ class Recovery:
             return folder
         if ranks.is_first:
             spares.forget(folder.path)
-        path = self._found(ranks.job.broadcast(_announced(folder) if ranks.is_first else None))
+        path = self._announced_path(ranks.job.broadcast(_announced(folder) if ranks.is_first else None))
 
         def seen() -> RunFolder:
             there = folder if ranks.is_first else RunFolder(path)
@@ -137,7 +137,7 @@ class Recovery:
 
     def stand_by(self, ranks: Ranks) -> Run:
         """Wait, as a spare, until the other ranks have ended."""
-        path = self._found(ranks.job.broadcast(None))
+        path = self._announced_path(ranks.job.broadcast(None))
         with StopRequest(), spares.passing_on(path), heartbeat_of(ranks, path):
             ranks.wait()
         return Run(path.absolute(), {})
@@ -167,7 +167,7 @@ class Recovery:
         self.trainer, self.signals.name = session.trainer, self.asked or session.stop.name
         return True
 
-    def _found(self, content: bytes) -> Path:
+    def _announced_path(self, content: bytes) -> Path:
         """Return where the run is, as `_announced` by the first rank."""
         path, self.named = json.loads(content)
         self.path = Path(path)
@@ -203,33 +203,32 @@ class Recovery:
         self._homes = tuple(self._homes[rank] for rank in left.before) if self._homes else ()
         mark = self._marks.mark if self.trainer and self._marks else None
         stands = self.alone.stands(mark)
-        told = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
-        said = map(json.loads, self.job.all_gather_bytes(json.dumps(told).encode()))
-        over, asked, paths, steps, stood, untold = zip(*said, strict=True)
+        report = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
+        reports = map(json.loads, self.job.all_gather_bytes(json.dumps(report).encode()))
+        over, asked, paths, steps, stood, untold = zip(*reports, strict=True)
         if (speaker := self.alone.agree(stood, self.trainer, mark)) is not None:
-            self._losses = untold[
-                speaker
-            ]  # the rank that knows most of the files knows which losses they do not report yet
+            # The rank that knows most of the files knows which losses they do not report yet.
+            self._losses = untold[speaker]
         self._losses[-1]["noticed"] = max(steps)
         self.trainer, self._marks = None, None  # what it had is in the hold by now, or comes from copies
-        found = next((Path(each) for each in paths if each), None)
-        if found is None and path is not None and (path / "run.json").is_file():
-            found = path  # created by the first rank, which could not announce it
+        run_path = next((Path(each) for each in paths if each), None)
+        if run_path is None and path is not None and (path / "run.json").is_file():
+            run_path = path  # created by the first rank, which could not announce it
         if any(over):
-            return lambda: self.done or _nothing_left(found)
+            return lambda: self.done or _nothing_left(run_path)
         if any(asked):
-            return lambda: self._stop(next(each for each in asked if each), found)
+            return lambda: self._stop(next(each for each in asked if each), run_path)
         self.done = None
-        return begin if found is None else lambda: resume(found)
+        return begin if run_path is None else lambda: resume(run_path)
 
-    def _stop(self, asked: str, found: Path | None) -> NoReturn:
+    def _stop(self, asked: str, run_path: Path | None) -> NoReturn:
         """Stop: a rank that was lost because it was asked to stop is no reason to continue."""
-        again = f"resume it with: {self.again()}" if found else "nothing had begun"
+        again = f"resume it with: {self.again()}" if run_path else "nothing had begun"
         if self.job.rank:
             raise SystemExit(75)
-        if found:
+        if run_path:
             with suppress(OSError):
-                RunFolder(found).write_info(state="interrupted")
+                RunFolder(run_path).write_info(state="interrupted")
         raise Interrupted(f"stopped by {asked}, and a rank was lost; the last checkpoint is whole. {again}")
 
     @staticmethod
@@ -251,22 +250,24 @@ class Recovery:
                 time.sleep(0.05)
 
     def _remembered(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
-        """This rank's members as they were in memory, after a loss; None where the newest checkpoint is newer, or is needed
-        since the copies of some died with both who had them. Called by all ranks, spares too."""
+        """Return this rank's members from copies in memory, after a loss. Called by all ranks, including spares.
+
+        None if the newest checkpoint is newer, or if it is needed because both ranks that had the copies of a member were lost.
+        """
         if not self._was_lost:
             return None
         if never_meet(folder.recipe):
             return self.alone.returned(self.job, ranks, self._buddies, folder) if self.alone.step is not None else None
-        found = self._buddies.find(self.job, range(ranks.num_members))
-        if found.step is None or found.missing:
+        copies = self._buddies.find(self.job, range(ranks.num_members))
+        if copies.step is None or copies.missing:
             return None
-        facts = found.facts[0]
-        fits = self.job.rank == 0 and _is_newest(found.step, facts, folder)
+        facts = copies.facts[0]
+        fits = self.job.rank == 0 and _is_newest(copies.step, facts, folder)
         if not self.job.broadcast(b"memory" if fits else b"" if self.job.rank == 0 else None):
             return None
-        rows = found.fetch(self.job, ranks.members_by_rank)
+        rows = copies.fetch(self.job, ranks.members_by_rank)
         meta = TrainerState.parse(facts)
-        return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, found.step), found.step, rows, meta)
+        return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, copies.step), copies.step, rows, meta)
 
     def keep(self, trainer: Trainer) -> None:
         """Copy all members and the state of the run into the memory of each rank and of the next one."""
@@ -297,9 +298,9 @@ class Recovery:
         self._losses = []
 
     def tell(self, trainer: Trainer, source: str) -> None:
-        """Report the losses since the run was continued last, as events and messages. `source`: where the state comes from."""
+        """Report the losses since the run was continued last, as events and messages. `source`: the origin of the state."""
         if not trainer.ranks.job.detects_loss:  # the launcher would end all at once
-            trainer.progress.say(f"should a rank be killed, the job ends; go on with: {self.again()}")
+            trainer.progress.say(f"should a rank be killed, the job ends; continue with: {self.again()}")
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:
             back = {"source": source, "repeated": max(0, loss["noticed"] - trainer.step), "alone": False}
@@ -310,7 +311,7 @@ class Recovery:
             hosts = loss["hosts"] or ["?"] * len(loss["ranks"])
             names = " and ".join(f"rank {r} on {host}" for r, host in zip(loss["ranks"], hosts, strict=True))
             moved = f"; {_moved(loss['members'])} elsewhere" if loss["members"] else ""
-            then = "the others stay at" if back["alone"] else "all go on from"
+            then = "the others stay at" if back["alone"] else "all continue from"
             trainer.progress.say(f"lost {names}{moved}; {then} step {trainer.step:,} ({back['source']}).")
         if self._marks is None:  # else all have to know of it first: see `stand`
             self._settled()
@@ -318,7 +319,7 @@ class Recovery:
             number, repeated = restarts(os.environ), max(0, self.reached - trainer.step)
             trainer.event("restart", launcher="torchrun", number=number, source=source, repeated=repeated)
             trainer.progress.say(
-                f"torchrun has started all ranks again (restart {number}); they go on from step {trainer.step:,} ({source}), "
+                f"torchrun has started all ranks again (restart {number}); they continue from step {trainer.step:,} ({source}), "
                 f"{repeated:,} step{'s' * (repeated != 1)} of before {'is' if repeated == 1 else 'are'} repeated."
             )
             self.reached = None
@@ -367,12 +368,13 @@ def _announced(folder: RunFolder) -> bytes:
 
 
 def _moved(members: Sequence[int]) -> str:
-    """
+    """Return which members continue, in words.
+
     >>> _moved([3]), _moved([0, 1])
-    ('member 3 goes on', 'members 0, 1 go on')
+    ('member 3 continues', 'members 0, 1 continue')
     """
     one = len(members) == 1
-    return f"member{'' if one else 's'} {', '.join(map(str, members))} {'goes' if one else 'go'} on"
+    return f"member{'' if one else 's'} {', '.join(map(str, members))} continue{'s' * one}"
 
 
 def _is_newest(step: int, facts: Mapping[str, Any], folder: RunFolder) -> bool:

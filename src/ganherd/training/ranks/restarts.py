@@ -43,7 +43,7 @@ def reached(folder: RunFolder) -> int | None:
 
 
 def begun(run: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """The run that an earlier attempt of this torchrun began, and that is to be gone on with; asked by the first rank."""
+    """Return the run that an earlier attempt of this torchrun began and that is to be continued. Called by the first rank."""
     if not restarts(environ):
         return None
     if run is not None:

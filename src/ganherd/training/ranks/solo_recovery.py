@@ -138,17 +138,17 @@ class SoloRecovery:
             for member in own:
                 holders.setdefault(member, rank)
         lost = [member for member in range(ranks.num_members) if member not in holders]
-        found = buddies.find(job, lost)
-        copied = found.step if not found.missing else None
+        buddy_copies = buddies.find(job, lost)
+        copied = buddy_copies.step if not buddy_copies.missing else None
         decided = json.dumps(self._source(folder, copied, bool(lost))).encode() if job.rank == 0 else None
         source, step = json.loads(job.broadcast(decided))
         if not source:
             self.settled()
             return None
         placement = Placement(tuple(tuple(m for m in own if holders[m] == rank) for rank, own in enumerate(members)))
-        given = [mine[member] for member in placement.ranks[job.rank]]
+        local = [mine[member] for member in placement.ranks[job.rank]]
         empty = empty_rows(next(each for each in layouts if each))
-        rows = {name: torch.stack([hold.rows[name][row] for hold, row in given]) for name in empty} if given else empty
+        rows = {name: torch.stack([hold.rows[name][row] for hold, row in local]) for name in empty} if local else empty
         held = [[member for member in own if member in holders] for own in ranks.members_by_rank]
         state = _spread(job.fetch(rows, placement, held), held[job.rank], ranks.local_members)
         sums = torch.zeros(state[_SUMS].shape[1], ranks.num_members, dtype=torch.float64)
@@ -157,7 +157,9 @@ class SoloRecovery:
         copies = None
         if lost and source == "memory":
             path = checkpoint.path_of(folder.checkpoints, step)
-            copies = checkpoint.Checkpoint(path, step, found.fetch(job, missing), TrainerState.parse(found.facts[0]))
+            copies = checkpoint.Checkpoint(
+                path, step, buddy_copies.fetch(job, missing), TrainerState.parse(buddy_copies.facts[0])
+            )
         self.back = Back(tuple(missing[job.rank]), step, source, copies, frozenset(lost))
         meta = TrainerState.parse({**self._facts, "sums": sums.tolist(), "arrived": True})
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, meta)

@@ -24,7 +24,7 @@ from ganherd.training.stop_request import STOP_SIGNALS, stop_signals
 from ganherd.util.host import cores
 
 _PATIENCE = 30.0  # seconds for the others to end by themselves when one has failed
-_WHY = {  # of ranks that were ended by a signal which nobody asked for
+_WHY = {  # likely causes of signals that end a rank
     signal.SIGKILL: ", as the system does where memory runs out",
     signal.SIGBUS: ", as where a file of the data was shortened while it was read",
     signal.SIGSEGV: "",
@@ -34,9 +34,9 @@ _WHY = {  # of ranks that were ended by a signal which nobody asked for
 
 
 def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
-    """Run `main`, the command, with these words on so many ranks; the exit code of the first that fails, else 0.
+    """Run `main`, the command, with these words on `ranks` ranks, and return the exit code of the first that fails, or 0.
 
-    A signal is passed on to all of them, in groups of their own so that a terminal's Ctrl-C does not reach them twice.
+    Signals are passed on to all ranks. Each rank is in a separate process group, so that a terminal's Ctrl-C reaches it only once.
     """
     common = {
         "WORLD_SIZE": str(ranks),
@@ -65,7 +65,7 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
                 os.kill(process.pid, number)
 
     before = {number: signal.getsignal(number) for number in stop_signals()}
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until all are there to be told
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until all ranks can receive signals
     try:
         for process in processes:
             process.start()
@@ -125,7 +125,7 @@ def _code_of_all(codes: Sequence[int]) -> int:
     """Return the exit code of the command from those of its ranks, the first that failed first.
 
     The others notice that a rank is gone and end with 75, in any order. If that one failed by itself, its code counts; if it was
-    killed, the others say how to go on.
+    killed, the others print how to continue.
 
     >>> [_code_of_all(codes) for codes in ([0, 0], [75, 75, 1], [-9, 75, -9], [-9, 0, -15])]
     [0, 1, 75, 137]

@@ -32,7 +32,7 @@ class Recorder(Callback):
         strategy: Strategy,
         progress: Progress,
     ) -> None:
-        """`folder`: None: nothing is written."""
+        """Open the files of a run, cut to the length that the resumed checkpoint names. `folder` None: write nothing."""
         self._prepared, self._state, self._schedule = prepared, state, schedule
         self._strategy, self._progress = strategy, progress
         images = schedule.settings.validation

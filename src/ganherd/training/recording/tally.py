@@ -14,27 +14,27 @@ from ganherd.training.setup.assemble import PreparedHerd
 
 
 class Tally:
-    """Every step adds to `sums`; a record takes the means and starts new sums."""
+    """Sums of losses and logits: every step adds to them, and a record takes the means and starts new ones."""
 
-    def __init__(self, assembly: PreparedHerd, rest: Convergence, resumed: TrainerState | None) -> None:
-        """`resumed`: what the checkpoint that is resumed holds; None: nothing was counted yet."""
-        self._assembly, self._rest = assembly, rest
+    def __init__(self, prepared: PreparedHerd, rest: Convergence, resumed: TrainerState | None) -> None:
+        """Start with the sums of the checkpoint that is `resumed`; None: start with zeros."""
+        self._prepared, self._rest = prepared, rest
         self.since = resumed.recorded if resumed else 0  # the step of the last record
-        self.sums = assembly.herd.zero_sums()  # [4, n] of this rank's members
+        self.sums = prepared.herd.zero_sums()  # [4, n] of this rank's members
         self._count()
         if resumed:
-            own = [[row[member] for member in assembly.own] for row in resumed.sums]
+            own = [[row[member] for member in prepared.own] for row in resumed.sums]
             self.sums.copy_(torch.tensor(own, dtype=torch.float64))
 
     def everyones(self) -> Tensor:
         """Return the sums [4, N] of all members, on the host; all ranks ask for them together."""
-        return self._assembly.ranks.all_gather(self.sums.T).T
+        return self._prepared.ranks.all_gather(self.sums.T).T
 
     def updates(self, step: int) -> dict[str, list[int]]:
         """Return the number of updates of each member that the sums hold at this step."""
-        made = [self._rest.made(self._assembly.made(at)) for at in (self.since, step)]
-        spans = list(zip(*made, strict=True))
-        rules = self._assembly.herd.rules
+        own_steps = [self._rest.own_steps(self._prepared.member_steps(at)) for at in (self.since, step)]
+        spans = list(zip(*own_steps, strict=True))
+        rules = self._prepared.herd.rules
         of_d = {span: sum(rules.d_updates(step) for step in range(*span)) for span in set(spans)}
         d, g = [of_d[span] for span in spans], [stop - start for start, stop in spans]
         return {"loss_d": d, "loss_g": g, "real": d, "fake": d}
@@ -57,7 +57,7 @@ class Tally:
 
     def _count(self) -> None:
         """Count the member-steps of a step: members that rest make none, and slow members fewer than the run."""
-        trains = self._rest.trains(self._assembly.size).tolist()
-        each = [float(pace) if awake else 0.0 for pace, awake in zip(self._assembly.pace, trains, strict=True)]
+        trains = self._rest.trains(self._prepared.size).tolist()
+        each = [float(pace) if awake else 0.0 for pace, awake in zip(self._prepared.pace, trains, strict=True)]
         self.per_step = sum(each)  # member-steps that one step of the run is
-        self.per_step_here = sum(each[member] for member in self._assembly.own)  # … of this rank's members
+        self.per_step_here = sum(each[member] for member in self._prepared.own)  # … of this rank's members

@@ -46,7 +46,7 @@ class Trackers(Callback):
             return
         from ganherd.training.health.monitor import SCORES
 
-        if "looked" in line:  # before the record: steps must not go back
+        if "looked" in line:  # first, because steps must not decrease
             seen = curves({name: line[name] for name in SCORES if name in line})
             self._hand(line["looked"], {name: value for name, value in seen.items() if not math.isnan(value)})
         rest = curves({name: values for name, values in line.items() if name not in SCORES})
@@ -67,8 +67,8 @@ class Trackers(Callback):
         opened: list[SummaryWriter] = []
 
         def write(step: int, values: dict[str, float]) -> None:
-            if not opened:  # with the first record, when those that a resume makes again are cut off already
-                opened.append(SummaryWriter(str(place), purge_step=_kept(folder) + 1))
+            if not opened:  # Wait for the first record: a resume has cut off the records that it repeats by then.
+                opened.append(SummaryWriter(str(place), purge_step=_last_kept_step(folder) + 1))
                 self._close.append(opened[0].close)
             for name, value in values.items():
                 opened[0].add_scalar(name, value, step)
@@ -89,7 +89,7 @@ class Trackers(Callback):
         self._close.append(run.finish)
 
 
-def _kept(folder: RunFolder) -> int:
+def _last_kept_step(folder: RunFolder) -> int:
     """Return the step of the record before the newest: later ones were cut off by a resume."""
     return max((line.step for line in read_last(folder.metrics_path, MetricsRecord, 2)[:-1]), default=0)
 

@@ -1,7 +1,7 @@
 """Measure the cost of discriminators on training data and on held-out data: the gap shows how much they memorise.
 
-Both costs are of the same fakes, on noise that never changes, and of as many real images each; the nets run as in a step
-(batch norm by the batch) and nothing of them is changed.
+Both costs use the same samples, on fixed noise, and the same number of real images. The nets run as in a step (batch norm with
+the statistics of the batch), and nothing in them is changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_ONCE = 8  # members
 
 @dataclass(frozen=True)
 class _Block:
-    """Members of one breed, and what they are tried on."""
+    """Some members of one breed, with the noise and the images that they are measured on."""
 
     members: slice
     breed: Breed
@@ -39,19 +39,19 @@ class _Block:
 class Validation:
     """Measure all members on fixed data and noise."""
 
-    def __init__(self, assembly: PreparedHerd, images: int) -> None:
-        """At most so many images of each kind; fewer where a member has fewer, or fewer are held out."""
-        self._herd, self._assembly = assembly.herd, assembly
-        held = [len(self._held_out(member, images)) for member in range(assembly.size)]  # of all ranks: the same number
-        self.images = min(images, int(assembly.count.min()), *held)
+    def __init__(self, prepared: PreparedHerd, images: int) -> None:
+        """Choose at most `images` training and held-out images for each member; fewer if a member has fewer."""
+        self._herd, self._prepared = prepared.herd, prepared
+        held = [len(self._held_out(member, images)) for member in range(prepared.size)]
+        self.images = min(images, int(prepared.count.min()), *held)
         if self.images < 2:
             raise UserError(
-                f"run.validation needs at least two held-out {assembly.dataset.kind} for every member: "
+                f"run.validation needs at least two held-out {prepared.dataset.kind} for every member: "
                 "set data.holdout, or run.validation to 0."
             )
         rows = [
             (_evenly(self._herd.feed.member_rows(row), images), self._held_out(member, images))
-            for row, member in enumerate(assembly.own)
+            for row, member in enumerate(prepared.own)
         ]
         kernels, precision = has_kernels(self._herd), self._herd.rules.precision
         self._play = {net: NetworkCall(net, kernels, precision) for net in self._nets()}
@@ -62,10 +62,10 @@ class Validation:
 
     @torch.no_grad()
     def look(self) -> dict[str, list[float]]:
-        """What each discriminator of the whole herd minimises, by its member's loss alone: no penalties, no input noise."""
-        parts = [self._costs(block) for block in self._blocks]
-        own = torch.stack([torch.cat([part[name] for part in parts]) for name in COSTS], 1)  # [n, 2]
-        return dict(zip(COSTS, self._assembly.ranks.all_gather(own).T.tolist(), strict=True))
+        """Return the cost of the discriminators of the whole herd by its name: the loss without penalties and input noise."""
+        costs = [self._costs(block) for block in self._blocks]
+        own = torch.stack([torch.cat([block_costs[name] for block_costs in costs]) for name in COSTS], 1)  # [n, 2]
+        return dict(zip(COSTS, self._prepared.ranks.all_gather(own).T.tolist(), strict=True))
 
     def _costs(self, block: _Block) -> dict[str, Tensor]:
         herd = self._herd
@@ -81,7 +81,7 @@ class Validation:
         return out
 
     def _call(self, block: _Block, state: State, kind: str, x: Tensor, y: Tensor, call: int) -> Tensor:
-        """[n, B, …]; a generator's samples take the labels of the training images."""
+        """Return the output [n, B, …] of a net; samples take the labels of the training images."""
         net = block.breed.g if kind == "g" else self._herd.d
         draws = Streams(torch.from_numpy(rng.keys(block.keys, rng.PREVIEW, call)).to(self._herd.device), 0)
         inputs = (x, y) if net.takes_label else (x,)
@@ -91,7 +91,7 @@ class Validation:
     # -- what never changes -----------------------------------------------------------------------------------------
 
     def _block(self, members: slice, breed: Breed, rows: list[list[np.ndarray]]) -> _Block:
-        herd, data = self._herd, self._assembly.dataset
+        herd, data = self._herd, self._prepared.dataset
         seed, slot = (herd.state[f"set.{name}"].cpu().numpy()[members] for name in ("seed", "slot"))
         keys = rng.keys(np.zeros(len(seed), np.int64), seed, slot)
         shape, dtype = (self.images, herd.rules.latent), herd.state["g.params"].dtype
@@ -104,8 +104,8 @@ class Validation:
         return _Block(members, breed, z.to(herd.device), dict(zip(COSTS, (trained, (x, y)), strict=True)), keys)
 
     def _held_out(self, member: int, most: int) -> np.ndarray:
-        """Rows of the held-out split that are of the member's kind."""
-        data, label = self._assembly.dataset, int(self._assembly.label[member])
+        """Return rows of the held-out split that have the member's class."""
+        data, label = self._prepared.dataset, int(self._prepared.label[member])
         return _evenly(np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label), most)
 
     def _nets(self) -> list[Blueprint]:

@@ -52,7 +52,7 @@ class PreparedHerd:
     notes: list[str]
     origins: list[dict[str, Any]] = field(default_factory=list)  # [n] what the rank's members started from, if anything
     trusted: bool = False  # whether code of the user's own may be imported
-    kept: list[int] = field(default_factory=list)  # members of a run that is grown: they are not trained in this one
+    frozen_members: list[int] = field(default_factory=list)  # members of a run that is grown, not trained in this one
     among: int = 0  # if these are some members of a herd by themselves: how many it has …
     numbers: tuple[int, ...] = ()  # … and the number there of each
 
@@ -65,7 +65,7 @@ class PreparedHerd:
             herd=replace(self.herd, state=state, feed=self.herd.feed.select(rows)),
             ranks=Ranks.single_process(len(members)),
             origins=[],
-            kept=[],
+            frozen_members=[],
             among=self.size,
             numbers=tuple(members),
         )
@@ -80,7 +80,7 @@ class PreparedHerd:
 
     @property
     def label(self) -> np.ndarray:
-        """[N] the class that each member stands for; -1: none."""
+        """[N] the class of each member; -1: it has no class."""
         return self.data.label
 
     @property
@@ -121,7 +121,7 @@ class PreparedHerd:
         pace = paces(self.recipe.strategy.settings.paces)
         return tuple(pace[seat.slot] if pace else Fraction(1) for seat in self.seats)
 
-    def made(self, step: int) -> list[int]:
+    def member_steps(self, step: int) -> list[int]:
         """Return [N] the steps that each member has made at a step of the run."""
         return [int(step * pace) for pace in self.pace]
 
@@ -150,25 +150,25 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> P
         begins: The run starts with its first step, so the runs that members start from are read. False: a checkpoint has the
             weights.
     """
-    made = cut(recipe, begins)
+    data = cut(recipe, begins)
     with importable_from(recipe.code):
-        return put_together(made, Ranks.single_process(len(made.seats)), trust_code, begins)
+        return put_together(data, Ranks.single_process(len(data.seats)), trust_code, begins)
 
 
-def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
+def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """Build the herd of one rank from the members that it has."""
-    recipe, dataset, own = made.recipe, made.dataset, ranks.local_members
+    recipe, dataset, own = data.recipe, data.dataset, ranks.local_members
     device = device_of(recipe, None if ranks.is_single_process else ranks.job.local_rank)
     dtype = DTYPES[recipe.train.precision]
     classes = len(dataset.labels)
     each, slot = [], 0
-    for net, count in recipe.nets.each(made.members):
+    for net, count in recipe.nets.each(data.members):
         make_g, make_d = makers(recipe, dataset.shape, classes, trust_code, slot)
         each.append((net.name, make_g, count))
         slot += count
-    settings, losses = settings_of(recipe, made.members)
+    settings, losses = settings_of(recipe, data.members)
     ema = recipe.train.ema is not None
-    seats = [made.seats[m] for m in own]
+    seats = [data.seats[m] for m in own]
     seated = seats + _of_other_breeds(seats, [count for *_, count in each])
     chosen = {name: [values[seat.slot] for seat in seated] for name, values in settings.items()}
     breeds, d, state = new_breeds(each, make_d, seated, chosen, dtype, ema)
@@ -185,27 +185,27 @@ def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begin
             inputs = partial(_inputs, shape, blueprint.takes_label, classes, dtype)
             tried = partial(_tried, make, inputs, dtype)
             blueprint.adopt(first_that_runs(tried, batch_sizes(recipe.train.batch), CannotRun))
-    load_target(STRATEGIES[recipe.strategy.name].target).check_nets(recipe.strategy.settings, breeds, d, made.members)
+    load_target(STRATEGIES[recipe.strategy.name].target).check_nets(recipe.strategy.settings, breeds, d, data.members)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
     for blueprint in (*(breed.g for breed in breeds.all), d):
         blueprint.module.to(device)
     batch, offset, scale = recipe.train.batch, dataset.offset, dataset.scale
-    counts = made.count[list(own)]
-    feed = make_feed(dataset.x, dataset.y, made.rows(own), counts, batch, offset, scale, dtype, device)
+    counts = data.count[list(own)]
+    feed = make_feed(dataset.x, dataset.y, data.rows(own), counts, batch, offset, scale, dtype, device)
     herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
-    names = [dataset.labels[label] if label >= 0 else "" for label in made.label[list(own)].tolist()]
-    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, made.members, names) if begins else []
+    names = [dataset.labels[label] if label >= 0 else "" for label in data.label[list(own)].tolist()]
+    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, data.members, names) if begins else []
     if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":
-        herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
+        herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, data.steps_per_epoch))
     if pace := recipe.strategy.settings.paces:
         herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
-    kept = grow.kept(made) if begins else {}
-    if kept and recipe.herd.grow_from is not None:
-        started = grow.start(herd, recipe, kept, own, started, trust_code)
-    notes = [*dataset.notes, *made.notes, *origins.notes(started)]
-    data = replace(made, index=made.index[:, :0])  # the feed has the rows now
-    return PreparedHerd(data, herd, ranks, notes, started, trust_code, list(kept))
+    frozen = grow.frozen_members(data) if begins else {}
+    if frozen and recipe.herd.grow_from is not None:
+        started = grow.start(herd, recipe, frozen, own, started, trust_code)
+    notes = [*dataset.notes, *data.notes, *origins.notes(started)]
+    light = replace(data, index=data.index[:, :0])  # the feed has the rows now
+    return PreparedHerd(light, herd, ranks, notes, started, trust_code, list(frozen))
 
 
 def _tried(
@@ -248,9 +248,9 @@ def makers(
 
 
 def _refuse_misplaced_label(net: nn.Module) -> None:
-    """Labels are given as the second input, so `y` must be the second argument."""
-    given = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    if takes_label(net) and given[1:2] != ["y"]:
+    """Refuse a net whose second argument is not `y`: labels are passed as the second input."""
+    arguments = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    if takes_label(net) and arguments[1:2] != ["y"]:
         raise UserError(
             f"forward of {type(net).__name__}{assignment_line(net)} must take y as its second argument, after its input."
         )
@@ -263,11 +263,11 @@ def _try_once(
     recipe: Recipe,
     dataset: source.Dataset,
 ) -> None:
-    """Call a plain pair of the nets: what does not fit is refused in one sentence, before anything is stacked."""
+    """Call a plain pair of the nets, and refuse nets that do not fit before members are stacked."""
     own, classes = recipe.nets.discriminator.name, len(dataset.labels)
 
     def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:
-        """(rows, shape of the samples, shapes of what the discriminator answers, whether the nets drew random numbers)"""
+        """Return (rows, shape of the samples, shapes of the discriminator's outputs, whether the nets drew random numbers)."""
         g, d = make_g(), make_d()
         _refuse_misplaced_label(g)
         _refuse_misplaced_label(d)
@@ -278,17 +278,17 @@ def _try_once(
             raise UserError(
                 f"the generator {name}{assignment_line(g)} returns a {type(x).__name__}: it must return one tensor."
             )
-        answered: list[Shape] = []
+        output_shapes: list[Shape] = []
         if tuple(x.shape) == (rows, *dataset.shape):
             with MemberRandomness(torch.tensor(1)):
                 answer = d(x, *((y,) if takes_label(d) else ()))
-            parts = (answer[0], answer[1], *answer[2:]) if isinstance(answer, tuple) else (answer,)
-            answered = [tuple(part.shape) for part in parts]
-        return rows, tuple(x.shape), answered, not torch.equal(before, torch.random.get_rng_state())
+            outputs = (answer[0], answer[1], *answer[2:]) if isinstance(answer, tuple) else (answer,)
+            output_shapes = [tuple(output.shape) for output in outputs]
+        return rows, tuple(x.shape), output_shapes, not torch.equal(before, torch.random.get_rng_state())
 
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            rows, made, answered, drew = first_that_runs(call, batch_sizes(recipe.train.batch))
+            rows, sampled, output_shapes, drew = first_that_runs(call, batch_sizes(recipe.train.batch))
     except UserError:
         raise
     except Exception as error:
@@ -296,18 +296,18 @@ def _try_once(
             f"the nets {name} and {own} do not run on data of shape "
             f"{dataset.shape} with latent {recipe.nets.latent}: {with_type(error)}."
         ) from error
-    if made != (rows, *dataset.shape):
-        raise UserError(f"the generator {name} makes images of shape {made[1:]}, but the data has {dataset.shape}.")
-    if math.prod(answered[0]) != rows:
+    if sampled != (rows, *dataset.shape):
+        raise UserError(f"the generator {name} makes images of shape {sampled[1:]}, but the data has {dataset.shape}.")
+    if math.prod(output_shapes[0]) != rows:
         raise UserError(
-            f"the discriminator {own} answers {answered[0]} for {rows} images; it must give one logit for each."
+            f"the discriminator {own} answers {output_shapes[0]} for {rows} images; it must give one logit for each."
         )
-    if len(answered) > 1 and answered[1:] != [(rows, classes)]:
+    if len(output_shapes) > 1 and output_shapes[1:] != [(rows, classes)]:
         raise UserError(
-            f"the discriminator {own} answers {len(answered)} tensors, the second {answered[1]} for {rows} "
-            f"images; beside the logits it may say which class it sees, {(rows, classes)} here, and nothing else."
+            f"the discriminator {own} answers {len(output_shapes)} tensors, the second {output_shapes[1]} for {rows} "
+            f"images; in addition to the logits it may return logits of the classes, {(rows, classes)} here, and nothing else."
         )
-    tried = not (is_packaged(name) and is_packaged(own))  # which names the function that draws
+    tried = not (is_packaged(name) and is_packaged(own))  # `try_out` has named the function that draws
     if drew and not tried:
         raise UserError(
             "the nets draw random numbers where ganherd cannot give each member its own (dropout inside of attention "

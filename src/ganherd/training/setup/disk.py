@@ -51,14 +51,14 @@ class DiskNeed:
         )
 
 
-def disk_need(assembly: PreparedHerd, steps: int) -> DiskNeed:
+def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
     """Estimate what a run of this many steps writes."""
-    state, settings, members = assembly.herd.state, assembly.recipe.run, assembly.ranks.num_members
-    checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(assembly).state))
+    state, settings, members = prepared.herd.state, prepared.recipe.run, prepared.ranks.num_members
+    checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(prepared).state))
     every = settings.checkpoint_every or steps
     written = 1 + math.ceil(steps / max(1, every))  # with the one before the first step
     generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}
-    picture = min(assembly.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(assembly.dataset.shape)
+    picture = min(prepared.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(prepared.dataset.shape)
     drawn = 1 + (steps // settings.sample_every if settings.sample_every else 0)
     return DiskNeed(
         checkpoint,

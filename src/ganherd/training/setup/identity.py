@@ -1,4 +1,4 @@
-"""What makes a run this run: the facts that run.json records of it, and what a resume holds against them."""
+"""Collect the facts that run.json records of a run, and check that a resume agrees with them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
 
-def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
-    """What run.json says from the first moment on."""
+def facts_of(prepared: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
+    """Return the facts that run.json records when a run is started."""
     return {
         "versions": versions(),
-        "seed": assembly.recipe.run.seed,
+        "seed": prepared.recipe.run.seed,
         "streams": rng.version(),
         "git": _git(),
         "host": platform.node(),
@@ -46,15 +46,15 @@ def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
         "engine": vars(plan),
         "threads": plan.threads,
         "budget": vars(budget),
-        "members": assembly.size,
-        "data": assembly.dataset.digest,
-        **({"origins": assembly.ranks.all_gather_list(assembly.origins)} if assembly.origins else {}),
-        **({"ranks": ranks} if (ranks := placed(assembly.ranks)) else {}),
+        "members": prepared.size,
+        "data": prepared.dataset.digest,
+        **({"origins": prepared.ranks.all_gather_list(prepared.origins)} if prepared.origins else {}),
+        **({"ranks": ranks} if (ranks := placed(prepared.ranks)) else {}),
     }
 
 
 def placed(ranks: Ranks) -> JsonObject | None:
-    """Which rank has which members; nothing where there is one."""
+    """Return which rank has which members; None if there is only one process."""
     if ranks.is_single_process:
         return None
     members = [list(own) for own in ranks.placement.ranks]
@@ -75,11 +75,11 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
 
 
 def check_joined(info: RunInfo, folder: RunFolder) -> None:
-    """A run that was trained in parts goes on as a whole once they are joined, if they ended at the same step."""
+    """Refuse a run in parts unless its parts are joined and ended at the same step."""
     if info.state == "parts":
         raise UserError(
-            f"{folder.path} is trained in parts that are not all finished: go on with `ganherd train --members`, as "
-            f"`ganherd status {folder.path}` says."
+            f"{folder.path} is trained in parts that are not all finished: continue with `ganherd train --members`; "
+            f"`ganherd status {folder.path}` lists the parts."
         )
     if info.parts and not checkpoint.steps(folder.checkpoints):
         raise UserError(
@@ -89,7 +89,7 @@ def check_joined(info: RunInfo, folder: RunFolder) -> None:
 
 
 def recorded_pace(info: RunInfo, folder: RunFolder) -> LookRecord | None:
-    """Return what run.json says of how often the members are looked at; None: nothing."""
+    """Return how often members are looked at according to run.json; None if it does not record it."""
     try:
         look_interval.recorded(info.watch)
         return info.watch
@@ -123,26 +123,26 @@ def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
     return range(*info.part)
 
 
-def check_data(info: RunInfo, made: MemberData, folder: RunFolder) -> None:
-    """A run goes on with the data that it was started with."""
-    if info.data != made.dataset.digest:
+def check_data(info: RunInfo, data: MemberData, folder: RunFolder) -> None:
+    """Refuse to resume a run with other data than it was started with."""
+    if info.data != data.dataset.digest:
         raise UserError(
             f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
         )
 
 
-def check_origins(info: RunInfo, assembly: PreparedHerd, folder: RunFolder) -> None:
-    """A run that begins again starts from what it started from."""
-    if [origin.as_json() for origin in info.origins or []] != assembly.ranks.all_gather_list(assembly.origins):
+def check_origins(info: RunInfo, prepared: PreparedHerd, folder: RunFolder) -> None:
+    """Refuse to restart a run if the runs that its members start from have changed."""
+    if [origin.as_json() for origin in info.origins or []] != prepared.ranks.all_gather_list(prepared.origins):
         raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
 
 
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
-    """Of a recipe that is resumed, only the budget may be another one, and whether it is scored."""
+    """Refuse to resume a run with another recipe; only `train.budget` and `run.scores` may differ."""
     if others := set(modules_of(recipe)) - set(modules_of(wanted)):
         raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
     wanted = as_resolved(wanted, recipe)
-    free = ("train.budget:", "run.scores:", "code:")  # its modules may lie elsewhere now
+    free = ("train.budget:", "run.scores:", "code:")  # Modules of the user may have moved.
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]
     if changes:
         raise UserError(
@@ -151,35 +151,36 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
         )
 
 
-def take_up(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
-    """The herd as a checkpoint holds it."""
-    check_names(assembly, resumed)
-    check_facts(resumed, assembly.size)
-    everyone = range(assembly.herd.num_members)
-    take_(assembly.herd.state, resumed.state, everyone, everyone)
+def take_up(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
+    """Copy the state of a checkpoint into the herd."""
+    check_names(prepared, resumed)
+    check_facts(resumed, prepared.size)
+    everyone = range(prepared.herd.num_members)
+    take_(prepared.herd.state, resumed.state, everyone, everyone)
 
 
-def check_names(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
-    """The checkpoint holds this herd: the same tensors of the same shapes."""
-    own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
-    found = {
+def check_names(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
+    """Refuse a checkpoint whose tensors have other names or shapes than the herd's."""
+    own = {name: tuple(value.shape) for name, value in prepared.herd.state.items()}
+    saved = {
         name: tuple(value.shape)
         for name, value in resumed.state.items()
         if not name.startswith(("watch.", "meet.", "rest."))
     }
-    if own != found:
-        different = sorted(set(own.items()) ^ set(found.items()))[0]
+    if own != saved:
+        different = sorted(set(own.items()) ^ set(saved.items()))[0]
         raise UserError(f"{resumed.path} does not fit its recipe: {different[0]} has another shape.")
 
 
 def check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
-    """Refuse a state.json that is about another number of members: its sha256 does not say that ganherd wrote it."""
+    """Refuse a state.json for another number of members: a matching sha256 does not prove that ganherd wrote it."""
     sizes = [len(resumed.meta.repairs), *(len(row) for row in resumed.meta.sums)]
     if sizes != [size] * (1 + len(SUMS)):
         raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of ganherd, PyTorch, NumPy and Python."""
     import numpy
 
     from ganherd.util.version import __version__
@@ -193,9 +194,11 @@ def versions() -> dict[str, str]:
 
 
 def _git() -> str | None:
-    """The commit of the folder that the command runs in, where there is one."""
+    """Return the git commit of the current folder; None if it is not a repository."""
     try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=os.getcwd())
+        result = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=os.getcwd()
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return result.stdout.strip() or None

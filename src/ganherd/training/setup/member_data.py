@@ -1,4 +1,4 @@
-"""The data of all members of a run: known before members are placed on ranks, and the same on all of them."""
+"""Load the data and divide it among all members of a run, before members are placed on ranks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class MemberData:
 
     recipe: Recipe  # with the nets of the runs that it starts from
     dataset: source.Dataset
-    index: np.ndarray  # [N, n_max] rows of the data for each member; a view of one row where all see the same
+    index: np.ndarray  # [N, n_max] rows of the data for each member; a view of one row if all members see the same
     count: np.ndarray  # [N] images that each member sees
-    label: np.ndarray  # [N] the class each member stands for; -1: none
+    label: np.ndarray  # [N] the class of each member; -1: it has no class
     seats: list[Seat]
     members: int  # of one replica, as the recipe has them
     steps_per_epoch: float  # in which the member that the recipe names goes through its data once
@@ -49,7 +49,7 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
     if not dataset.is_image and (recipe.train.augment or recipe.train.flip):
         raise UserError(f"train.augment and train.flip change images, and {dataset.name} has points: leave them out.")
     if recipe.run.validation and not len(dataset.x_test):
-        raise UserError(f"run.validation is of held-out data, and {dataset.name} has none: set data.holdout.")
+        raise UserError(f"run.validation needs held-out data, which {dataset.name} does not have: set data.holdout.")
     seeds = [recipe.run.seed + r for r in range(recipe.herd.seeds)]
     together = recipe.strategy.settings.group_size
     batch = recipe.train.batch

@@ -43,24 +43,24 @@ _LIKELY_CAUSE = (
 _NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
 
 
-def examine(assembly: PreparedHerd, say: Callable[[str], None] = lambda text: None) -> None:
+def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None) -> None:
     """Let the first rank check all nets, and let no rank run those for all members at once that come out differently then.
 
     Raises:
         UserError: if the engine `loop` would not train a net as plain PyTorch does either.
     """
-    ranks = assembly.ranks
-    reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(assembly, say) if ranks.is_first else [])
-    for blueprint, why in zip(_blueprints(assembly), ranks.broadcast(reasons), strict=True):
+    ranks = prepared.ranks
+    reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(prepared, say) if ranks.is_first else [])
+    for blueprint, why in zip(_blueprints(prepared), ranks.broadcast(reasons), strict=True):
         if why:
             blueprint.adopt(blueprint.traits._replace(why_not_fused=why))
     vmap_fallback.mute_warnings()  # --explain names the operations
 
 
-def _reasons(assembly: PreparedHerd, say: Callable[[str], None]) -> list[str]:
+def _reasons(prepared: PreparedHerd, say: Callable[[str], None]) -> list[str]:
     """Return for each net why it cannot be fused; empty: it can."""
     out = []
-    for task, report in checked(assembly, say):
+    for task, report in checked(prepared, say):
         loop, fused = (report.results[engine] for engine in ("loop", "fused"))
         if loop.why:
             raise UserError(
@@ -78,18 +78,18 @@ def _why_alone(fused: Agreement) -> str:
     return fused.why and f"for all members at once it is not what it is in plain PyTorch: {fused.why}"
 
 
-def _blueprints(assembly: PreparedHerd) -> list[Blueprint]:
+def _blueprints(prepared: PreparedHerd) -> list[Blueprint]:
     """Return the nets of a herd in the order of `tasks`."""
-    return [*(breed.g for breed in assembly.herd.breeds.all), assembly.herd.d]
+    return [*(breed.g for breed in prepared.herd.breeds.all), prepared.herd.d]
 
 
-def refuse(assembly: PreparedHerd, engine: str) -> None:
+def refuse(prepared: PreparedHerd, engine: str) -> None:
     """Refuse to continue a run with an engine that trains its nets wrongly.
 
     Raises:
         UserError: if the engine may not train these nets.
     """
-    for net in _blueprints(assembly):
+    for net in _blueprints(prepared):
         if net.traits.why_not_fused and engine != "loop":
             raise UserError(
                 f"This run was trained with the engine {engine}, but its nets cannot be fused "
@@ -98,10 +98,10 @@ def refuse(assembly: PreparedHerd, engine: str) -> None:
 
 
 def checked(
-    assembly: PreparedHerd, say: Callable[[str], None] = lambda text: None
+    prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[ComparisonTask, GuardReport]]:
     """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison."""
-    for net, task in tasks(assembly):
+    for net, task in tasks(prepared):
         foreign = not catalog.is_packaged(net.name)
         path = _cache_path(net, task)
         report = _read(path) if path else None
@@ -115,17 +115,17 @@ def checked(
         yield task, report
 
 
-def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
+def tasks(prepared: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
     """Return what is compared: a user's nets as they are, the package's own narrowed."""
-    recipe, data, herd = assembly.recipe, assembly.dataset, assembly.herd
-    classes, trust, batch = len(data.labels), assembly.trusted, recipe.train.batch
+    recipe, data, herd = prepared.recipe, prepared.dataset, prepared.herd
+    classes, trust, batch = len(data.labels), prepared.trusted, recipe.train.batch
 
-    def build(maker: Callable[..., nn.Module], net: NetConfig, *given: Any) -> nn.Module:
+    def build(maker: Callable[..., nn.Module], net: NetConfig, *arguments: Any) -> nn.Module:
         with importable_from(recipe.code):
-            return maker(narrowed(net), *given, trust_code=trust)
+            return maker(narrowed(net), *arguments, trust_code=trust)
 
     out = []
-    for (net, _), breed in zip(recipe.nets.each(assembly.members), herd.breeds.all, strict=True):
+    for (net, _), breed in zip(recipe.nets.each(prepared.members), herd.breeds.all, strict=True):
         latent = min(recipe.nets.latent, _NARROW) if catalog.is_packaged(net.name) else recipe.nets.latent
         make = partial(build, nets.build_generator, net, data.shape, latent, classes)
         traits = breed.g.traits
@@ -177,12 +177,12 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
     code = [] if catalog.is_packaged(net.name) else _user_code(task)
     if code is None:
         return None
-    parts = [
+    inputs = [
         __version__, torch.__version__, platform.python_version(), platform.machine(), _files(_own_code()), code,
         task.role, narrowed(net).model_dump(), task.shape, task.latent, task.classes, task.penalty, task.r1,
         task.batch,
     ]  # fmt: skip
-    name = hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+    name = hashlib.sha256(json.dumps(inputs, default=str).encode()).hexdigest()
     try:
         return cache_folder("guard") / f"{name}.json"
     except UserError:  # there is no home folder, so there is no cache
@@ -190,7 +190,7 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
 
 
 def _own_code() -> list[Path]:
-    """Files of this package that decide what an engine, a net or plain PyTorch computes."""
+    """Return the files of this package that decide what an engine, a net or plain PyTorch computes."""
     return [file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py")]
 
 
@@ -212,7 +212,7 @@ def _user_code(task: ComparisonTask) -> list[str] | None:
 
 
 def _loaded_files() -> Iterator[Path]:
-    """Python files of this process that belong to no installed package: the user's own."""
+    """Yield Python files of this process that belong to no installed package: the user's own."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not is_installed(file):
@@ -221,22 +221,22 @@ def _loaded_files() -> Iterator[Path]:
 
 def _files(paths: Iterable[Path]) -> str:
     """Hash the contents of files."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(paths):
-        found.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
-    return found.hexdigest()
+        digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
+    return digest.hexdigest()
 
 
 def _read(path: Path) -> GuardReport | None:
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text())
+        report: Mapping[str, Any] = json.loads(path.read_text())
         results = {
             str(name): Agreement(math.nan if one["difference"] is None else float(one["difference"]), str(one["why"]))
-            for name, one in found["engines"].items()
+            for name, one in report["engines"].items()
         }
-        slow = tuple(map(str, found["slow"]))
-        return GuardReport(str(found["extent"]), results, slow) if set(results) == set(guard.ENGINES) else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged: compare anew
+        slow = tuple(map(str, report["slow"]))
+        return GuardReport(str(report["extent"]), results, slow) if set(results) == set(guard.ENGINES) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged: compare again
         return None
 
 

@@ -46,9 +46,9 @@ def build_herd(
     def build() -> PreparedHerd | None:
         if not ranks.local_members:
             return None
-        assembly = put_together(data, ranks, trust_code, begins)
-        preflight.check_herd(assembly)
-        return assembly
+        prepared = put_together(data, ranks, trust_code, begins)
+        preflight.check_herd(prepared)
+        return prepared
 
     data = run_on_all_ranks(job, load)
     size = len(data.seats)
@@ -58,9 +58,9 @@ def build_herd(
     members = size // data.recipe.herd.seeds
     is_known, weights = balance.known(placed_before, job.hosts) if data.recipe.engine.balance else (True, None)
     ranks = Ranks.distribute(job, data.recipe, members, weights)
-    assembly = run_on_all_ranks(job, build)
-    if not is_known and (weights := balance.balanced(ranks, assembly)) is not None:
-        del assembly  # before there are two
+    prepared = run_on_all_ranks(job, build)
+    if not is_known and (weights := balance.balanced(ranks, prepared)) is not None:
+        del prepared  # before there are two
         ranks = Ranks.distribute(job, data.recipe, members, weights)
-        assembly = run_on_all_ranks(job, build)
-    return ranks, assembly
+        prepared = run_on_all_ranks(job, build)
+    return ranks, prepared

@@ -1,8 +1,8 @@
-"""Fine-tuning: members that start from those of finished runs, with their nets, their prior and their weights.
+"""Fine-tune: start members from those of finished runs, with their nets, their prior and their weights.
 
-Both nets of a member are taken over with their buffers and, where there is one, the running average; Adam starts anew. Where
-the run has one conditional GAN and each member here is of a class, it takes that class's own nets out of it (`nets.of_class`).
-What a run started from lies in its first checkpoint, so that it can be resumed without those runs.
+A member takes both nets with their buffers and the running average, if there is one; Adam starts from zero. If the finished run
+is one conditional GAN and each member here has a class, a member takes the nets of its class (`class_start`). The first
+checkpoint holds the weights that members started from, so a run can be resumed without the runs that it started from.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ class OriginRun:
 
     @classmethod
     def open(cls, path: str, members: int = 1) -> OriginRun:
-        """`members`: how many are asked of it; what would train it is told, where its name says the recipe."""
+        """Open a finished run.
+
+        Args:
+            members: The number of members that are needed, for the command that the error suggests.
+
+        Raises:
+            UserError: The run does not exist or is not finished. If its name is that of a recipe, the error shows how to train it.
+        """
         name = Path(path).name
         if not Path(path).exists() and name in dict(recipe_file.names()):
             more = f" --set herd.members={members}" if members > 1 else ""
@@ -78,7 +85,7 @@ class OriginRun:
             )
 
     def must_have(self, members: int | None, seeds: int, key: str = "herd.start_from") -> None:
-        """Enough for a herd that starts from it as a whole; `members`: none, where the data will say it."""
+        """Refuse a herd of another size, unless this run has one member. `members` None: not known yet."""
         for mine, theirs, what in ((members, self.members, "members"), (seeds, self.replicas, "replicas")):
             if mine is not None and theirs not in (1, mine):
                 raise UserError(
@@ -88,7 +95,7 @@ class OriginRun:
 
 
 def resolved(recipe: Recipe) -> Recipe:
-    """The recipe with the nets of the members that it starts from; as it is, where it starts from none."""
+    """Return the recipe with the nets of the members that it starts from; unchanged if it starts from none."""
     herd = recipe.herd
     if isinstance(herd.members, list):
         needed = {
@@ -97,33 +104,33 @@ def resolved(recipe: Recipe) -> Recipe:
         sources = {path: OriginRun.open(path, members) for path, members in needed.items()}
         for origin in herd.members:
             sources[origin.run].check(origin.member, origin.replica)
-        found = _nets([(sources[origin.run], origin.member) for origin in herd.members])
+        inherited = _nets([(sources[origin.run], origin.member) for origin in herd.members])
     elif herd.start_from is None and herd.grow_from is not None:
         source = OriginRun.open(herd.grow_from)
         sources = {herd.grow_from: source}
-        found = _nets([(source, member) for member in range(source.members)])
+        inherited = _nets([(source, member) for member in range(source.members)])
     elif herd.start_from is not None:
         source = OriginRun.open(herd.start_from)
         sources = {herd.start_from: source}
         if herd.count is None and source.members > 1 and _is_free(recipe):
             herd = herd.model_copy(update={"members": source.members})
         source.must_have(herd.count or recipe.members, herd.seeds)
-        found = as_taken(recipe, _nets([(source, member) for member in range(source.members)]))
+        inherited = as_taken(recipe, _nets([(source, member) for member in range(source.members)]))
     else:
         return recipe
-    foreign = next((net.name for net in found.all if is_foreign(net.name)), None)
-    if recipe.nets != found and foreign:
+    foreign = next((net.name for net in inherited.all if is_foreign(net.name)), None)
+    if recipe.nets != inherited and foreign:
         raise UserError(
             f"{' or '.join(sources)} names the net {foreign}, which is not ganherd's: if you trust it, write its nets "
             "section into your recipe."
         )
-    if recipe.nets not in (found, NetsConfig()):
+    if recipe.nets not in (inherited, NetsConfig()):
         raise UserError("nets are those of the runs that members start from: leave nets out of the recipe.")
-    return recipe_file.load({**recipe.model_dump(), "nets": found.model_dump(), "herd": herd.model_dump()})
+    return recipe_file.load({**recipe.model_dump(), "nets": inherited.model_dump(), "herd": herd.model_dump()})
 
 
 def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
-    """The recipe with what was taken from other runs when `before` was resolved, without those runs."""
+    """Return the recipe with what `resolved` took from other runs for `before`, without reading those runs."""
     if recipe.herd.first is not None and recipe.herd.start_from is None and before.herd.first is None:
         second = {"first": None, "start_from": before.herd.start_from}
         recipe = recipe.model_copy(update={"herd": recipe.herd.model_copy(update=second)})
@@ -136,12 +143,12 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
 
 
 def _is_free(recipe: Recipe) -> bool:
-    """Whether neither the data nor the strategy says how many members there are."""
+    """Return whether neither the data nor the strategy decides the number of members."""
     return recipe.data.partition != "by-class" and recipe.strategy.settings.num_members is None
 
 
 def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
-    """The nets of a herd of these members, in this order: neighbours with the same generator are one breed."""
+    """Return the nets of a herd of these members, in this order: neighbours with the same generator are one breed."""
     first = each[0][0]
     for source, _ in each:
         for what in ("discriminator", "latent"):
@@ -166,20 +173,20 @@ def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
     )
 
 
-def as_taken(recipe: Recipe, found: NetsConfig) -> NetsConfig:
-    """The nets of a run as a herd takes them: a member of one class has its part of conditional ones."""
-    return _of_class(found) if recipe.data.partition == "by-class" and recipe.nets != found else found
+def as_taken(recipe: Recipe, inherited: NetsConfig) -> NetsConfig:
+    """Return the nets that a herd takes from a run: members of one class take the unconditional form of conditional nets."""
+    return _of_class(inherited) if recipe.data.partition == "by-class" and recipe.nets != inherited else inherited
 
 
-def _of_class(found: NetsConfig) -> NetsConfig:
-    """The nets of a member that stands for one class of conditional ones; all others as they are."""
-    if {found.generator.name, found.discriminator.name} != {"conditional"} or found.breeds:
-        return found
+def _of_class(inherited: NetsConfig) -> NetsConfig:
+    """Return the unconditional form of conditional nets; all others unchanged."""
+    if {inherited.generator.name, inherited.discriminator.name} != {"conditional"} or inherited.breeds:
+        return inherited
     own = {
-        what: NetConfig(name="residual", settings=getattr(found, what).settings)
+        what: NetConfig(name="residual", settings=getattr(inherited, what).settings)
         for what in ("generator", "discriminator")
     }
-    return found.model_copy(update=own)
+    return inherited.model_copy(update=own)
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
@@ -194,14 +201,16 @@ def start(
     members: int,
     classes: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Gives the members of a new herd the weights that they start from, and says of each where these are from.
+    """Copy the weights that members start from into a new herd, and return the origin of each member.
 
-    `seats`: of the herd's members, which may be some of the recipe's; `members`: of one replica of those; `classes`: the name of
-    each one's, empty where it stands for none.
+    Args:
+        seats: The seats of the herd's members, which may be a subset of the recipe's.
+        members: The number of members in one replica of the recipe.
+        classes: The name of each member's class; empty if it has none.
     """
     everyones = _origins(recipe, members)
     origins = [everyones[(seat.seed - recipe.run.seed) * members + seat.slot] for seat in seats] if everyones else []
-    told: list[dict[str, Any]] = [{} for _ in origins]
+    started: list[dict[str, Any]] = [{} for _ in origins]
     for path in dict.fromkeys(origin.run for origin in origins):
         source = OriginRun.open(path)
         if tuple(source.facts.shape) != shape:
@@ -211,33 +220,33 @@ def start(
             )
         rows = [row for row, origin in enumerate(origins) if origin.run == path]
         wanted = [origins[row].replica * source.members + origins[row].member for row in rows]
-        breeds, found = read(source, sorted(set(wanted)), trust_code)
+        breeds, last = read(source, sorted(set(wanted)), trust_code)
         conditional = source.recipe.nets.discriminator != recipe.nets.discriminator  # see `resolved`
-        apart: dict[int, ByClass] = {}
+        by_class: dict[int, ByClass] = {}
         for row, number in zip(rows, wanted, strict=True):
             at, member = sorted(set(wanted)).index(number), origins[row].member
-            part = {name: value[[at]] for name, value in breeds.of(member).view(found.state).items()}
+            member_state = {name: value[[at]] for name, value in breeds.of(member).view(last.state).items()}
             if conditional:
-                apart[number] = apart.get(number) or ByClass(source, part)
-                part = apart[number].state(classes[row], herd.g, herd.d)
-            told[row] = {"from": path, "member": member, "replica": origins[row].replica, "step": found.step}
-            told[row]["sha256"] = take(herd, row, part, f"member {member} of {path}")
-    return told
+                by_class[number] = by_class.get(number) or ByClass(source, member_state)
+                member_state = by_class[number].state(classes[row], herd.g, herd.d)
+            started[row] = {"from": path, "member": member, "replica": origins[row].replica, "step": last.step}
+            started[row]["sha256"] = take(herd, row, member_state, f"member {member} of {path}")
+    return started
 
 
 def notes(started: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a person is told of it."""
+    """Return a note for each run that members start from."""
     runs = dict.fromkeys((one["from"], one["step"], "kept" in one) for one in started if one)
     return [
         f"classes of {run} (step {step:,}) are kept as they are"
-        if kept
-        else f"members start from {run} (step {step:,}); Adam starts anew"
-        for run, step, kept in runs
+        if is_frozen
+        else f"members start from {run} (step {step:,}); Adam starts from zero"
+        for run, step, is_frozen in runs
     ]
 
 
 def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
-    """[N] where each member of the herd starts from; none: nowhere."""
+    """Return the origin of each member [N]; empty if members start from fresh weights."""
     herd = recipe.herd
     if isinstance(herd.members, list):
         return list(herd.members) * herd.seeds
@@ -253,7 +262,7 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
 
 
 def read(source: OriginRun, members: list[int], trust_code: bool) -> tuple[Breeds, checkpoint.Checkpoint]:
-    """Those members out of the run's last whole checkpoint, and its breeds."""
+    """Return the breeds of a run, and these members from its newest complete checkpoint."""
     facts, own = source.facts, source.recipe.nets
     shape, classes = tuple(facts.shape), len(facts.labels)
     with importable_from(source.recipe.code):
@@ -263,26 +272,29 @@ def read(source: OriginRun, members: list[int], trust_code: bool) -> tuple[Breed
         ]
         d = Blueprint(nets.build_discriminator(own.discriminator, shape, classes, trust_code=trust_code))
     breeds = Breeds(each)
-    found, _ = checkpoint.newest(source.folder.checkpoints, {"g": breeds, "d": d}, members)
-    return breeds, found
+    last, _ = checkpoint.newest(source.folder.checkpoints, {"g": breeds, "d": d}, members)
+    return breeds, last
 
 
-def take(herd: Herd, row: int, part: State, name: str) -> str:
-    """Writes one member's nets into a row of the herd; says the sha256 of what was written."""
+def take(herd: Herd, row: int, member_state: State, name: str) -> str:
+    """Write one member's nets into a row of the herd, and return the sha256 of what was written."""
     mine = herd.breed_of(row).view(herd.state)
-    parts = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")
-    target = {key: value for key, value in mine.items() if key.startswith(parts)}
-    average = {"g.ema": part["g.params"], "g.ema.t": part["g.adam.t"]}  # of a run without one
-    given = {**average, **{key: value for key, value in part.items() if key.startswith(parts)}}
-    if wrong := [key for key, value in target.items() if key not in given or given[key].shape[1:] != value.shape[1:]]:
+    prefixes = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")
+    target = {key: value for key, value in mine.items() if key.startswith(prefixes)}
+    average = {
+        "g.ema": member_state["g.params"],
+        "g.ema.t": member_state["g.adam.t"],
+    }  # for a run without a running average
+    taken = {**average, **{key: value for key, value in member_state.items() if key.startswith(prefixes)}}
+    if wrong := [key for key, value in target.items() if key not in taken or taken[key].shape[1:] != value.shape[1:]]:
         raise UserError(
-            f"{name} does not fit this herd: its {wrong[0]} is of another shape, as is that of nets with `label: true` where there "
-            "are more classes."
+            f"{name} does not fit this herd: its {wrong[0]} has another shape. Nets with `label: true` only fit data with the same "
+            "number of classes."
         )
-    if not all(bool(torch.isfinite(value).all()) for value in given.values()):
+    if not all(bool(torch.isfinite(value).all()) for value in taken.values()):
         raise UserError(f"{name} is not finite, so nothing can start from it: take another member.")
-    take_(target, given, [row], [0])
+    take_(target, taken, [row], [0])
     digest = hashlib.sha256()
     for key in sorted(target):
-        digest.update(key.encode() + given[key].contiguous().numpy().tobytes())
+        digest.update(key.encode() + taken[key].contiguous().numpy().tobytes())
     return digest.hexdigest()
