@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-if hasattr(signal, "SIGHUP"):
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a launcher such as nohup ignores it, and commands would inherit that
+if hasattr(signal, "SIGHUP"):  # a launcher such as nohup, or a shell that starts a job in the background, ignores these
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("ganherd", deadline=None, derandomize=True)  # no test waits on the clock or on luck
 settings.load_profile("ganherd")
 

@@ -31,17 +31,17 @@ class PictureFinisher(Finisher):
     """Draw samples/final.png: samples of the mixture, one row for each label."""
 
     def on_mixture(self, product: Product) -> None:
-        made = product.mixture
-        stands = np.arange(len(made.labels)) if made.takes_label else np.unique(made.label_of)
-        if made.is_image and (stands >= 0).all():
+        mixture = product.mixture
+        stands = np.arange(len(mixture.labels)) if mixture.takes_label else np.unique(mixture.label_of)
+        if mixture.is_image and (stands >= 0).all():
             wanted: list[int | None] = stands[:50].tolist()
             count = 12
         else:
-            wanted, count = [None], 144 if made.is_image else 2500
+            wanted, count = [None], 144 if mixture.is_image else 2500
         each = []
         for label in wanted:
             with suppress(UserError):  # a label whose member is broken has no row
-                each.append(made.sample(count, label=label))
+                each.append(mixture.sample(count, label=label))
         if not each:
             return
         x, y, member = (np.concatenate([getattr(drawn, field) for drawn in each]) for field in ("x", "y", "member"))
@@ -49,9 +49,9 @@ class PictureFinisher(Finisher):
         picture = pictures.draw_samples(
             x,
             y if labelled else None,
-            made.labels if labelled else (),
+            mixture.labels if labelled else (),
             member=None if labelled else member,
-            data=None if made.is_image else product.dataset.x,
+            data=None if mixture.is_image else product.dataset.x,
         )
         pictures.save(picture, product.folder.samples / "final.png")
 

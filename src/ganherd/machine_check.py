@@ -55,8 +55,8 @@ def _version(package: str) -> str | None:
 
 def _python() -> Iterator[CheckRow]:
     """Python: the interpreter."""
-    found = platform.python_version() if sys.version_info >= (3, 11) else None
-    yield _row("Python", found, "everything", f"install Python 3.11 or newer (this is {platform.python_version()})")
+    version = platform.python_version() if sys.version_info >= (3, 11) else None
+    yield _row("Python", version, "everything", f"install Python 3.11 or newer (this is {platform.python_version()})")
 
 
 def _machine() -> Iterator[CheckRow]:
@@ -64,8 +64,8 @@ def _machine() -> Iterator[CheckRow]:
     cores = host.cores()
     yield _row("processor", f"{cores} core{'s' * (cores != 1)}, {platform.machine()}", "everything")
     memory = _memory()
-    found = size(memory) if memory else None
-    yield _row("memory", found, "the state of the herd and its data", "unknown on this system; set engine.memory")
+    available = size(memory) if memory else None
+    yield _row("memory", available, "the state of the herd and its data", "unknown on this system; set engine.memory")
 
 
 def _memory() -> int | None:
@@ -133,8 +133,8 @@ def _extras() -> Iterator[CheckRow]:
 def _compiler() -> Iterator[CheckRow]:
     """C++ compiler: for torch.compile alone."""
     names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
-    found = next(filter(None, map(shutil.which, names)), None)
-    yield _row("C++ compiler", found, "torch.compile on a CPU; ganherd compiles nothing", "install g++ or clang")
+    compiler = next(filter(None, map(shutil.which, names)), None)
+    yield _row("C++ compiler", compiler, "torch.compile on a CPU; ganherd compiles nothing", "install g++ or clang")
 
 
 def _data() -> Iterator[CheckRow]:
@@ -143,17 +143,20 @@ def _data() -> Iterator[CheckRow]:
 
     for source in list_sources():
         name, where = source["name"], source["where"]
-        found = (where or "needs no file") if source["present"] else None
+        location = (where or "needs no file") if source["present"] else None
         yield _row(
-            f"data {name}", found, f"recipes with data.source: {name}", f"ganherd data get {name}, or put it at {where}"
+            f"data {name}",
+            location,
+            f"recipes with data.source: {name}",
+            f"ganherd data get {name}, or put it at {where}",
         )
 
 
 def _fid_network() -> Iterator[CheckRow]:
     """FID network: the Inception weights that FID is defined on."""
     file = data_home() / "inception-2015-12-05.pt"
-    found = f"{file} ({size(file.stat().st_size)})" if file.is_file() else None
-    yield _row("FID network", found, "ganherd score --metrics fid on colour images", f"put the file at {file}")
+    weights = f"{file} ({size(file.stat().st_size)})" if file.is_file() else None
+    yield _row("FID network", weights, "ganherd score --metrics fid on colour images", f"put the file at {file}")
 
 
 def _folders() -> Iterator[CheckRow]:
@@ -166,11 +169,11 @@ def _folder(what: str, folder: Path, variable: str, needed_for: str) -> CheckRow
     there = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=there):
-            found = f"{folder}{'' if there == folder else ' (created when needed)'}"
+            writable = f"{folder}{'' if there == folder else ' (created when needed)'}"
     except OSError:
-        found = None
+        writable = None
     get = f"{folder} cannot be written to: set {variable} to a folder that can"
-    return _row(what, found, needed_for, get)
+    return _row(what, writable, needed_for, get)
 
 
 _PROBES = (_python, _machine, _torch, _triton, _mpi, _extras, _compiler, _folders, _data, _fid_network)

@@ -69,8 +69,8 @@ def slurm_time(text: str) -> str:
     >>> slurm_time("90m"), slurm_time("36h"), slurm_time("1-12:00:00")
     ('1:30:00', '36:00:00', '1-12:00:00')
     """
-    if found := re.fullmatch(r"(\d+)([mh])", text):
-        minutes = int(found[1]) * (60 if found[2] == "h" else 1)
+    if match := re.fullmatch(r"(\d+)([mh])", text):
+        minutes = int(match[1]) * (60 if match[2] == "h" else 1)
         return f"{minutes // 60}:{minutes % 60:02d}:00"
     if not _TIME.fullmatch(text):
         raise UserError(f"--time {text}: write 90m, 12h, hours:minutes:seconds, or days-hours.")
@@ -95,7 +95,7 @@ def script(job: Job) -> str:
     parts = [
         "#!/bin/bash",
         f"{MARK}: trains into {job.run}. Submit it again to resume.",
-        *(f"#SBATCH {line}" for line in _asked(job)),
+        *(f"#SBATCH {line}" for line in _directives(job)),
         "",
         f"run={shlex.quote(str(job.run))}",
         *(f"module load {shlex.quote(module)}" for module in job.modules),
@@ -112,7 +112,7 @@ def script(job: Job) -> str:
     return "\n".join([*parts, _END])
 
 
-def _asked(job: Job) -> list[str]:
+def _directives(job: Job) -> list[str]:
     """Return the directives of sbatch."""
     one = job.launcher == "torchrun"  # a torchrun for each node starts the ranks there
     lines = [

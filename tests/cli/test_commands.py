@@ -211,7 +211,7 @@ def test_a_finished_run_says_that_it_is(cli, run) -> None:
     steps = json.loads(Path(copy, "run.json").read_text())["step"]
     answer = cli("train", "--resume", copy)
     assert f"finished has made all of its {steps} steps; give it a larger --budget" in answer.err
-    assert " to " not in answer.err.splitlines()[0]
+    assert " steps to " not in answer.err.splitlines()[0]
 
 
 def test_a_run_without_a_mixture_names_both_ways_to_one(cli, run) -> None:

@@ -194,7 +194,7 @@ def test_members_that_stand_for_classes_are_no_ensemble(cli: Cli, run: Path) -> 
         ),
         ({"network": "pixel"}, "did you mean 'pixels"),
         ({"network": "my_net:Wide"}, "mixing.network my_net:Wide cannot process data of shape (1, 8, 8): RuntimeError"),
-        ({"network": "my_net:Flat"}, "mixing.network my_net:Flat made (1, 128) out of 2 samples"),
+        ({"network": "my_net:Flat"}, "mixing.network my_net:Flat returned (1, 128) for 2 samples"),
         ({"network": "pixels", "score": "tvd"}, "score tvd needs a network that predicts classes, and pixels does not"),
     ],
 )

@@ -11,6 +11,7 @@ from ganherd.comm.placement import shares
 from ganherd.comm.rank_speed import ALIKE, weights
 from ganherd.comm.ranks import Ranks
 from ganherd.recipe import recipe_file
+from ganherd.runs.models import RanksRecord
 from ganherd.training.ranks.balance import balanced, known
 
 
@@ -68,5 +69,7 @@ def test_one_process_is_never_balanced() -> None:
     "weights", [[1.0], [1.0, "2"], [0.0, 0.0], [1.0, -1.0], [1.0, float("nan")], "fast", {"0": 1.0}]
 )
 def test_damaged_weights_are_measured_again(weights: object) -> None:
-    assert known({"hosts": ["a", "b"], "weights": weights}, ("a", "b")) == (False, None)
-    assert known({"hosts": ["a", "b"], "weights": [1, 2.5]}, ("a", "b")) == (True, [1, 2.5])
+    ranks = {"communicator": "mpi", "hosts": ["a", "b"], "members": [[0], [1]]}
+    assert known(RanksRecord.parse({**ranks, "weights": weights}), ("a", "b")) == (False, None)
+    for sound in ([1, 2.5], [1.0, 0.0]):
+        assert known(RanksRecord.parse({**ranks, "weights": sound}), ("a", "b")) == (True, sound)

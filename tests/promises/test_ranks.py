@@ -408,4 +408,4 @@ def test_a_missing_communicator_is_named(
     assert tiny_runs.command("train", "digits-wcgan", "--run", tmp_path / "run") == 2
     assert "this is an MPI job, but mpi4py is not installed here" in capsys.readouterr().err
     assert tiny_runs.command("train", "digits-wcgan", "--ranks", 2) == 2
-    assert "this process is one of several already" in capsys.readouterr().err
+    assert "this process already is a rank of a job" in capsys.readouterr().err

@@ -128,7 +128,7 @@ def test_labels_go_by_name_and_are_left_aside_where_they_do_not_fit(digits_data:
     [
         ("digits", "ring8", {}, "same shape"),
         ("digits", "nowhere", {}, "neither a known name nor a file"),
-        ("digits", "digits:test", {}, "no held-out split of its own"),
+        ("digits", "digits:test", {}, "no held-out split"),
         ("digits", "digits", {"per": "member"}, "needs a run"),
         ("digits", "digits", {"network": "incption"}, "did you mean 'inception"),
     ],

@@ -59,6 +59,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file of `tiny_data`."""
     return tiny_data(shared(tmp_path_factory) / "small.npz")
 
 

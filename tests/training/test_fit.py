@@ -268,7 +268,7 @@ def test_engines_and_data_keep_within_the_memory_of_the_control_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     herd = assemble(recipe_file.load(recipes.noise_recipe(tmp_path))).herd
-    monkeypatch.setattr(memory, "_group_limits", lambda: [1 << 20])
+    monkeypatch.setattr(memory, "group_limits", lambda: [1 << 20])
     assert autotune._limit(herd, EngineConfig()) == stream_feed._half_of_free(torch.device("cpu")) == 1 << 19
 
 

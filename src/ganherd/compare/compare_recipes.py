@@ -89,24 +89,24 @@ class ComparisonRequest:
         return {"metrics": self.metrics, "samples": self.samples, "network": self.network}
 
 
-def compare(asked: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> Comparison:
-    """Trains and scores what is still missing in the folder, and answers what compare.json says."""
+def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> Comparison:
+    """Train and score what is still missing in the folder; return the content of compare.json."""
     from ganherd.training.variants import phases
 
     say = say or (lambda text: None)
-    state = _State(folder, asked)
-    entries = _look(asked)
+    state = _State(folder, request)
+    entries = _look(request)
     state.begin()
     with RunFolder(folder).lock():
         first = next(iter(entries.values()))
         state.write(data={"name": first.data, "rows": first.rows, "sha256": first.digest})
         for name, entry in entries.items():
-            _train(state, BUDGET, name, entry.recipe, asked.is_time, quiet, say)
-        made = {name: _made(state.run(BUDGET, name), entry) for name, entry in entries.items()}
-        least = min(entry.seen(made[name]) for name, entry in entries.items())
+            _train(state, BUDGET, name, entry.recipe, request.is_time, quiet, say)
+        trained = {name: _trained_steps(state.run(BUDGET, name), entry) for name, entry in entries.items()}
+        least = min(entry.seen(trained[name]) for name, entry in entries.items())
         for name, entry in entries.items():
-            wanted = entry.shorter(least, made[name])
-            if wanted == made[name]:
+            wanted = entry.shorter(least, trained[name])
+            if wanted == trained[name]:
                 continue
             recipe = entry.recipe
             if entry.first is not None:
@@ -128,11 +128,11 @@ def default_folder(names: Sequence[str]) -> Path:
 class _State:
     """compare.json, written again whenever something more is known."""
 
-    def __init__(self, folder: Path, asked: ComparisonRequest) -> None:
-        self.folder, self.path, self.asked = folder, folder / RESULT, asked
+    def __init__(self, folder: Path, request: ComparisonRequest) -> None:
+        self.folder, self.path, self.asked = folder, folder / RESULT, request
         self.facts: Comparison = {
             "state": "running",
-            "training": asked.training(),
+            "training": request.training(),
             "wall": {BUDGET: {}, IMAGES: {}},
             "scores": {},
         }
@@ -178,9 +178,9 @@ class _State:
         )
 
 
-def _look(asked: ComparisonRequest) -> dict[str, Entry]:
+def _look(request: ComparisonRequest) -> dict[str, Entry]:
     """Every recipe builds and reads the same data; otherwise nothing begins."""
-    entries = {name: look_at(recipe) for name, recipe in asked.recipes.items()}
+    entries = {name: look_at(recipe) for name, recipe in request.recipes.items()}
     first, *others = entries
     for name in others:
         if entries[name].digest != entries[first].digest:
@@ -235,50 +235,50 @@ def _score(state: _State, entries: dict[str, Entry], say: Say) -> None:
     """Scores of both bases, and what differs; a run that serves both, and one that was scored before, is scored once."""
     from ganherd.data.dataset import load
 
-    asked = state.asked
+    request = state.asked
     data = load(next(iter(entries.values())).recipe.data)
-    names = asked.metrics or known_metrics(None, "score", data)
-    scoring = _plain(asked.scoring() | {"metrics": names})
+    names = request.metrics or known_metrics(None, "score", data)
+    scoring = _plain(request.scoring() | {"metrics": names})
     if state.facts.get("scoring") != scoring:
         state.write(scoring=scoring, scores={})
     bases = {}
     for basis in (BUDGET, IMAGES):
         runs = {name: state.run(basis, name) for name in entries}
         runs = {name: run if run.info_path.is_file() else state.run(BUDGET, name) for name, run in runs.items()}
-        found = _scores(state, names, runs, basis, say)
-        rows = {name: {**_row(state, entries[name], run), "scores": found[name]} for name, run in runs.items()}
-        bases[basis] = {"entries": rows, "differences": differences(found)}
+        scores = _scores(state, names, runs, basis, say)
+        rows = {name: {**_row(state, entries[name], run), "scores": scores[name]} for name, run in runs.items()}
+        bases[basis] = {"entries": rows, "differences": differences(scores)}
     state.write(bases=bases, state="finished")
 
 
 def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str, say: Say) -> dict[str, Scores]:
-    """Of each run by itself, and then of their contests, where such metrics are asked for."""
+    """Return the scores of each run, and those of contests between the runs if such metrics are requested."""
     from ganherd.scoring import score_run, score_runs
 
-    asked, kept = state.asked, state.facts["scores"]
+    request, cached = state.asked, state.facts["scores"]
     alone = [name for name in names if not METRICS[name].contest]
     contests = [name for name in names if METRICS[name].contest]
-    found: dict[str, Scores] = {}
+    scores: dict[str, Scores] = {}
     for name, run in runs.items():
         key = _key(run)
-        if alone and key not in kept:
+        if alone and key not in cached:
             say(f"scores of {name} ({basis})")
-            settings: Any = {"trust_code": True, "progress": say, "network": asked.network}
-            kept[key] = _plain(score_run(run.path, alone, asked.samples, **settings))
+            settings: Any = {"trust_code": True, "progress": say, "network": request.network}
+            cached[key] = _plain(score_run(run.path, alone, request.samples, **settings))
             state.write()
-        found[name] = dict(kept.get(key, {}))
+        scores[name] = dict(cached.get(key, {}))
     if contests:
-        held = score_runs([run.path for run in runs.values()], contests, asked.samples, trust_code=True, progress=say)
+        held = score_runs([run.path for run in runs.values()], contests, request.samples, trust_code=True, progress=say)
         for name, run in runs.items():
-            found[name] |= held.runs[str(run.path)]
-    return found
+            scores[name] |= held.runs[str(run.path)]
+    return scores
 
 
 def _key(run: RunFolder) -> str:
     return f"{run.path.parent.name}/{run.path.name}"
 
 
-def _made(run: RunFolder, entry: Entry) -> TrainedSteps:
+def _trained_steps(run: RunFolder, entry: Entry) -> TrainedSteps:
     before = run.first.info.step or 0 if entry.first else 0
     return TrainedSteps(run.info.step or 0, before)
 
@@ -286,16 +286,16 @@ def _made(run: RunFolder, entry: Entry) -> TrainedSteps:
 def _row(state: _State, entry: Entry, run: RunFolder) -> ComparisonRow:
     info, basis, name = run.info, run.path.parent.name, run.path.name
     before = run.first.info.seconds or 0.0 if entry.first else 0.0
-    wall, made = state.facts["wall"][basis], _made(run, entry)
+    wall, trained = state.facts["wall"][basis], _trained_steps(run, entry)
     return {
         "run": _key(run),
         "members": entry.members,
         "parameters": entry.parameters,
         "generator_parameters": list(entry.generators),
         "discriminator_parameters": entry.discriminator,
-        "steps": made.steps,
-        "first": made.first,
-        "images": entry.seen(made),
+        "steps": trained.steps,
+        "first": trained.first,
+        "images": entry.seen(trained),
         "device": info.engine.device if info.engine else "unknown",
         "device_seconds": before + (info.seconds or 0.0),
         "wall_seconds": wall.get(name) and wall[name] + wall.get(run.first.path.name, 0.0),
@@ -303,7 +303,7 @@ def _row(state: _State, entry: Entry, run: RunFolder) -> ComparisonRow:
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from the file."""
+    """Return the value as JSON reads it back."""
     from ganherd.runs.records import plain
 
     return json.loads(json.dumps(plain(value), allow_nan=False))
@@ -311,10 +311,10 @@ def _plain(value: Any) -> Any:
 
 def _read(path: Path) -> Comparison:
     try:
-        found = files.read_json(path)
-        wall = found["wall"]
+        facts = files.read_json(path)
+        wall = facts["wall"]
         if not all(isinstance(wall[basis], dict) for basis in (BUDGET, IMAGES)):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not what `ganherd compare` writes; choose another -o.") from error
-    return cast(Comparison, found)
+    return cast(Comparison, facts)

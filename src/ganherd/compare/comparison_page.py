@@ -57,16 +57,16 @@ def draw(facts: Comparison, others_in: str = "") -> Figure:
 
 
 def panels(bases: Mapping[str, ComparisonBasis]) -> list[str]:
-    """The metrics that were asked for, the usual ones first; the first few are drawn."""
-    found = {m for found in bases.values() for row in found["entries"].values() for m in measured(row["scores"])}
-    return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in found]
+    """Return the metrics that were requested, the usual ones first; the first few are drawn."""
+    names = {m for basis in bases.values() for row in basis["entries"].values() for m in measured(row["scores"])}
+    return [m for m in (*FIRST, *(m for m in METRICS if m not in FIRST)) if m in names]
 
 
 def _panel(axes: Axes, metric: str, facts: Comparison) -> None:
     bases, in_budget = facts["bases"], f"in {facts['training']['budget']}"
     axes.set_title(f"{metric.replace('_', ' ')} ({METRICS[metric].goal})", color=pictures.INK, fontsize=10, loc="left")
-    for place, found in enumerate(bases.values()):
-        rows = found["entries"]
+    for place, basis in enumerate(bases.values()):
+        rows = basis["entries"]
         for i, row in enumerate(rows.values()):
             score = measured(row["scores"]).get(metric)
             if score is None or score.value is None:
@@ -112,8 +112,8 @@ def _legend(facts: Comparison) -> str:
 
 def _basis(facts: Comparison, basis: str) -> JsonObject:
     """Return the tables of recipes that had an equal budget, or saw equally many images."""
-    found = facts["bases"][basis]
-    entries = found["entries"]
+    facts_of_basis = facts["bases"][basis]
+    entries = facts_of_basis["entries"]
     scores = [["score", *entries, *BESIDE]]
     each_recipe = [measured(row["scores"]) for row in entries.values()]
     for metric in dict.fromkeys(metric for own in each_recipe for metric in own):
@@ -126,7 +126,7 @@ def _basis(facts: Comparison, basis: str) -> JsonObject:
         "heading": comparison_text.heading(facts, basis),
         "took": comparison_text.took(facts, basis),
         "scores": scores,
-        "differences": comparison_text.apart(found["differences"]),
+        "differences": comparison_text.apart(facts_of_basis["differences"]),
         "notes": [*(f"{note}." for note in comparison_text.notes(facts, basis)), *sorted(left_out)],
     }
 

@@ -55,14 +55,14 @@ def took(facts: Comparison, basis: str) -> list[Sequence[str]]:
     return lines
 
 
-def apart(found: Mapping[str, Mapping[str, ScoreDifference]]) -> list[Sequence[str]]:
+def apart(differences: Mapping[str, Mapping[str, ScoreDifference]]) -> list[Sequence[str]]:
     """Return the table of differences to the first recipe: a row for each metric, a column for each other recipe."""
-    metrics = list(dict.fromkeys(metric for entry in found.values() for metric in entry))
+    metrics = list(dict.fromkeys(metric for entry in differences.values() for metric in entry))
     lines: list[Sequence[str]] = [
-        (metric.replace("_", " "), *(difference(metric, entry.get(metric)) for entry in found.values()))
+        (metric.replace("_", " "), *(difference(metric, entry.get(metric)) for entry in differences.values()))
         for metric in metrics
     ]
-    return [("difference", *found), *lines]
+    return [("difference", *differences), *lines]
 
 
 def difference(metric: str, entry: ScoreDifference | None) -> str:
@@ -100,11 +100,11 @@ def notes(facts: Comparison, basis: str) -> list[str]:
 def text(facts: Comparison) -> str:
     """The whole comparison."""
     parts = [title(facts)]
-    for basis, found in facts["bases"].items():
-        scores = {name: row["scores"] for name, row in found["entries"].items()}
+    for basis, by_basis in facts["bases"].items():
+        scores = {name: row["scores"] for name, row in by_basis["entries"].items()}
         parts += ["", heading(facts, basis), "", *text_table(took(facts, basis)), ""]
         parts += [side_by_side(scores, better=better(scores)), ""]
-        parts += [*text_table(apart(found["differences"])), *notes(facts, basis)]
+        parts += [*text_table(apart(by_basis["differences"])), *notes(facts, basis)]
         if facts["training"]["seeds"] > 1:
             parts.append(
                 "a star marks a recipe that its paired differences show to be better than all others; without one, "

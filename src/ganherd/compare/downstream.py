@@ -38,7 +38,7 @@ class DownstreamRequest:
 
 def measure(
     runs: Sequence[Path],
-    asked: DownstreamRequest,
+    request: DownstreamRequest,
     output: Path | None = None,
     trust_code: bool = False,
     say: Say | None = None,
@@ -46,38 +46,38 @@ def measure(
     """What classifiers say of each run, by its path; downstream.json and downstream.png lie in the run or under `output`."""
     for run in runs:
         RunFolder.open(run), mixture_of(run)
-    found = {}
+    results = {}
     for run in runs:
-        facts = measure_run(run, asked, trust_code, say)
+        facts = measure_run(run, request, trust_code, say)
         where = output / run.resolve().name if output else run
         facts["files"] = {"data": str(where / "downstream.json"), "picture": str(where / "downstream.png")}
         _write(facts, where)
-        found[str(run)] = facts
-    return found
+        results[str(run)] = facts
+    return results
 
 
-def measure_run(run: Path, asked: DownstreamRequest, trust_code: bool = False, say: Say | None = None) -> Downstream:
+def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False, say: Say | None = None) -> Downstream:
     """Measure without writing. Rows: generated images alone, N real ones of each class, and all that the mixture has seen."""
     from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
     from ganherd.data.dataset import load
     from ganherd.features.extract import best_device
     from ganherd.mixture import mixture
 
-    made = mixture.load(run, trust_code).to(best_device())
+    generators = mixture.load(run, trust_code).to(best_device())
     data = load(RunFolder(run).recipe.data)
     own = [np.flatnonzero(data.y == k) for k in range(len(data.labels))]
-    _refuse(made, data, run)
+    _refuse(generators, data, run)
     none = Images(data.x[:0], data.y[:0])
-    counts = [n for n in asked.per_class if n < max(map(len, own))]
+    counts = [n for n in request.per_class if n < max(map(len, own))]
     real = [0, *counts, max(map(len, own))]
-    clock = TimeLeft(say, "classifiers", asked.seeds * (2 * len(real) - 1))
+    clock = TimeLeft(say, "classifiers", request.seeds * (2 * len(real) - 1))
     alone: dict[int, list[float]] = {n: [] for n in real}
     with_generated: dict[int, list[float]] = {n: [] for n in real}
     done = 0
-    for seed in range(asked.seeds):
+    for seed in range(request.seeds):
         if say:
-            say(f"seed {seed + 1} of {asked.seeds}: {asked.generated:,} images of each of {len(own)} classes")
-        fake = _generated(made, asked.generated, seed)
+            say(f"seed {seed + 1} of {request.seeds}: {request.generated:,} images of each of {len(own)} classes")
+        fake = _generated(generators, request.generated, seed)
         for n in real:
             few = _real(data, own, n, seed)
             steps = steps_for(len(few) + len(fake))  # the same for both
@@ -85,40 +85,40 @@ def measure_run(run: Path, asked: DownstreamRequest, trust_code: bool = False, s
                 into[n].append(accuracy(data, few, images, steps, seed))
                 done += 1
                 clock.at(done)
-    seeds = list(range(asked.seeds))
+    seeds = list(range(request.seeds))
     rows = [_row(n, n == real[-1], alone[n], with_generated[n], seeds) for n in real]
     return {
         "run": str(run),
         "data": data.name,
         "held_out": int((data.y_test >= 0).sum()),
-        "generated": asked.generated,
+        "generated": request.generated,
         "seen": int(sum(map(len, own))),
         "classes": len(own),
         "fewest": int(min(map(len, own))),
         "seeds": seeds,
         "rows": rows,
-        "left_out": [n for n in asked.per_class if n not in counts],
+        "left_out": [n for n in request.per_class if n not in counts],
     }
 
 
-def _refuse(made: Mixture, data: Dataset, run: Path) -> None:
+def _refuse(mixture: Mixture, data: Dataset, run: Path) -> None:
     if len(data.labels) < 2 or not (data.y_test >= 0).any():
         raise UserError(
             f"--downstream needs labels of at least two classes and a held-out split, and the data of {run} has not both."
         )
-    if made.labels != data.labels or not (
-        made.takes_label or set(range(len(made.labels))) <= set(made.label_of.tolist())
+    if mixture.labels != data.labels or not (
+        mixture.takes_label or set(range(len(mixture.labels))) <= set(mixture.label_of.tolist())
     ):
         raise UserError(
             f"--downstream asks the mixture of {run} for every label, and its members do not represent them."
         )
 
 
-def _generated(made: Mixture, count: int, seed: int) -> Images:
+def _generated(mixture: Mixture, count: int, seed: int) -> Images:
     """Return this many images of each class, of another replica for another seed if there are several."""
     from ganherd.compare.downstream_classifier import Images
 
-    each = [made.sample(count, k, seed, seed % made.replicas) for k in range(len(made.labels))]
+    each = [mixture.sample(count, k, seed, seed % mixture.replicas) for k in range(len(mixture.labels))]
     return Images(np.concatenate([one.x for one in each]), np.repeat(np.arange(len(each)), count))
 
 
@@ -132,14 +132,14 @@ def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images
 
 def _row(real: int, is_all: bool, alone: list[float], with_generated: list[float], seeds: list[int]) -> DownstreamRow:
     both = [b - a for a, b in zip(alone, with_generated, strict=False)]
-    found = _over(both, seeds, -1.0)
+    difference = _over(both, seeds, -1.0)
     verdicts: dict[int, Literal["helped", "hurt", "undecided"]] = {1: "helped", -1: "hurt", 0: UNDECIDED}
-    verdict = verdicts[sign(found.get("interval") if found else None)]
+    verdict = verdicts[sign(difference.get("interval") if difference else None)]
     return {
         "real": "all" if is_all else real,
         "alone": _over(alone, seeds),
         "with": _over(with_generated, seeds),
-        "difference": None if found is None else {**found, "verdict": verdict},
+        "difference": None if difference is None else {**difference, "verdict": verdict},
     }
 
 

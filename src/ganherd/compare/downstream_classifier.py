@@ -30,13 +30,13 @@ def steps_for(images: int) -> int:
     return min(max(2 * images // BATCH, STEPS[0]), STEPS[1])
 
 
-def accuracy(data: Dataset, real: Images, made: Images, steps: int, seed: int) -> float:
+def accuracy(data: Dataset, real: Images, generated: Images, steps: int, seed: int) -> float:
     """Return the accuracy on held-out images. If there are both kinds of images, half of every batch is of each."""
     device = best_device()
     net = _fresh(data, seed).to(device)
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-3, total_steps=steps)
-    kinds = [kind for kind in (real, made) if len(kind)]
+    kinds = [kind for kind in (real, generated) if len(kind)]
     orders = [_order(len(kind), steps, BATCH // len(kinds), seed + number) for number, kind in enumerate(kinds)]
     net.train()
     with torch.enable_grad():
@@ -73,8 +73,8 @@ def _right(net: nn.Module, data: Dataset, device: torch.device) -> float:
     with torch.no_grad():
         for start in range(0, len(rows), 1024):
             own = rows[start : start + 1024]
-            found = net(_units(data.x_test[own], data, device)).argmax(1).cpu().numpy()
-            right += int((found == data.y_test[own]).sum())
+            predicted = net(_units(data.x_test[own], data, device)).argmax(1).cpu().numpy()
+            right += int((predicted == data.y_test[own]).sum())
     return right / len(rows)
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 VERDICTS = {"helped": "it helped", "hurt": "it hurt", "undecided": "undecided"}
 
 
-def text(found: Mapping[str, Downstream]) -> str:
+def text(results: Mapping[str, Downstream]) -> str:
     """Every run with its table and its sentence."""
-    return "\n\n".join(_of_run(facts) for facts in found.values())
+    return "\n\n".join(_of_run(facts) for facts in results.values())
 
 
 def _of_run(facts: Downstream) -> str:
@@ -54,8 +54,8 @@ def sentences(facts: Downstream) -> list[str]:
         else "One seed: every difference is undecided; take --seeds 3 or more."
     )
     if facts["left_out"]:
-        asked = ", ".join(str(n) for n in facts["left_out"])
-        out.append(f"No class has {asked} real images or more: the row of all covers that.")
+        counts = ", ".join(str(n) for n in facts["left_out"])
+        out.append(f"No class has {counts} real images or more: the row of all covers that.")
     return out
 
 

@@ -36,24 +36,24 @@ class Entry:
     def images(self, steps: int) -> int:
         """Return how many real images the discriminators of one seed have seen after these steps, counted each time."""
         train, period = self.recipe.train, self.recipe.train.skip_d + 1
-        made = [int(steps * pace) for pace in self.pace]
-        return sum(-(-steps // period) for steps in made) * train.n_critic * train.batch
+        updates = [int(steps * pace) for pace in self.pace]
+        return sum(-(-steps // period) for steps in updates) * train.n_critic * train.batch
 
     def steps(self, images: int, most: int) -> int:
         """Return the most steps, up to `most`, that see no more than this many images; at least one."""
         return max(1, bisect_right(range(most + 1), images, key=self.images) - 1)
 
-    def seen(self, made: TrainedSteps) -> int:
+    def seen(self, trained: TrainedSteps) -> int:
         """Images of all phases."""
-        return self.images(made.steps) + (self.first.images(made.first) if self.first else 0)
+        return self.images(trained.steps) + (self.first.images(trained.first) if self.first else 0)
 
-    def shorter(self, images: int, made: TrainedSteps) -> TrainedSteps:
+    def shorter(self, images: int, trained: TrainedSteps) -> TrainedSteps:
         """Return the steps that see no more than this many images; two phases are shortened by the same factor."""
         if self.first is None:
-            return TrainedSteps(self.steps(images, made.steps))
-        part = min(1.0, images / self.seen(made))
-        first = self.first.steps(int(part * self.first.images(made.first)), made.first)
-        return TrainedSteps(self.steps(images - self.first.images(first), made.steps), first)
+            return TrainedSteps(self.steps(images, trained.steps))
+        part = min(1.0, images / self.seen(trained))
+        first = self.first.steps(int(part * self.first.images(trained.first)), trained.first)
+        return TrainedSteps(self.steps(images - self.first.images(first), trained.steps), first)
 
 
 def look_at(recipe: Recipe) -> Entry:
@@ -90,12 +90,12 @@ def names_of(sources: list[str]) -> list[str]:
     >>> names_of(["digits-wcgan", "mine.yaml", "old/mine.yaml", "mine-first.yaml"])
     ['digits-wcgan', 'mine', 'mine-2', 'mine-first-2']
     """
-    found: list[str] = []
+    names: list[str] = []
     for source in sources:
         name = stem = Path(source).name.removesuffix(".yaml") or "recipe"
         number = 1
-        while {name, f"{name}-first", name.removesuffix("-first")} & set(found):
+        while {name, f"{name}-first", name.removesuffix("-first")} & set(names):
             number += 1
             name = f"{stem}-{number}"
-        found.append(name)
-    return found
+        names.append(name)
+    return names

@@ -18,7 +18,7 @@ from ganherd.util.paths import cache_home
 
 
 def cache_folder(kind: str) -> Path:
-    """Where things of a kind are kept: under $GANHERD_CACHE, or the user's cache."""
+    """Return the folder for cached items of a kind: under $GANHERD_CACHE, or the user's cache."""
     return cache_home() / kind
 
 

@@ -73,7 +73,7 @@ class Classifier:
     resizing: str = "none"  # what it does to an image first
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Scores of every class, float32 [n, classes], for data in its own units (uint8 images, float points)."""
+        """Return the scores of every class, float32 [n, classes], for data in its own units (uint8 images, float points)."""
         self.net.eval()
         parts = []
         with torch.no_grad():
@@ -82,13 +82,13 @@ class Classifier:
         return np.concatenate(parts)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The likeliest class of each, int64 [n]."""
+        """Return the likeliest class of each row, int64 [n]."""
         result: np.ndarray = self.logits(x).argmax(1).astype(np.int64)
         return result
 
 
 def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], None] | None = None) -> Classifier:
-    """The classifier of this data: from the cache where it was trained before, else trained now and kept."""
+    """Return the classifier of this data from the cache, or train it and cache it."""
     classes = len(dataset.labels)
     if classes < 2:
         raise UserError(f"a classifier needs data of at least two classes, and {dataset.name} has {classes}")
@@ -139,7 +139,7 @@ class _Rows:
 
 
 def _split(dataset: Dataset) -> tuple[_Rows, _Rows]:
-    """Rows to train on and rows to try it on: the held-out split, else a part of the data, always the same one."""
+    """Return training rows and test rows: the held-out split, otherwise a fixed subset of the data."""
     own, held = (np.flatnonzero(y >= 0) for y in (dataset.y, dataset.y_test))
     if len(held):
         return _Rows(dataset.x, dataset.y, own), _Rows(dataset.x_test, dataset.y_test, held)
@@ -151,7 +151,7 @@ def _split(dataset: Dataset) -> tuple[_Rows, _Rows]:
 
 
 def cache_folder() -> Path:
-    """Where classifiers are kept: under $GANHERD_CACHE, or the user's cache."""
+    """Return the folder of cached classifiers: under $GANHERD_CACHE, or the user's cache."""
     return cache.cache_folder("classifiers")
 
 
@@ -182,7 +182,7 @@ def _fit(
 
 
 def _batches(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows for every step, epoch after epoch in a new order."""
+    """Yield the rows for every step, epoch after epoch in a new order."""
     size = min(BATCH, n)
     steps = min(max(2 * n // size, STEPS[0]), STEPS[1])
     epochs = -(-steps * size // n)
@@ -204,9 +204,9 @@ def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
 
 def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:
     """Fill the net from the cache; return None if the entry is missing, damaged, or has another key: train it then."""
-    found = cache.read(path, key)
+    entry = cache.read(path, key)
     try:
-        tensors, facts = found or ({}, {})
+        tensors, facts = entry or ({}, {})
         accuracy, samples = facts["held_out_accuracy"], int(facts["held_out_samples"])
         net.load_state_dict(tensors)
     except Exception:  # a cache must never be the reason that a score fails

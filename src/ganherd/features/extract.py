@@ -38,7 +38,7 @@ class ExtractedFeatures:
         return moments(self.x)
 
     def rows(self, index: np.ndarray) -> ExtractedFeatures:
-        """Some of them, by mask or by number."""
+        """Return some of the rows, by mask or by number."""
         where = np.flatnonzero(index) if index.dtype == bool else index
         at = torch.from_numpy(where).to(self.x.device)
         logits = None if self.logits is None else self.logits[at]
@@ -63,7 +63,7 @@ def extract(
     device: torch.device | None = None,
     fast: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """(features [n, d], logits [n, k] or None); `fast` allows TF32 on a GPU. `name_row` names a row that came out NaN."""
+    """Return (features [n, d], logits [n, k] or None); `fast` allows TF32 on a GPU. `name_row` names a row that came out NaN."""
     device = device or best_device()
     module = network.module.to(device)
     tell = TimeLeft(progress, f"features of {what}", len(x))
@@ -93,7 +93,7 @@ def extract(
 
 @contextmanager
 def _tf32(allowed: bool) -> Iterator[None]:
-    """Convolutions and products in TF32, or in full float32; as it was before, afterwards."""
+    """Compute convolutions and products in TF32 or in full float32; restore the setting afterwards."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
     try:

@@ -28,7 +28,7 @@ RESIZING = "uint8 0..255, bilinear to 299 × 299 as TensorFlow 1 does it (no hal
 
 
 def tensorflow_resize(x: Tensor, side: int = SIDE) -> Tensor:
-    """Bilinear as TensorFlow 1 has it: pixel i of the result looks at i · size / side, clamped at the border.
+    """Resize bilinearly like TensorFlow 1: pixel i of the result looks at i · size / side, clamped at the border.
 
     PyTorch samples at pixel centres; a grid that is shifted by half a pixel of each size undoes that.
 
@@ -61,8 +61,8 @@ class Inception(nn.Module):
         x = x.float()
         if x.shape[1] == 1:
             x = x.repeat(1, 3, 1, 1)  # grey repeated to RGB
-        found = self.net((tensorflow_resize(x) - 128) / 128)
-        features, logits = found if isinstance(found, tuple) else (found, None)
+        output = self.net((tensorflow_resize(x) - 128) / 128)
+        features, logits = output if isinstance(output, tuple) else (output, None)
         features = features.flatten(1)  # [B, 2048]
         return features, logits if self.weight is None else F.linear(features, self.weight, self.bias)
 
@@ -101,13 +101,13 @@ def load(
 
 
 def _first(error: Exception) -> str:
-    """The line of an error that says what was wrong; TorchScript's last one does."""
+    """Return the line of an error that explains it; for TorchScript, the last one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else type(error).__name__
 
 
 def read_head(path: Path, dimension: int = DIMENSION) -> tuple[Tensor, Tensor]:
-    """A classifier head from an .npz: `weight` [classes, 2048] (or its transpose) and, if it has one, `bias`."""
+    """Read a classifier head from an .npz: `weight` [classes, 2048] (or its transpose) and, if it has one, `bias`."""
     try:
         with np.load(path, allow_pickle=False) as file:
             weight = np.asarray(file["weight"], np.float32)

@@ -38,7 +38,7 @@ class LipizzanerNet(nn.Module):
 
 
 def load(path: Path | None) -> tuple[LipizzanerNet, str]:
-    """The network with weights from an .npz, and the sha256 of that file."""
+    """Return the network with weights from an .npz, and the sha256 of that file."""
     from ganherd.util.paths import data_home
 
     place = path or data_home() / FILE

@@ -46,7 +46,7 @@ class ScoredNeighbourhood:
 
 @dataclass(frozen=True)
 class Annealing:
-    """What AIS is made with where it is asked for otherwise; None: as it is by itself."""
+    """Settings of AIS that differ from its defaults; None: the default."""
 
     points: int | None = None  # held-out images
     variance: float | None = None  # of the decoder, for pixels in [0, 1]
@@ -103,10 +103,10 @@ class ScoringContext:
             known = self.free.y >= 0  # the set is what it is; what has no label was not asked for
             return DrawnSamples(self.free.x[known], self.free.y[known], self.free.member[known])
         label_of = np.asarray(self.mixture.label_of)
-        asked = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
-        share, rest = divmod(self.samples, len(asked))
-        self.tell(f"drawing {self.samples:,} samples, {len(asked)} labels equally")
-        counts = {int(k): share + (i < rest) for i, k in enumerate(asked)}
+        labels = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
+        share, rest = divmod(self.samples, len(labels))
+        self.tell(f"drawing {self.samples:,} samples, {len(labels)} labels equally")
+        counts = {int(k): share + (i < rest) for i, k in enumerate(labels)}
         parts = [self._draw(n, k) for k, n in counts.items() if n > 0]
         return DrawnSamples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
 

@@ -17,7 +17,7 @@ class Moments:
 
 
 def moments(x: Tensor) -> Moments:
-    """Mean and unbiased covariance of features [n, d], summed in float64 and in chunks.
+    """Return the mean and unbiased covariance of features [n, d], summed in float64 and in chunks.
 
     >>> moments(torch.tensor([[0.0], [2.0]])).cov.item()
     2.0

@@ -79,13 +79,13 @@ class InModelUnits(nn.Module):
         self.net, self.offset, self.scale = net, offset, scale
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        found = self.net((x.float() - self.offset) / self.scale)
-        features, logits = found if isinstance(found, tuple) else (found, None)
+        output = self.net((x.float() - self.offset) / self.scale)
+        features, logits = output if isinstance(output, tuple) else (output, None)
         return features.flatten(1), logits
 
 
 def choose(dataset: Dataset) -> str:
-    """The network that is taken where none is named."""
+    """Return the default network, used if none is named."""
     from ganherd.features import inception
 
     if dataset.is_image and dataset.shape[0] == 3 and min(dataset.shape[1:]) >= SMALLEST and inception.find():
@@ -94,7 +94,7 @@ def choose(dataset: Dataset) -> str:
 
 
 def cheap(dataset: Dataset) -> str:
-    """The network that costs seconds on any machine."""
+    """Return the network that costs seconds on any machine."""
     return "classifier" if dataset.is_image and len(dataset.labels) >= 2 else "pixels"
 
 
@@ -120,7 +120,7 @@ def find(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> Network:
-    """A network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`.
+    """Return a network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`.
 
     Any other TorchScript may take the place of inception if `trust_code` is set; `FILE.pt#sha256=…` states which file it is.
     """
@@ -198,7 +198,7 @@ def _own(name: str, dataset: Dataset, trust_code: bool) -> Network:
 
 
 def _digest(module: nn.Module) -> str:
-    """sha256 of the weights."""
+    """Return the sha256 of the weights."""
     total = hashlib.sha256()
     for name, value in module.state_dict().items():
         total.update(f"{name}{tuple(value.shape)}".encode())

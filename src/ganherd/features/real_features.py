@@ -57,8 +57,8 @@ class RealFeatures:
         y, device = self.dataset.y[self.rows], best_device()
         no_member = np.full(len(y), -1, np.int64)
         path = cache.path_of("features", self._key)
-        if self.network.digest and (found := cache.read(path, self._key)):
-            features, logits = found[0]["features"], found[0].get("logits")
+        if self.network.digest and (cached := cache.read(path, self._key)):
+            features, logits = cached[0]["features"], cached[0].get("logits")
             return ExtractedFeatures(features.to(device), None if logits is None else logits.to(device), y, no_member)
         is_all = len(self.rows) == len(self.dataset.x)
         x = self.dataset.x if is_all else self.dataset.x[self.rows]  # all rows are not copied
@@ -72,9 +72,9 @@ class RealFeatures:
     def summary(self) -> tuple[Moments, Tensor | None]:
         """(moments of the real features, on their device; how often the network sees each class in them, int64 [K])."""
         path, device = cache.path_of("moments", self._key), best_device()
-        if self.network.digest and (found := cache.read(path, self._key)):
-            mean, cov = found[0]["mean"].to(device), found[0]["cov"].to(device)
-            return Moments(mean, cov), found[0].get("seen")
+        if self.network.digest and (cached := cache.read(path, self._key)):
+            mean, cov = cached[0]["mean"].to(device), cached[0]["cov"].to(device)
+            return Moments(mean, cov), cached[0].get("seen")
         moments, logits = self.real.moments, self.real.logits
         seen = None if logits is None else torch.bincount(logits.argmax(1), minlength=logits.shape[1]).cpu()
         if self.network.digest:
@@ -83,7 +83,7 @@ class RealFeatures:
         return moments, seen
 
     def forget(self) -> None:
-        """The features of the real rows are not kept any longer; what was made of them is."""
+        """Drop the features of the real rows; what was computed from them stays."""
         self.__dict__.pop("real", None)
 
     @cached_property
@@ -109,7 +109,7 @@ class RealFeatures:
         return {**facts, "samples": len(self.rows)}
 
     def real_of(self, classes: tuple[int, ...]) -> ExtractedFeatures:
-        """The features of some classes; of all the data where none is named."""
+        """Return the features of some classes; of all the data if none is named."""
         if not classes:
             return self.real
         if classes not in self._by_class:
@@ -121,7 +121,7 @@ class RealFeatures:
         return {}
 
     def of(self, drawn: DrawnSamples, what: str = "samples") -> ExtractedFeatures:
-        """The features of generated samples; one that is NaN names its member."""
+        """Return the features of generated samples; an error about NaN names the member."""
 
         def name_row(row: int) -> str:
             return f"a sample of member {drawn.member[row]}" if drawn.member[row] >= 0 else f"{what}, number {row}"

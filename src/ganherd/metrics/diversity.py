@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 21  # numbers of some pixels over all rows, in float64
 
 
 def spread(x: np.ndarray) -> float:
-    """The standard deviation of every pixel over the samples, averaged over the pixels.
+    """Return the standard deviation of every pixel over the samples, averaged over the pixels.
 
     >>> spread(np.array([[0, 10], [2, 10]]))
     0.7071067811865476
@@ -27,7 +27,7 @@ def spread(x: np.ndarray) -> float:
 
 
 def _std(flat: np.ndarray, ddof: int) -> np.ndarray:
-    """[pixels] of [n, pixels], some pixels at a time: in float64 all would take eight times the data, twice."""
+    """Return the deviation [pixels] of [n, pixels], in chunks: all in float64 would take eight times the data, twice."""
     pixels = flat.shape[1]
     some = max(4, _AT_ONCE // max(1, len(flat)))  # 4: a part that is one pixel would be summed in another order
     parts = np.array_split(np.arange(pixels), -(-pixels // some))
@@ -35,8 +35,8 @@ def _std(flat: np.ndarray, ddof: int) -> np.ndarray:
 
 
 def relative_error(x: np.ndarray) -> float:
-    """The standard error of the spread by the spread, as x is a sample: the infinitesimal bootstrap, which asks how much
-    the weight of each row counts."""
+    """Return the ratio of the spread's standard error to the spread, as x is a sample: the infinitesimal bootstrap, which asks
+    how much the weight of each row counts."""
     flat = x.reshape(len(x), -1)
     mean, std = flat.mean(0, dtype=np.float64), _std(flat, ddof=0)
     varies = std > 0
@@ -58,14 +58,14 @@ def ratio(generated: np.ndarray, data: np.ndarray) -> float | None:
 def diversity(
     x: np.ndarray, y: np.ndarray, data_x: np.ndarray, data_y: np.ndarray, labels: tuple[str, ...]
 ) -> dict[str, float | None]:
-    """The ratio for every class that was generated; for samples without labels one ratio, named `all`."""
+    """Return the ratio for every class that was generated; for samples without labels one ratio, named `all`."""
     return {name: ratio(x[own], data_x[theirs]) for name, own, theirs in _classes(y, data_y, labels)}
 
 
 def _classes(
     y: np.ndarray, data_y: np.ndarray, labels: tuple[str, ...]
 ) -> list[tuple[str, np.ndarray | slice, np.ndarray | slice]]:
-    """Every class that was generated, with its rows and those of the data."""
+    """Yield every class that was generated, with its rows and those of the data."""
     if (y < 0).all():
         return [("all", slice(None), slice(None))]
     return [(name, y == k, data_y == k) for k, name in enumerate(labels) if (y == k).any()]

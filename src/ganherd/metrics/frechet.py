@@ -24,7 +24,7 @@ ENOUGH = 10  # samples for each feature: with fewer a covariance is so rough tha
 
 
 def distance(a: Moments, b: Moments) -> Tensor:
-    """The squared Fréchet distance, float64 [...].
+    """Return the squared Fréchet distance, float64 [...].
 
     >>> one, two = (Moments(torch.full((1,), m).double(), torch.full((1, 1), v).double()) for m, v in ((0, 1), (3, 4)))
     >>> distance(one, two).item()
@@ -41,7 +41,7 @@ def _distance(a: Moments, b: Moments, values: Tensor) -> Tensor:
 
 
 def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
-    """The distance of features [n, d] from the real ones, and its standard error as the features are a sample.
+    """Return the distance of features [n, d] from the real ones, and its standard error as the features are a sample.
 
     The error is that of the infinitesimal bootstrap: the derivative of the distance by the weight of each sample.
     """
@@ -58,7 +58,7 @@ def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
 
 
 def distance_of_few(x: Tensor, real: Moments) -> float:
-    """The same distance for no more samples than features: their products, [n, n], have the eigenvalues that count."""
+    """Return the same distance for no more samples than features: their products, [n, n], have the eigenvalues that count."""
     mean = x.mean(0, dtype=torch.float64)
     factor = (x.double() - mean) / math.sqrt(max(len(x) - 1, 1))  # the covariance is factorᵀ factor
     values = torch.linalg.eigvalsh(factor @ real.cov @ factor.T).clamp(min=0)
@@ -71,7 +71,7 @@ def _influence(centred: Tensor, shift: Tensor, change: Tensor) -> Tensor:
 
 
 def _root(cov: Tensor) -> Tensor:
-    """The symmetric square root, [..., d, d]; what is negative by rounding counts as 0."""
+    """Return the symmetric square root, [..., d, d]; eigenvalues that rounding makes negative count as 0."""
     values, vectors = torch.linalg.eigh(cov)
     result: Tensor = (vectors * values.clamp(min=0).sqrt().unsqueeze(-2)) @ vectors.mT
     return result

@@ -80,7 +80,7 @@ def rows_by_member(material: ScoringContext, drawn: DrawnSamples) -> list[Sample
 
 
 def rows_by_neighbourhood(material: ScoringContext, drawn: DrawnSamples) -> list[SampleGroup]:
-    """Every neighbourhood as the mixture of its members, by their weights; of all equally many samples, since a distance
+    """Return every neighbourhood as the mixture of its members, by their weights; of all equally many samples, since a distance
     depends on their number: as many as the one has whose scarcest member makes the fewest."""
     label_of = np.asarray(material.mixture.label_of)
     there = {m: np.flatnonzero(drawn.member == m) for m in range(len(label_of))}
@@ -96,7 +96,7 @@ def rows_by_neighbourhood(material: ScoringContext, drawn: DrawnSamples) -> list
 
 
 def _counts(weights: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers by these weights that add up to the total: the largest remainders are rounded up.
+    """Return whole numbers by these weights that add up to the total: the largest remainders are rounded up.
 
     >>> _counts(np.array([0.5, 0.3, 0.2]), 7).tolist()
     [4, 2, 1]
@@ -109,7 +109,7 @@ def _counts(weights: np.ndarray, total: int) -> np.ndarray:
 
 
 def _shares(one: ScoredNeighbourhood) -> np.ndarray:
-    """float64 [members], sums to 1."""
+    """Return the weights of the members, float64 [members], which sum to 1."""
     weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
     return np.asarray(weights / weights.sum())
 

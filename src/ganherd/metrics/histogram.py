@@ -16,7 +16,7 @@ ROUGH = 0.1  # a distance that chance alone would show: from here on there are t
 
 
 def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
-    """Fractions of the classes, float64 [classes].
+    """Return the fractions of the classes, float64 [classes].
 
     >>> class_histogram(np.array([0, 2, 2, 2]), 3)
     array([0.25, 0.  , 0.75])
@@ -25,7 +25,7 @@ def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
 
 
 def total_variation(p: np.ndarray, q: np.ndarray) -> float:
-    """Total variation distance: 0 for equal distributions, 1 for disjoint ones.
+    """Return the total variation distance: 0 for equal distributions, 1 for disjoint ones.
 
     >>> total_variation(np.array([0.5, 0.5]), np.array([0.5, 0.5]))
     0.0
@@ -73,17 +73,17 @@ class ClassJudge:
 
 def _judge(material: ScoringContext) -> ClassJudge:
     """Return the requested network if it knows the classes of this data; otherwise the data's own classifier."""
-    asked = material.against
-    if asked is not None and asked.wanted not in (None, "classifier") and not asked.network.as_inception:
+    requested = material.against
+    if requested is not None and requested.wanted not in (None, "classifier") and not requested.network.as_inception:
         seen = material.features.logits
         if seen is not None and seen.shape[1] == len(material.dataset.labels):
 
             def predict(drawn: DrawnSamples) -> np.ndarray:
-                logits = (material.features if drawn is material.free else asked.of(drawn)).logits
+                logits = (material.features if drawn is material.free else requested.of(drawn)).logits
                 assert logits is not None
                 return np.asarray(logits.argmax(1).cpu())
 
-            network = asked.network
+            network = requested.network
             return ClassJudge(predict, network.name, network.resizing, network.held_out_accuracy)
     own = material.classifier
     return ClassJudge(lambda drawn: own.predict(drawn.x), own.name, own.resizing, own.held_out_accuracy)

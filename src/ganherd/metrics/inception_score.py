@@ -28,14 +28,14 @@ FEW = 100  # samples of a split: fewer cannot show many classes
 
 
 def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]:
-    """(mean, standard deviation) over the splits of logits [n, classes], taken in their order.
+    """Return (mean, standard deviation) over the splits of logits [n, classes], taken in their order.
 
     >>> inception_score(torch.eye(4).repeat(5, 1) * 1000, splits=1)[0]
     4.0
     """
     logs = logits.double().log_softmax(1)
-    found = torch.stack([_one(part) for part in logs.tensor_split(splits)])
-    return float(found.mean()), float(found.std()) if len(found) > 1 else math.nan
+    scores = torch.stack([_one(part) for part in logs.tensor_split(splits)])
+    return float(scores.mean()), float(scores.std()) if len(scores) > 1 else math.nan
 
 
 def _one(logs: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def _one(logs: Tensor) -> Tensor:
 
 
 def measure_classifier(material: ScoringContext) -> ScoreEntry:
-    """By the network of the other scores if it tells classes apart, else by the classifier of the data."""
+    """Measure with the network of the other scores if it predicts classes, otherwise with the data's classifier."""
     if _tells_classes(material):
         fake = material.features
         if fake.logits is not None:
@@ -60,7 +60,7 @@ def measure_classifier(material: ScoringContext) -> ScoreEntry:
 
 
 def _tells_classes(material: ScoringContext) -> bool:
-    """Whether the network of the other scores may; Inception's classes are others, and it may be missing."""
+    """Return whether the other scores' network predicts the data's classes; Inception does not, or may be missing."""
     try:
         return not material.reference.network.as_inception
     except MetricSkipped:
@@ -103,14 +103,14 @@ def _measure(
 
 
 def _groups(material: ScoringContext) -> ScoreEntry:
-    """Of every class, member or neighbourhood, by the network's logits."""
+    """Return the score of every class, member or neighbourhood, from the network's logits."""
     groups = [group for group in wanted_groups(material) if group.fake.logits is not None]
     values = [inception_score(group.fake.logits, 1)[0] for group in groups if group.fake.logits is not None]
     return entries(str(material.per), groups, values)
 
 
 def _judged_groups(material: ScoringContext, judge: Classifier) -> ScoreEntry:
-    """The same by the classifier of the data."""
+    """Return the same scores from the classifier of the data."""
     if material.per == "class":
         drawn, names = material.free, material.dataset.labels
         rows = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names)}

@@ -68,7 +68,7 @@ def kid(
     the samples than to the data, so the spread of that gives the error. The choice of the subsets adds its own.
     """
     size = size or max(2, min(SIZE, min(len(x), len(y)) // PARTS))
-    found, clock = [], TimeLeft(progress, "KID of subsets", subsets)
+    estimates, clock = [], TimeLeft(progress, "KID of subsets", subsets)
     nearer, times = (torch.zeros(len(x), dtype=torch.float64, device=x.device) for _ in range(2))
     for subset in range(subsets):
         clock.at(subset)
@@ -77,10 +77,10 @@ def kid(
             for f, name in ((x, "kid x"), (y, "kid y"))
         )
         value, each = _witnessed(x[own].double(), y[other].double())
-        found.append(value)
+        estimates.append(value)
         nearer[own] += each
         times[own] += 1
-    values = torch.stack(found)
+    values = torch.stack(estimates)
     if subsets == 1:
         return Kid(float(values.mean()), math.nan, size, math.nan)
     spread = (nearer / times)[times > 0].var()
@@ -89,7 +89,7 @@ def kid(
 
 
 def within(groups: list[FeatureGroup], seed: int, progress: Progress | None = None) -> list[float]:
-    """KID of every group, from fewer and smaller subsets than that of the whole."""
+    """Return the KID of every group, from fewer and smaller subsets than that of the whole."""
     out = []
     for group in timed(groups, progress, "KID of groups"):
         size = max(2, min(WITHIN, min(len(group.fake), len(group.real)) // PARTS))
@@ -103,10 +103,10 @@ def measure(material: ScoringContext) -> ScoreEntry:
     out: ScoreEntry = {"value": None, **reference.described(fake)}
     if (fewest := min(len(fake), len(real))) < 2:
         return {**out, "warning": "KID needs at least two samples: ask for more"}
-    found = kid(fake.x, real.x, material.seed, progress=material.progress)
-    out |= {"value": found.value, "std": found.std, "subsets": SUBSETS, "subset_size": found.size}
-    if math.isfinite(found.error):
-        out["interval"] = intervals.around(found.value, found.error, "influence of each sample")
+    score = kid(fake.x, real.x, material.seed, progress=material.progress)
+    out |= {"value": score.value, "std": score.std, "subsets": SUBSETS, "subset_size": score.size}
+    if math.isfinite(score.error):
+        out["interval"] = intervals.around(score.value, score.error, "influence of each sample")
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, within(groups, material.seed, material.progress))

@@ -15,14 +15,16 @@ TRUSTED = 0.95  # a classifier that is right less often than this on real data g
 FEW = 100  # samples in all
 
 
-def label_accuracy(predicted: np.ndarray, asked: np.ndarray, labels: Sequence[str]) -> tuple[float, dict[str, float]]:
+def label_accuracy(
+    predicted: np.ndarray, requested: np.ndarray, labels: Sequence[str]
+) -> tuple[float, dict[str, float]]:
     """Return the share of samples that are classified as the requested label, in all and for every requested class.
 
     >>> label_accuracy(np.array([0, 1, 1, 1]), np.array([0, 0, 1, 1]), ["cat", "dog"])
     (0.75, {'cat': 0.5, 'dog': 1.0})
     """
-    right = predicted == asked
-    per_class = {name: float(right[asked == k].mean()) for k, name in enumerate(labels) if (asked == k).any()}
+    right = predicted == requested
+    per_class = {name: float(right[requested == k].mean()) for k, name in enumerate(labels) if (requested == k).any()}
     return float(right.mean()), per_class
 
 

@@ -72,7 +72,7 @@ def nearest(
     budget: int = 1 << 27,
     progress: Progress | None = None,
 ) -> NearestRows:
-    """The k nearest training rows of every row, by Euclidean distance on the flattened rows; never more than `budget`
+    """Return the k nearest training rows of every row, by Euclidean distance on the flattened rows; never more than `budget`
     bytes of distances at once.
 
     >>> nearest(np.array([[0.0, 1.0]]), np.array([[0.0, 0.0], [0.0, 3.0]]), k=1).distance.tolist()
@@ -107,7 +107,7 @@ def nearest(
 
 
 def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> Memorisation:
-    """What the distances say; both sides must have been looked up in the same training rows."""
+    """Compute the statistics from the distances; both sides must have been looked up in the same training rows."""
     n, m = len(samples.distance), len(held_out.distance)
     if not n or m < 2:
         raise UserError("memorisation is measured against held-out real data: keep some with data.holdout.")
@@ -138,13 +138,13 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> 
 
 
 def measure_arrays(x: np.ndarray, training: np.ndarray, held_out: np.ndarray) -> tuple[Memorisation, NearestRows]:
-    """The statistics of samples against training and held-out rows (pixels or features alike), and the neighbours."""
-    found = nearest(x, training)
-    return memorisation(found, nearest(held_out, training), len(training)), found
+    """Return the statistics of samples against training and held-out rows (pixels or features alike), and the neighbours."""
+    neighbours = nearest(x, training)
+    return memorisation(neighbours, nearest(held_out, training), len(training)), neighbours
 
 
 def below(a: np.ndarray, b: np.ndarray) -> float:
-    """P(a < b) + P(a = b) / 2 over all pairs.
+    """Return P(a < b) + P(a = b) / 2 over all pairs.
 
     >>> below(np.array([1.0, 2.0]), np.array([2.0, 3.0]))
     0.875
@@ -160,44 +160,44 @@ def _auc_error(auc: float, n: int, m: int) -> float:
     return math.sqrt(max(spread, 0.0) / (n * m))
 
 
-def entry(found: Memorisation, network: str) -> ScoreEntry:
+def entry(statistics: Memorisation, network: str) -> ScoreEntry:
     """Return what scores.json holds."""
-    reach = 1.96 * found.copies_error
+    reach = 1.96 * statistics.copies_error
     out: ScoreEntry = {
-        "value": found.copies,
+        "value": statistics.copies,
         "by_chance": BY_CHANCE,
-        "error": found.copies_error,
+        "error": statistics.copies_error,
         "interval": {
-            "low": max(0.0, found.copies - reach),
-            "high": min(1.0, found.copies + reach),
+            "low": max(0.0, statistics.copies - reach),
+            "high": min(1.0, statistics.copies + reach),
             "level": 0.95,
             "how": "normal, with the line's own error",
         },
-        "nearer": found.nearer,
-        "nearer_error": found.nearer_error,
-        "ratio": None if math.isnan(found.ratio) else found.ratio,
-        "samples": found.samples,
-        "held_out": found.held_out,
-        "training": found.training,
+        "nearer": statistics.nearer,
+        "nearer_error": statistics.nearer_error,
+        "ratio": None if math.isnan(statistics.ratio) else statistics.ratio,
+        "samples": statistics.samples,
+        "held_out": statistics.held_out,
+        "training": statistics.training,
         "network": network,
     }
-    return out | ({"warning": found.warning} if found.warning else {})
+    return out | ({"warning": statistics.warning} if statistics.warning else {})
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
-    """Memorisation of the free samples, in pixels (or coordinates), against the held-out split."""
+    """Measure memorisation of the free samples, in pixels (or coordinates), against the held-out split."""
     from ganherd.features.material import MetricSkipped
 
     data = material.dataset
     if len(data.x_test) < 2 or len(data.x) < 2:
         raise MetricSkipped(
-            "memorisation is measured against held-out real data, and there is none: score a run, or give data with a "
-            "split of its own (an .npz with x_train and x_test)"
+            "memorisation is measured against held-out real data, and this data has no such split: score a run, or give "
+            "data that has one (an .npz with x_train and x_test)"
         )
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
     held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
-    found = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
-    out = entry(found, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
+    statistics = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
+    out = entry(statistics, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
     if data.is_image and (copies := duplicates.find(data.x, data.x_test)).across:
         out["warning"] = "; ".join([*([out["warning"]] if "warning" in out else []), copies.notes(data.kind)[-1]])
     return out
@@ -223,17 +223,17 @@ def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
 
 
 def draw_neighbours(
-    x: np.ndarray, training: np.ndarray, found: NearestRows, rows: int = 10, columns: int = NEXT
+    x: np.ndarray, training: np.ndarray, neighbours: NearestRows, rows: int = 10, columns: int = NEXT
 ) -> Image.Image:
     """Draw the samples that look most like copies, each next to its nearest training images; uint8 [n, C, H, W]."""
-    chosen = found.relative.argsort(kind="stable")[:rows]
-    columns = min(columns, found.index.shape[1])
-    left = draw_grid([x[i : i + 1] for i in chosen], [f"{found.relative[i]:.2f}" for i in chosen])
-    right = draw_grid([training[found.index[i, :columns]] for i in chosen])
+    chosen = neighbours.relative.argsort(kind="stable")[:rows]
+    columns = min(columns, neighbours.index.shape[1])
+    left = draw_grid([x[i : i + 1] for i in chosen], [f"{neighbours.relative[i]:.2f}" for i in chosen])
+    right = draw_grid([training[neighbours.index[i, :columns]] for i in chosen])
     gap, head, foot = 26, 28, 22
     font, small = ImageFont.load_default(size=14), ImageFont.load_default(size=12)
     titles = ("generated", "nearest training images, the nearest first")
-    note = f"number: distance to the nearest by the mean to the next {found.index.shape[1] - 1}; a copy has 0"
+    note = f"number: distance to the nearest by the mean to the next {neighbours.index.shape[1] - 1}; a copy has 0"
     at = max(left.width, math.ceil(font.getlength(titles[0])) + 10) + gap
     needed = max(
         at + right.width, at + math.ceil(font.getlength(titles[1])) + 10, math.ceil(small.getlength(note)) + 16

@@ -60,7 +60,7 @@ class Coverage:
 
 
 def toy_modes(name: str) -> Modes:
-    """The modes of a toy, which is drawn from them.
+    """Return the modes of a toy, which is drawn from them.
 
     >>> toy_modes("ring8").about
     'ring of 8 Gaussians, radius 1, std 0.01'
@@ -76,7 +76,7 @@ def toy_modes(name: str) -> Modes:
 
 
 def labelled_modes(x: np.ndarray, y: np.ndarray, about: str) -> Modes:
-    """Modes of labelled points: the mean, the standard deviation by axis and the share of each label."""
+    """Return the modes of labelled points: the mean, the standard deviation by axis and the share of each label."""
     known = np.unique(y[y >= 0])
     groups = [x[y == k].astype(np.float64) for k in known]
     few = min((len(group) for group in groups), default=0)
@@ -92,7 +92,7 @@ def labelled_modes(x: np.ndarray, y: np.ndarray, about: str) -> Modes:
 
 
 def modes_of(dataset: Dataset) -> Modes:
-    """The modes of 2-D data: as drawn (ring8, grid25), or from the labels of all its points.
+    """Return the modes of 2-D data: as drawn (ring8, grid25), or from the labels of all its points.
 
     R15 may be trained on 100 of its 600 points; its modes are those of all 600.
     """
@@ -111,7 +111,7 @@ def modes_of(dataset: Dataset) -> Modes:
 
 
 def assign(x: np.ndarray, modes: Modes) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest mode [n] of each point, and its distance [n] in standard deviations; NaN is infinitely far."""
+    """Return the nearest mode [n] of each point, and its distance [n] in standard deviations; NaN is infinitely far."""
     off = (np.asarray(x, np.float64)[:, None] - modes.means) / modes.stds  # [n, M, d]
     distance = np.nan_to_num(np.sqrt((off**2).sum(-1)), nan=np.inf)
     nearest = distance.argmin(1)
@@ -119,7 +119,7 @@ def assign(x: np.ndarray, modes: Modes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coverage(x: np.ndarray, modes: Modes, within: float = WITHIN) -> Coverage:
-    """Modes captured, share of high quality and reverse KL of points [n, d].
+    """Return the modes captured, share of high quality and reverse KL of points [n, d].
 
     >>> ring = toy_modes("ring8")
     >>> print(coverage(ring.means[:4].repeat(5, 0), ring))
@@ -136,7 +136,7 @@ def coverage(x: np.ndarray, modes: Modes, within: float = WITHIN) -> Coverage:
 
 
 def coverage_by_member(x: np.ndarray, member: np.ndarray, modes: Modes) -> dict[int, Coverage]:
-    """The coverage of each member's own samples, by the member's number."""
+    """Return the coverage of each member's own samples, by the member's number."""
     return {int(m): coverage(x[member == m], modes) for m in np.unique(member)}
 
 
@@ -159,7 +159,7 @@ def mixture_coverage(
 
 
 def reverse_kl(counts: np.ndarray, weights: np.ndarray) -> float:
-    """KL from the shares of the counts to the weights, in nats: Σ p log(p / w).
+    """Return the KL from the shares of the counts to the weights, in nats: Σ p log(p / w).
 
     >>> reverse_kl(np.array([3, 3]), np.array([0.5, 0.5]))
     0.0
@@ -170,7 +170,7 @@ def reverse_kl(counts: np.ndarray, weights: np.ndarray) -> float:
 
 
 def table(rows: Sequence[tuple[str, Coverage]]) -> str:
-    """Coverages as lines of text, each with its samples.
+    """Format coverages as lines of text, each with its samples.
 
     >>> ring = toy_modes("ring8")
     >>> print(table([("mixture", coverage(ring.means, ring))]))
@@ -178,26 +178,26 @@ def table(rows: Sequence[tuple[str, Coverage]]) -> str:
     mixture  8 of 8  8             100.0 %       0.00        8
     """
     lines = [("of", "modes", "with a share", "high quality", "reverse KL", "samples")]
-    for name, found in rows:
-        kl = "–" if found.reverse_kl is None else f"{found.reverse_kl:.2f}"
-        share = f"{100 * found.high_quality:.1f} %"
-        modes, shared = f"{found.captured} of {found.modes}", str(int(found.represented.sum()))
-        lines.append((name, modes, shared, share, kl, f"{found.samples:,}"))
+    for name, covered in rows:
+        kl = "–" if covered.reverse_kl is None else f"{covered.reverse_kl:.2f}"
+        share = f"{100 * covered.high_quality:.1f} %"
+        modes, shared = f"{covered.captured} of {covered.modes}", str(int(covered.represented.sum()))
+        lines.append((name, modes, shared, share, kl, f"{covered.samples:,}"))
     return "\n".join(text_table(lines))
 
 
-def entry(found: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
+def entry(covered: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
     """Return what scores.json holds of a coverage."""
     return {
-        "value": found.captured,
-        "of": found.modes,
-        "interval": intervals.captured(found.counts, found.samples, seed),
-        "represented": int(found.represented.sum()),
-        "high_quality": found.high_quality,
-        "high_quality_interval": intervals.share(found.high_quality, found.samples),
-        "reverse_kl": found.reverse_kl,
-        "counts": found.counts.tolist(),
-        "samples": found.samples,
+        "value": covered.captured,
+        "of": covered.modes,
+        "interval": intervals.captured(covered.counts, covered.samples, seed),
+        "represented": int(covered.represented.sum()),
+        "high_quality": covered.high_quality,
+        "high_quality_interval": intervals.share(covered.high_quality, covered.samples),
+        "reverse_kl": covered.reverse_kl,
+        "counts": covered.counts.tolist(),
+        "samples": covered.samples,
         "network": "coordinates",
         "modes": modes.about,
         "within": f"{WITHIN:g} standard deviations of the nearest mode",
@@ -205,7 +205,7 @@ def entry(found: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
-    """The mixture's coverage and each member's, from as many points as the protocol has, however many are asked for."""
+    """Measure the coverage of the mixture and of each member, always from the protocol's number of points."""
     from ganherd.features.material import MetricSkipped
 
     try:
@@ -224,10 +224,10 @@ def measure(material: ScoringContext) -> ScoreEntry:
     )
     best = max(each, key=lambda m: (each[m].captured, each[m].high_quality))
     return entry(whole, modes, material.seed) | {
-        "per_member": {str(m): found.captured for m, found in each.items()},
-        "per_member_samples": {str(m): found.samples for m, found in each.items()},
-        "per_member_high_quality": {str(m): found.high_quality for m, found in each.items()},
-        "mean_member": float(np.mean([found.captured for found in each.values()])),
+        "per_member": {str(m): one.captured for m, one in each.items()},
+        "per_member_samples": {str(m): one.samples for m, one in each.items()},
+        "per_member_high_quality": {str(m): one.high_quality for m, one in each.items()},
+        "mean_member": float(np.mean([one.captured for one in each.values()])),
         "best_member": best,
         **_of_neighbourhoods(material, modes),
     }
@@ -244,6 +244,6 @@ def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> ScoreEntry:
         weights = np.zeros(len(material.mixture.label_of))
         weights[list(one.members)] = 1.0 if one.weights is None else np.asarray(one.weights)
         mixture = dataclasses.replace(material.mixture, weights=weights / weights.sum())
-        found = coverage(mixture.sample(POINTS, seed=material.seed, replica=material.replica).x, modes)
-        values[str(number)], counts[str(number)] = found.captured, found.samples
+        covered = coverage(mixture.sample(POINTS, seed=material.seed, replica=material.replica).x, modes)
+        values[str(number)], counts[str(number)] = covered.captured, covered.samples
     return in_groups("neighbourhood", values, counts)

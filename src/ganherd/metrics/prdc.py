@@ -1,6 +1,6 @@
 """Precision, recall, density and coverage: do the neighbourhoods of the samples and of the data hold each other?
 
-Neighbourhood of a point: the ball that reaches to its k-th nearest neighbour of its own kind (Naeem et al. 2020).
+Neighbourhood of a point: the ball that reaches to its k-th nearest neighbour of the same kind (Naeem et al. 2020).
 """
 
 from __future__ import annotations
@@ -70,69 +70,69 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
 
 
 def radius_of(x: Tensor, k: int) -> Tensor:
-    """[n] the distance to the k-th nearest other point."""
+    """Return the distance [n] to the k-th nearest other point."""
     return torch.cat([torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in x.split(CHUNK)])
 
 
 def equally_many(
     fake: ExtractedFeatures, real: ExtractedFeatures, seed: int
 ) -> tuple[ExtractedFeatures, ExtractedFeatures]:
-    """As many of the one as of the other, at most 10,000: balls of a larger set are smaller, which would tilt recall."""
+    """Return equally many of both, at most 10,000: balls of a larger set are smaller, which would tilt recall."""
     n = min(len(fake), len(real), MOST)
     return some(fake, n, "prdc fake", seed), some(real, n, "prdc real")
 
 
 def some(features: ExtractedFeatures, n: int, purpose: str, seed: int = 0) -> ExtractedFeatures:
-    """So many of them, always the same for a purpose and a seed; all where there are no more."""
+    """Return at most this many of them, always the same for a purpose and a seed."""
     return features if n >= len(features) else features.rows(np.sort(shuffle(len(features), purpose, seed)[:n]))
 
 
 def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
-    """The samples that were looked at, and all four scores of them, kept for the other three."""
-    kept = material.kept
-    if "prdc" not in kept:
+    """Return the samples and all four scores of them, cached for the other three metrics."""
+    cache = material.kept
+    if "prdc" not in cache:
         fake, real = equally_many(material.features, material.reference.real, material.seed)
         if len(fake) <= NEIGHBOURS:
             raise MetricSkipped(f"it needs more than {NEIGHBOURS} samples and data: ask for more")
-        kept["prdc"] = (fake, prdc(real.x, fake.x, progress=material.progress))
-    found: tuple[ExtractedFeatures, PrdcScores] = kept["prdc"]
-    return found
+        cache["prdc"] = (fake, prdc(real.x, fake.x, progress=material.progress))
+    result: tuple[ExtractedFeatures, PrdcScores] = cache["prdc"]
+    return result
 
 
 def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
-    """All four of every group, kept for the other three."""
-    kept = material.kept
-    if "prdc groups" not in kept:
+    """Return all four scores of every group, cached for the other three metrics."""
+    cache = material.kept
+    if "prdc groups" not in cache:
         pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
         groups = [FeatureGroup(name, fake, real) for name, (fake, real) in pairs.items() if len(fake) > NEIGHBOURS]
-        found = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
-        means = {name: [one.value(name) for one in found] for name in NAMES}
-        kept["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
-    out: dict[str, ScoreEntry] = kept["prdc groups"]
+        scores = [prdc(g.real.x, g.fake.x) for g in timed(groups, material.progress, "neighbourhoods of groups")]
+        means = {name: [one.value(name) for one in scores] for name in NAMES}
+        cache["prdc groups"] = {name: entries(str(material.per), groups, means[name]) for name in NAMES}
+    out: dict[str, ScoreEntry] = cache["prdc groups"]
     return out
 
 
-def interval_of(name: str, found: PrdcScores, seed: int) -> ScoreInterval | None:
+def interval_of(name: str, scores: PrdcScores, seed: int) -> ScoreInterval | None:
     """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
-    value, n = found.value(name), len(found.each["precision"])
+    value, n = scores.value(name), len(scores.each["precision"])
     if name == "precision":  # samples are in or out independently of each other
         return intervals.share(value, n)
     if name == "density":  # it is no share: it may be above 1
-        return intervals.mean(found.each[name])
+        return intervals.mean(scores.each[name])
     how = f"{redraws.SUBSETS} subsets of the samples"
-    return intervals.share_with_error(value, found.counts[name].error(seed), n / NEIGHBOURS, n, how)
+    return intervals.share_with_error(value, scores.counts[name].error(seed), n / NEIGHBOURS, n, how)
 
 
 def _measure(name: str) -> Callable[[ScoringContext], ScoreEntry]:
     def measure(material: ScoringContext) -> ScoreEntry:
-        fake, found = _measured(material)
+        fake, scores = _measured(material)
         out: ScoreEntry = {
-            "value": found.value(name),
+            "value": scores.value(name),
             **material.reference.described(fake),
             "real_samples": len(fake),
             "neighbours": NEIGHBOURS,
         }
-        if interval := interval_of(name, found, material.seed):
+        if interval := interval_of(name, scores, material.seed):
             out["interval"] = interval
         if material.per:
             out |= _in_groups(material)[name]

@@ -39,7 +39,7 @@ class StackedCoverage:
 
 
 def stacked_coverage(x: np.ndarray, classify: Classify, block: int = 4096) -> StackedCoverage:
-    """Coverage of stacked images uint8 [n, 3, H, W]; each channel is read by a classifier of grey digits."""
+    """Return the coverage of stacked images uint8 [n, 3, H, W]; each channel is read by a classifier of grey digits."""
     if x.ndim != 4 or x.shape[1] != 3 or not len(x):
         raise UserError(f"stacked digits are images [n, 3, H, W], not {list(x.shape)}.")
     modes = np.concatenate([triple(x[i : i + block], classify) for i in range(0, len(x), block)])
@@ -63,8 +63,7 @@ def triple(x: np.ndarray, classify: Classify) -> np.ndarray:
 
 
 def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
-    """Of a run as many samples as the setting has, and as many of each member where that is asked for; of a set all that it
-    holds."""
+    """Measure a run with the setting's number of samples, also for each member if requested; a set with all its samples."""
     from ganherd.features.material import MetricSkipped
 
     if len(material.dataset.shape) != 3 or material.dataset.shape[0] != 3:
@@ -75,20 +74,20 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
         x = material.mixture.sample(samples, seed=material.seed, replica=material.replica).x
     else:
         x = material.free.x
-    found = stacked_coverage(x, judge.predict)
+    covered = stacked_coverage(x, judge.predict)
     out: ScoreEntry = {
-        "value": found.captured,
+        "value": covered.captured,
         "of": 1000,
-        "interval": intervals.captured(found.counts, found.samples, material.seed),
-        "kl": found.kl,
-        "by_chance": found.by_chance,
-        "samples": found.samples,
+        "interval": intervals.captured(covered.counts, covered.samples, material.seed),
+        "kl": covered.kl,
+        "by_chance": covered.by_chance,
+        "samples": covered.samples,
         "network": judge.name,
         "resizing": judge.resizing,
         "held_out_accuracy": judge.held_out_accuracy,
     }
-    if found.samples < samples:
-        out["warning"] = f"the setting has {samples:,} samples; {found.samples:,} show fewer modes by chance alone"
+    if covered.samples < samples:
+        out["warning"] = f"the setting has {samples:,} samples; {covered.samples:,} show fewer modes by chance alone"
     return out | (_each(material, judge, samples) if material.per in ("member", "neighbourhood") else {})
 
 
@@ -103,25 +102,27 @@ def _each(material: ScoringContext, judge: Classifier, samples: int) -> ScoreEnt
         weights = np.zeros((len(cells), members))
         for row, cell in zip(weights, cells, strict=True):
             row[list(cell.members)] = 1.0 if cell.weights is None else np.asarray(cell.weights)
-    found = {}
+    covered = {}
     for number, own in enumerate(timed(list(weights), material.progress, f"modes of each {per}")):
         alone = dataclasses.replace(material.mixture, weights=own / own.sum())
         x = alone.sample(samples, seed=material.seed, replica=material.replica).x
-        found[str(number)] = stacked_coverage(x, judge.predict)
-    out = in_groups(per, {k: one.captured for k, one in found.items()}, {k: one.samples for k, one in found.items()})
-    kl = {k: one.kl for k, one in found.items()}
+        covered[str(number)] = stacked_coverage(x, judge.predict)
+    out = in_groups(
+        per, {k: one.captured for k, one in covered.items()}, {k: one.samples for k, one in covered.items()}
+    )
+    kl = {k: one.kl for k, one in covered.items()}
     if per == "neighbourhood":
         out["per_neighbourhood_kl"] = kl
     else:
         out["per_member_kl"] = kl
-        best = max(found, key=lambda k: (found[k].captured, -found[k].kl))
-        out |= {"mean_member": float(np.mean([one.captured for one in found.values()])), "best_member": int(best)}
-        out["mean_member_kl"] = float(np.mean([one.kl for one in found.values()]))
+        best = max(covered, key=lambda k: (covered[k].captured, -covered[k].kl))
+        out |= {"mean_member": float(np.mean([one.captured for one in covered.values()])), "best_member": int(best)}
+        out["mean_member_kl"] = float(np.mean([one.kl for one in covered.values()]))
     return out
 
 
 def reader(shape: tuple[int, ...], progress: Progress | None = None) -> Classifier:
-    """The classifier that reads one channel: of MNIST at this size, or, of 8 pixels, of scikit-learn's digits."""
+    """Return the classifier that reads one channel: of MNIST at this size, or, of 8 pixels, of scikit-learn's digits."""
     from ganherd.data.dataset import load
     from ganherd.features.classifier import classifier_for
     from ganherd.features.material import MetricSkipped

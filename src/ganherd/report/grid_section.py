@@ -105,7 +105,7 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
     if settings.selection:
         genes.append(svg(lineage_picture.draw_grids(g, _first_wiring(settings)), "genes"))
         genes.append(svg(lineage_picture.draw_founders(g), "founders"))
-    blocks = [GridBlock("Genes of the generators", genes, _told(story, g, settings))]
+    blocks = [GridBlock("Genes of the generators", genes, _summary(story, g, settings))]
     maps = [
         ("fitness of the generators", g.fitness, g.iterations),
         ("… of the discriminators", d.fitness, d.iterations),
@@ -127,17 +127,17 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
     return blocks
 
 
-def _told(story: RunStory, found: lineage.Lineage, settings: CellularConfig) -> str:
-    times = count(len(found.iterations), "iteration")
+def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfig) -> str:
+    times = count(len(ancestry.iterations), "iteration")
     first = " Of the first replica." if story.replicas > 1 else ""
     if not settings.selection:
         return f"{times.capitalize()} without selection: every cell keeps its own nets.{first}"
-    left = len(np.unique(found.founder[-1]))
-    moved = float((found.source != np.arange(settings.cells)).mean())
+    left = len(np.unique(ancestry.founder[-1]))
+    moved = float((ancestry.source != np.arange(settings.cells)).mean())
     return (
         f"{times.capitalize()}. The number and colour of a cell name the one in which the genes of its generator began: "
         f"{left} of {settings.cells} lines are left. {percent(moved)} of the time a cell's generator came from a "
-        f"neighbour, {percent(float(found.replaced.mean()))} of the time the one that was trained stayed.{first}"
+        f"neighbour, {percent(float(ancestry.replaced.mean()))} of the time the one that was trained stayed.{first}"
     )
 
 

@@ -15,13 +15,13 @@ from ganherd.viz import charts
 
 
 def scores(story: RunStory) -> Markup:
-    found = measured(story.scores)
-    if not found:
+    known = measured(story.scores)
+    if not known:
         how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
         return render("scores", rows=[], how=how)
     rows, warnings = [], []
-    for name in [*(name for name in METRICS if name in found), *(name for name in found if name not in METRICS)]:
-        score = found[name]
+    for name in [*(name for name in METRICS if name in known), *(name for name in known if name not in METRICS)]:
+        score = known[name]
         rows.append(
             [
                 Cell(score.metric.about if score.metric else "", "about", before=score.title),

@@ -210,9 +210,9 @@ def newest(
     damaged: list[str] = []
     for step in reversed([step for step in steps(folder) if not_after is None or step <= not_after]):
         try:
-            found = load(path_of(folder, step), nets, members)
-            _check_records(found, records or {})
-            return found, damaged
+            candidate = load(path_of(folder, step), nets, members)
+            _check_records(candidate, records or {})
+            return candidate, damaged
         except Damaged as error:
             damaged.append(str(error))
     why = f": {damaged[0]}" if damaged else ""
@@ -237,24 +237,24 @@ def newest_of_all(
         not_after = min(steps_found)
 
 
-def _check_records(found: Checkpoint, records: Mapping[str, Path]) -> None:
+def _check_records(checkpoint: Checkpoint, records: Mapping[str, Path]) -> None:
     for name, path in records.items():
-        if (wanted := found.meta.bytes.get(name)) is None:
-            raise Damaged(f"{found.path.name} does not say how many bytes of {path.name} belong to it")
+        if (wanted := checkpoint.meta.bytes.get(name)) is None:
+            raise Damaged(f"{checkpoint.path.name} does not say how many bytes of {path.name} belong to it")
         there = path.stat().st_size if path.exists() else 0
         if there < wanted:
-            raise Damaged(f"{found.path.name} counts on {wanted:,} bytes of {path.name}, which has only {there:,}")
+            raise Damaged(f"{checkpoint.path.name} counts on {wanted:,} bytes of {path.name}, which has only {there:,}")
 
 
 def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
     """Remove all but the newest `keep`, those in `also`, and the checkpoints that each of these would roll back to."""
     known = steps(folder)
-    kept = {*known[-keep:], *also}
-    for step in [step for step in known if step in kept]:
+    retained = {*known[-keep:], *also}
+    for step in [step for step in known if step in retained]:
         with suppress(Damaged):
-            kept.add(read_meta(path_of(folder, step)).last_good)
+            retained.add(read_meta(path_of(folder, step)).last_good)
     for step in known:
-        if step not in kept:
+        if step not in retained:
             _remove(path_of(folder, step))
 
 

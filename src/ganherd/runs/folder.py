@@ -53,7 +53,7 @@ class RunFolder:
         if not folder.path.is_dir():
             if folder.first.info_path.is_file():
                 raise UserError(
-                    f"{folder.path} is in its first phase ({folder.first.path}): the command that began it goes on with "
+                    f"{folder.path} is in its first phase ({folder.first.path}): the command that began it continues with "
                     f"--run {folder.path}."
                 )
             raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
@@ -84,7 +84,7 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"the run folder {self.path} cannot be looked at: {error.strerror}.") from error
         if taken:
-            raise UserError(f"{self.path} exists already; choose another --run, or go on with `{self.again}`.")
+            raise UserError(f"{self.path} exists already; choose another --run, or resume it with `{self.again}`.")
 
     def _is_free(self) -> bool:
         """Return whether it is empty, or holds only what a process left that was killed before it wrote run.json."""
@@ -171,8 +171,8 @@ def code_of(path: Path) -> list[str]:
 
 def next_path(parent: Path, name: str) -> Path:
     """Return a new numbered folder, such as runs/00001-digits-wcgan, so that nothing is ever overwritten."""
-    found = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
-    numbers = [int(match[1]) for match in found if match]
+    matches = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
+    numbers = [int(match[1]) for match in matches if match]
     return parent / f"{max(numbers, default=0) + 1:05d}-{name}"
 
 

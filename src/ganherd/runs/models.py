@@ -5,6 +5,7 @@ A run folder may come from a stranger, so every model checks what it is given. K
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -86,13 +87,22 @@ class BudgetRecord(_Record):
     deadline: Seconds | None = None
 
 
+def _sound_weights(value: Any) -> list[float] | None:
+    """Return the weights of ranks, a spare's are 0; damaged ones become an empty list, so that they are measured again."""
+    if value is None:
+        return None
+    numbers = value if isinstance(value, list) else []
+    is_sound = all(type(one) in (int, float) and math.isfinite(one) and one >= 0 for one in numbers) and any(numbers)
+    return [float(one) for one in numbers] if is_sound else []
+
+
 class RanksRecord(_Record):
     """Which rank has which members. An empty record: the run continued in one process."""
 
     communicator: Text = ""
     hosts: list[Text] = []
     members: list[list[Count]] | None = None
-    weights: list[Annotated[float, Field(gt=0)]] | None = None
+    weights: Annotated[list[float] | None, BeforeValidator(_sound_weights)] = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

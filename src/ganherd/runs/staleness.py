@@ -36,13 +36,13 @@ class Staleness:
         return {"iterations": self._iterations, "most": self._most, "mean": round(self._mean / self._iterations, 3)}
 
 
-def in_words(found: Mapping[str, float]) -> str:
+def in_words(ages: Mapping[str, float]) -> str:
     """
     >>> in_words({"iterations": 40, "most": 2, "mean": 1.25})
     "neighbours' nets were up to 2 iterations old when they were taken, 1.2 on average by the rank that was furthest ahead"
     """
-    times = f"{found['most']:g} iteration{'s' * (found['most'] != 1)}"
+    times = f"{ages['most']:g} iteration{'s' * (ages['most'] != 1)}"
     return (
-        f"neighbours' nets were up to {times} old when they were taken, {found['mean']:.1f} on average by the rank that was "
+        f"neighbours' nets were up to {times} old when they were taken, {ages['mean']:.1f} on average by the rank that was "
         "furthest ahead"
     )

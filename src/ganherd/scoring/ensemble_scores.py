@@ -50,7 +50,7 @@ class GeneratorSamples:
 
 
 def look_at(
-    made: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
+    mixture: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
 ) -> GeneratorSamples:
     n, together = len(each[0].x), np.concatenate([one.x for one in each])
     no_member = np.full(len(together), -1, np.int64)
@@ -58,13 +58,13 @@ def look_at(
     classes = 0 if real.logits is None else real.logits.shape[1]
     if by in objectives.CLASSES and not classes:
         raise objectives.no_classes(f"--by {by}", reference.network.name)
-    objectives.refuse(f"--by {by}", by, reference.dataset, n, made.takes_label, trust_code, classes)
+    objectives.refuse(f"--by {by}", by, reference.dataset, n, mixture.takes_label, trust_code, classes)
     logits: Sequence[Tensor | None] = [None] * len(each) if fake.logits is None else fake.logits.split(n)
     return GeneratorSamples(each, fake.x.split(n), logits)
 
 
 def scores_of(
-    made: Mixture, reference: RealFeatures, look: GeneratorSamples, by: str, trust_code: bool
+    mixture: Mixture, reference: RealFeatures, look: GeneratorSamples, by: str, trust_code: bool
 ) -> dict[str, MixtureScorer]:
     """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what is
     searched by."""
@@ -72,23 +72,25 @@ def scores_of(
     classes = 0 if real.logits is None else real.logits.shape[1]
     predicted = [x.argmax(1).cpu() for x in look.logits if x is not None] or None
     summary = summarise([x.to(where) for x in look.features], predicted, classes)
-    found: dict[str, MixtureScorer] = {
+    scorers: dict[str, MixtureScorer] = {
         "fid": FrechetScore(summary, Moments(real.moments.mean.to(where), real.moments.cov.to(where)))
     }
     if real.logits is not None:
         seen = torch.bincount(real.logits.argmax(1).cpu(), minlength=classes).double()
-        found["tvd"] = VariationScore(summary, seen / seen.sum())
+        scorers["tvd"] = VariationScore(summary, seen / seen.sum())
     if aim := objectives.find(by, reference, len(look.each[0].x), _where, trust_code):
-        asked = [torch.from_numpy(one.y).to(look.features[0].device) if made.takes_label else None for one in look.each]
-        seen_by = zip(look.each, look.features, look.logits, asked, strict=True)
-        parts = [aim.measure(SampledGenerator(torch.from_numpy(one.x), x, told, y)) for one, x, told, y in seen_by]
+        labels = [
+            torch.from_numpy(one.y).to(look.features[0].device) if mixture.takes_label else None for one in look.each
+        ]
+        seen_by = zip(look.each, look.features, look.logits, labels, strict=True)
+        parts = [aim.measure(SampledGenerator(torch.from_numpy(one.x), x, logits, y)) for one, x, logits, y in seen_by]
         stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-        found[by] = Oriented(aim.score(stacked), torch.zeros(len(look.each), dtype=torch.bool), more_is_better(by))
-    return found
+        scorers[by] = Oriented(aim.score(stacked), torch.zeros(len(look.each), dtype=torch.bool), more_is_better(by))
+    return scorers
 
 
 def intervals_of(
-    made: Mixture,
+    mixture: Mixture,
     reference: RealFeatures,
     look: GeneratorSamples,
     whole: dict[str, MixtureScorer],
@@ -105,7 +107,7 @@ def intervals_of(
     """
     if len(look.each[0].x) < MINIMUM:
         return dict.fromkeys(whole)
-    without = [scores_of(made, reference, look.without(group), by, trust_code) for group in range(GROUPS)]
+    without = [scores_of(mixture, reference, look.without(group), by, trust_code) for group in range(GROUPS)]
     out: dict[str, ScoreInterval | None] = {}
     for name, score in whole.items():
         value = value_of(name, score, both[1]) - value_of(name, score, both[0])

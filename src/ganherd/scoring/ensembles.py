@@ -61,10 +61,10 @@ class ChosenGenerators:
     def facts(self) -> JsonObject:
         """Return what `--json` prints."""
         chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
-        told = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
-        told["intervals"] = dict(self.intervals)
-        told["verdicts"] = {name: self.verdict(name) for name in self.before}
-        return {"seed": self.seed, "members": chosen, **told, "tried": self.tried}
+        scores = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
+        scores["intervals"] = dict(self.intervals)
+        scores["verdicts"] = {name: self.verdict(name) for name in self.before}
+        return {"seed": self.seed, "members": chosen, **scores, "tried": self.tried}
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,15 @@ class EnsembleResult:
         head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
         lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
         for one in self.each:
-            told = [f"{_told(name, one.before[name], one.after[name])}{_judged(name, one)}" for name in one.before]
-            saw = f"the search saw {_told(self.by, *one.searched)} in {one.tried:,} mixtures"
-            lines += ["", f"seed {one.seed}: {', '.join(told)} on fresh samples; {saw}", "member  weight"]
+            changes = [f"{_change(name, one.before[name], one.after[name])}{_judged(name, one)}" for name in one.before]
+            saw = f"the search saw {_change(self.by, *one.searched)} in {one.tried:,} mixtures"
+            lines += ["", f"seed {one.seed}: {', '.join(changes)} on fresh samples; {saw}", "member  weight"]
             lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
             lines += ADVICE.get(one.verdict(self.by), "").format(by=self.by).splitlines()
         return "\n".join([*lines, "", str(self.folder)])
 
 
-def _told(name: str, before: float, after: float) -> str:
+def _change(name: str, before: float, after: float) -> str:
     digits = 5 if name == "kid" else 3
     return f"{name} {before:.{digits}f} → {after:.{digits}f}"
 
@@ -119,7 +119,7 @@ def find(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> EnsembleResult:
-    """Searches ensembles of at most `size` generators, in each replica its own, and writes the mixture into the run.
+    """Search ensembles of at most `size` generators, in each replica its own, and write the mixture into the run.
 
     `by`: a score of `recipe_scores`, or a function of your own as package.module:function. `neighbourhoods`: those of a grid
     as they are, whatever their size; their weights evolve, and the best is taken.
@@ -133,11 +133,11 @@ def find(
         raise UserError("an ensemble needs --size of at least 1, and -n of at least 2 samples of each generator.")
     by = asked_score("--by", by)
     folder = RunFolder.open(run)
-    made = mixture.load(run, trust_code)
-    if (made.label_of >= 0).any():
+    loaded = mixture.load(run, trust_code)
+    if (loaded.label_of >= 0).any():
         raise UserError("the members of this run stand for classes, which an ensemble would lose: sample it as it is.")
     data = load(folder.recipe.data)
-    objectives.refuse(f"--by {by}", by, data, samples, made.takes_label, trust_code)
+    objectives.refuse(f"--by {by}", by, data, samples, loaded.takes_label, trust_code)
     default = recorded_network(folder.scores_path, data)
     reference = reference_for(data, network, samples, None, trust_code, progress, default)
     try:
@@ -145,24 +145,24 @@ def find(
     except MetricSkipped as why:
         raise UserError(f"--network {network}: {why}.") from why
     target = Path(folder.path) / FOLDER
-    on_device = made.to(best_device())
+    on_device = loaded.to(best_device())
     each = tuple(
         _of_replica(on_device, r, reference, size, by, search, samples, seed, trust_code, progress)
-        for r in range(made.replicas)
+        for r in range(loaded.replicas)
     )
-    weights = np.zeros((made.replicas, made.members))
+    weights = np.zeros((loaded.replicas, loaded.members))
     for row, one in zip(weights, each, strict=True):
         row[list(one.members)] = one.weights
-    whole = replace(made, weights=weights if len(weights) > 1 else weights[0], winner=None, neighbourhoods=None)
+    whole = replace(loaded, weights=weights if len(weights) > 1 else weights[0], winner=None, neighbourhoods=None)
     try:
         whole.save(target)
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror}.") from error
-    return EnsembleResult(target, by, search, name, samples, made.members, each)
+    return EnsembleResult(target, by, search, name, samples, loaded.members, each)
 
 
 def _of_replica(
-    made: Mixture,
+    mixture: Mixture,
     replica: int,
     reference: RealFeatures,
     size: int,
@@ -173,60 +173,64 @@ def _of_replica(
     trust_code: bool,
     progress: Progress | None,
 ) -> ChosenGenerators:
-    sets = [_drawn(made, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
+    sets = [_drawn(mixture, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
     able = sorted(set(sets[0]) & set(sets[1]))  # a generator with non-finite weights cannot be a partner
     if not able:
-        raise UserError(f"no generator of seed {made.seeds[replica]} makes samples that are numbers: train it again.")
-    looks = [look_at(made, reference, [one[m] for m in able], by, trust_code) for one in sets]
-    seen, fresh = (scores_of(made, reference, look, by, trust_code) for look in looks)
+        raise UserError(
+            f"no generator of seed {mixture.seeds[replica]} makes samples that are numbers: train it again."
+        )
+    looks = [look_at(mixture, reference, [one[m] for m in able], by, trust_code) for one in sets]
+    seen, fresh = (scores_of(mixture, reference, look, by, trust_code) for look in looks)
     if progress:
         progress(f"{search} search by {by}")
-    found = _searched(made, replica, able, seen[by], search, size, seed)
-    if not math.isfinite(found.score):
+    best = _searched(mixture, replica, able, seen[by], search, size, seed)
+    if not math.isfinite(best.score):
         raise UserError(
-            f"--by {by}: it is no finite number for any mixture of seed {made.seeds[replica]}; choose another."
+            f"--by {by}: it is no finite number for any mixture of seed {mixture.seeds[replica]}; choose another."
         )
-    own = made.weights_of(replica)[able]
+    own = mixture.weights_of(replica)[able]
     if not own.sum() > 0:
         raise UserError(
-            f"the mixture of seed {made.seeds[replica]} is of generators that are no numbers: train it again."
+            f"the mixture of seed {mixture.seeds[replica]} is of generators that are no numbers: train it again."
         )
-    old, new = torch.from_numpy(own / own.sum()), found.weights
-    picked = [number for number in found.picked if float(new[number]) > 0]
+    old, new = torch.from_numpy(own / own.sum()), best.weights
+    picked = [number for number in best.picked if float(new[number]) > 0]
     return ChosenGenerators(
-        made.seeds[replica],
+        mixture.seeds[replica],
         tuple(able[number] for number in picked),
         tuple(float(new[number]) for number in picked),
         {name: value_of(name, score, old) for name, score in fresh.items()},
         {name: value_of(name, score, new) for name, score in fresh.items()},
-        intervals_of(made, reference, looks[1], fresh, by, trust_code, (old, new)),
+        intervals_of(mixture, reference, looks[1], fresh, by, trust_code, (old, new)),
         (value_of(by, seen[by], old), value_of(by, seen[by], new)),
-        found.evaluations,
+        best.evaluations,
     )
 
 
 def _searched(
-    made: Mixture, replica: int, able: list[int], score: MixtureScorer, search: Search, size: int, seed: int
+    mixture: Mixture, replica: int, able: list[int], score: MixtureScorer, search: Search, size: int, seed: int
 ) -> GeneratorSubset:
     if search == "greedy":
         return subset_search.greedy(score, len(able), size)
     if search == "evolutionary":
         return subset_search.evolutionary(score, len(able), size, smallest=1, seed=seed)
-    if made.neighbourhoods is None:
+    if mixture.neighbourhoods is None:
         raise UserError("only a grid of cells has neighbourhoods: choose --search greedy or evolutionary.")
-    each = [one.members for one in made.neighbourhoods.all if one.replica == replica]
+    each = [one.members for one in mixture.neighbourhoods.all if one.replica == replica]
     known = [[able.index(member) for member in members if member in able] for members in each]
     return subset_search.neighbourhoods(score, len(able), [near for near in known if near], _GENERATIONS, _SIGMA, seed)
 
 
-def _drawn(made: Mixture, replica: int, samples: int, seed: int, progress: Progress | None) -> dict[int, DrawnSamples]:
-    """Samples of every member alone that makes any."""
-    found: dict[int, DrawnSamples] = {}
-    for member in timed(range(made.members), progress, "drawing samples of every generator"):
+def _drawn(
+    mixture: Mixture, replica: int, samples: int, seed: int, progress: Progress | None
+) -> dict[int, DrawnSamples]:
+    """Return samples of each member alone, for members whose samples are finite."""
+    samples_of: dict[int, DrawnSamples] = {}
+    for member in timed(range(mixture.members), progress, "drawing samples of every generator"):
         try:
-            drawn = made.alone(member).sample(samples, seed=seed, replica=replica)
+            drawn = mixture.alone(member).sample(samples, seed=seed, replica=replica)
         except UserError:  # not finite
             continue
         if np.isfinite(drawn.x).all():
-            found[member] = DrawnSamples(drawn.x, drawn.y, drawn.member)
-    return found
+            samples_of[member] = DrawnSamples(drawn.x, drawn.y, drawn.member)
+    return samples_of

@@ -88,22 +88,22 @@ def read(run: Path, step: int | None) -> list[GalleryPicture]:
     of = about.get("of")
     if not isinstance(captions, dict) or not isinstance(of, dict) or step is None or of.get("step") != step:
         return []
-    found = []
+    pictures = []
     for name in NAMES:
         path = folder / f"{name}.png"
         if name in captions and path.is_file() and path.stat().st_size < LARGEST:
             png = files.read(path, LARGEST)
             if png.startswith(b"\x89PNG\r\n\x1a\n"):
-                found.append(GalleryPicture(name, str(captions[name]), png))
-    return found
+                pictures.append(GalleryPicture(name, str(captions[name]), png))
+    return pictures
 
 
 def _about(folder: Path) -> JsonObject:
     try:
-        found = files.read_json(folder / ABOUT)
+        content = files.read_json(folder / ABOUT)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _drawn(
@@ -201,9 +201,9 @@ def _neighbours(drawn: DrawnSamples, dataset: Dataset, seed: int, tell: Progress
     if len(dataset.x) < 2:
         return
     tell(f"pictures: nearest of {len(dataset.x):,} training images")
-    found = nearest(drawn.x, dataset.x, progress=tell)
+    neighbours = nearest(drawn.x, dataset.x, progress=tell)
     caption = (
         f"Of {len(drawn.x):,} samples (seed {seed}) those that look most like copies of one training image, by pixels; "
         "whether there are more of them than chance brings, `ganherd score --metrics memorisation` says."
     )
-    yield "neighbours", caption, draw_neighbours(drawn.x, dataset.x, found, rows=8)
+    yield "neighbours", caption, draw_neighbours(drawn.x, dataset.x, neighbours, rows=8)

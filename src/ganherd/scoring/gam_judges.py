@@ -79,7 +79,7 @@ class Judges:
 
 
 def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_code: bool = False) -> Judges:
-    """The discriminators of a run's newest whole checkpoint."""
+    """Return the discriminators of a run's newest whole checkpoint."""
     from ganherd.training.setup.assemble import makers
 
     folder = RunFolder.open(run)
@@ -89,20 +89,20 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         raise UserError(f"the discriminator that {folder.path} names cannot be built: {first_line(error)}.") from error
     net = Blueprint(d)
-    found, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # the generators are not asked for
+    newest, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # the generators are not asked for
     del damaged  # an older whole one judges as well; its step is reported
-    size = len(found.state["d.params"])
+    size = len(newest.state["d.params"])
     offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
     device = best_device()
-    params = net.views(found.state["d.params"])
+    params = net.views(newest.state["d.params"])
     return Judges(
         d,
         {name: value.to(device) for name, value in params.items()},
-        {name: value.to(device) for name, value in buffers_of(found.state, "d").items()},
+        {name: value.to(device) for name, value in buffers_of(newest.state, "d").items()},
         _losses(recipe, size),
         offset,
         scale,
-        found.step,
+        newest.step,
     )
 
 
@@ -114,5 +114,5 @@ def _losses(recipe: Recipe, size: int) -> list[str]:
 
 def _units(recipe: Recipe) -> tuple[float, float]:
     """Points are scaled by the training data, which the recipe names."""
-    found = dataset.load(recipe.data)
-    return found.offset, found.scale
+    data = dataset.load(recipe.data)
+    return data.offset, data.scale

@@ -68,32 +68,32 @@ class Contest:
 
     def entry(self, group: str) -> ScoreEntry:
         """What scores.json keeps of GAM-II of one of the runs."""
-        found = gam.entry(self.players, self.verdict, group, self.real_errors, self.samples)
+        scores = gam.entry(self.players, self.verdict, group, self.real_errors, self.samples)
         rows = [i for i, player in enumerate(self.players) if player.group == group]
-        asked = np.atleast_1d(self.verdict.allowed[:, rows].any(1))  # the judges of this run's generators
+        judging = np.atleast_1d(self.verdict.allowed[:, rows].any(1))  # the judges of this run's generators
         weak = [
             why
-            for why, mine in zip(gam.weak_judges(self.real_errors, self.verdict), asked, strict=True)
+            for why, mine in zip(gam.weak_judges(self.real_errors, self.verdict), judging, strict=True)
             if why and mine
         ]
         return {
-            **self._facts(found.pop("value")),
-            **found,
+            **self._facts(scores.pop("value")),
+            **scores,
             "thresholds": [self.thresholds[i][0] for i in rows],
             "threshold_rule": ", ".join(dict.fromkeys(self.thresholds[i][1] for i in rows)),
             "judged_by": self.judged_by,
             "judges_mode": self.mode,
-            **self._warning(f"{len(weak)} of its {asked.sum()} judges decide nothing ({weak[0]})" if weak else ""),
+            **self._warning(f"{len(weak)} of its {judging.sum()} judges decide nothing ({weak[0]})" if weak else ""),
         }
 
     def battles(self, group: str) -> ScoreEntry:
         """What it keeps of GAM: the battles of its generators against those of the other runs."""
-        found = gam.standings(self.verdict.errors, self.real_errors, self.players, self.samples)[group]
-        fought = found["won"] + found["tied"] + found["lost"]
+        standing = gam.standings(self.verdict.errors, self.real_errors, self.players, self.samples)[group]
+        fought = standing["won"] + standing["tied"] + standing["lost"]
         ties = "most battles are ties: the judges' errors on real data are not alike"
         few = "nobody to battle with: name another run with members of the same classes"
-        words = few if not fought else ties if found["tied"] > fought / 2 else ""
-        return {**self._facts(found.pop("value")), **found, "tie": gam.TIE, **self._warning(words)}
+        words = few if not fought else ties if standing["tied"] > fought / 2 else ""
+        return {**self._facts(standing.pop("value")), **standing, "tie": gam.TIE, **self._warning(words)}
 
     def _facts(self, value: float | None) -> ScoreEntry:
         network = f"discriminators of {', '.join(self.groups)}"
@@ -125,7 +125,7 @@ def contest(
         raise UserError("GAM-II needs runs that are all different, and at least one.")
     other_runs = len(runs) > 1 if other_runs is None else other_runs
     recipes = [RunFolder.open(run).recipe for run in runs]
-    made = [mixtures.load(run, trust_code).to(best_device()) for run in runs]
+    herds = [mixtures.load(run, trust_code).to(best_device()) for run in runs]
     data = [dataset.load(recipe.data) for recipe in recipes]
     names = _names(runs)
     for name, one in zip(names[1:], data[1:], strict=True):
@@ -135,9 +135,9 @@ def contest(
     if not len(held):
         raise UserError(f"judges are tried on held-out real data, and {data[0].name} has none: set data.holdout.")
     tell = progress or (lambda line: None)
-    judges = [load_judges(run, made[0].shape, len(data[0].labels), trust_code) for run in runs]
+    judges = [load_judges(run, herds[0].shape, len(data[0].labels), trust_code) for run in runs]
     kin = _kin(runs, names)
-    players, swaps, seats = _seat(names, made, judges, recipes, kin)
+    players, swaps, seats = _seat(names, herds, judges, recipes, kin)
     met = gam.met_matrix(players, other_runs, swaps)
     if met.all():
         of_classes = len({player.label for player in players}) > 1 and not any(swaps)
@@ -152,13 +152,13 @@ def contest(
     clock = TimeLeft(progress, "generators", len(seats))
     for number, (run, replica, member) in enumerate(seats):
         clock.at(number)
-        fakes.append(made[run].alone(member).sample(samples, seed=seed, replica=replica))
+        fakes.append(herds[run].alone(member).sample(samples, seed=seed, replica=replica))
     errors, real_errors, thresholds = np.full((len(seats), len(seats)), np.nan), np.zeros(len(seats)), []
     tell(f"{len(seats):,} judges look at them")
     clock = TimeLeft(progress, "judges", len(seats))
     for j, (run, replica, member) in enumerate(seats):
         clock.at(j)
-        row = replica * made[run].members + member
+        row = replica * herds[run].members + member
         own = held_y == players[j].label if players[j].label >= 0 else np.ones(len(held), bool)
         real = judges[run].logits(row, held[own], held_y[own])
         if not len(real):
@@ -174,7 +174,7 @@ def contest(
     verdict = gam.gam2(errors, met, gam.met_matrix(players, other_runs, swaps, across=True))
     notes = [f"{name} and {other} do not judge each other: one began with the other's members, or both with the same"
              for i, name in enumerate(names) for other in names[i + 1 :] if other in kin[name]]  # fmt: skip
-    for name, judge, herd in zip(names, judges, made, strict=True):
+    for name, judge, herd in zip(names, judges, herds, strict=True):
         if judge.step != herd.step:
             notes.append(f"{name}: judges of step {judge.step:,}, generators of step {herd.step:,}")
     if samples < gam.SAMPLES:
@@ -212,15 +212,15 @@ def _family(run: Path) -> set[Path]:
 
 def _seat(
     names: list[str],
-    made: Sequence[mixtures.Mixture],
+    herds: Sequence[mixtures.Mixture],
     judges: Sequence[Judges],
     recipes: Sequence[Recipe],
     kin: Mapping[str, frozenset[str]],
 ) -> tuple[list[gam.Player], list[bool], list[tuple[int, int, int]]]:
     """Everybody in a row: who it is, whether its herd meets, and where it is found (run, replica, member)."""
     players, swaps, seats = [], [], []
-    mixed = any(len(one.breeds) > 1 for one in made)
-    for run, (name, one, judge, recipe) in enumerate(zip(names, made, judges, recipes, strict=True)):
+    mixed = any(len(one.breeds) > 1 for one in herds)
+    for run, (name, one, judge, recipe) in enumerate(zip(names, herds, judges, recipes, strict=True)):
         if len(judge.losses) != one.replicas * one.members:
             raise UserError(f"{name}: its checkpoint and its mixture are of herds of different size; resume it first.")
         for replica in range(one.replicas):

@@ -37,10 +37,10 @@ def embed(
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    kept = {name: _some(np.asarray(rows), seed, most) for name, rows in groups.items() if len(rows)}
-    if not kept:
+    subsets = {name: _some(np.asarray(rows), seed, most) for name, rows in groups.items() if len(rows)}
+    if not subsets:
         raise UserError("a map needs at least one row.")
-    flat = np.concatenate([rows.reshape(len(rows), -1).astype(np.float32) for rows in kept.values()])
+    flat = np.concatenate([rows.reshape(len(rows), -1).astype(np.float32) for rows in subsets.values()])
     if not np.isfinite(flat).all():
         raise UserError("a map was asked of rows that hold NaN or infinity.")
     if len(flat) < 5:
@@ -50,8 +50,8 @@ def embed(
     perplexity = min(perplexity, (len(flat) - 1) / 3)
     flat = flat / max(float(flat.std()), 1e-12)  # t-SNE's first steps depend on the scale
     points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(flat)
-    edges = np.cumsum([len(rows) for rows in kept.values()])[:-1]
-    return dict(zip(kept, np.split(points, edges), strict=True))
+    edges = np.cumsum([len(rows) for rows in subsets.values()])[:-1]
+    return dict(zip(subsets, np.split(points, edges), strict=True))
 
 
 def _some(rows: np.ndarray, seed: int, most: int) -> np.ndarray:
@@ -170,8 +170,8 @@ def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes, title: str = "
     figure, grid = _grid(columns, rows)
     for a, (name, x) in zip(grid, groups.items(), strict=False):
         _draw_covered(a, np.asarray(x), modes, most)
-        found = coverage(x, modes)
-        a.set_title(f"{name}:\n{_words(found)}", color=INK, fontsize=9, loc="left")
+        covered = coverage(x, modes)
+        a.set_title(f"{name}:\n{_words(covered)}", color=INK, fontsize=9, loc="left")
     for a in grid[len(groups) :]:
         a.set_visible(False)
     if (engine := figure.get_layout_engine()) is not None:
@@ -192,9 +192,9 @@ def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
     from matplotlib.patches import Ellipse
 
     good = assign(x, modes)[1] < WITHIN
-    found = coverage(x, modes)
-    seen = found.counts > 0
-    kind = np.where(seen, np.where(found.represented, 2, 1), 0)
+    covered = coverage(x, modes)
+    seen = covered.counts > 0
+    kind = np.where(seen, np.where(covered.represented, 2, 1), 0)
     low, high = modes.means.min(0), modes.means.max(0)
     centre, half = (low + high) / 2, 0.62 * float((high - low).max())
     # a circle too small to see is drawn as large as one can be seen
@@ -218,10 +218,10 @@ def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
         axes.set_xlabel(f"{outside:,} of {len(x):,} outside", color=INK, fontsize=8)
 
 
-def _words(found: Coverage) -> str:
-    thin = found.captured - int(found.represented.sum())
+def _words(covered: Coverage) -> str:
+    thin = covered.captured - int(covered.represented.sum())
     few = f" ({thin} barely)" if thin else ""
-    return f"{found.captured} of {found.modes} modes{few}, {100 * found.high_quality:.1f} % high quality"
+    return f"{covered.captured} of {covered.modes} modes{few}, {100 * covered.high_quality:.1f} % high quality"
 
 
 def write(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:

@@ -50,7 +50,7 @@ def score_run(
     folder = RunFolder.open(run)
     from ganherd.mixture import mixture
 
-    made = mixture.load(run, trust_code)  # first, so that code without trust is refused before data is read
+    loaded = mixture.load(run, trust_code)  # first, so that code without trust is refused before data is read
     data = load(folder.recipe.data)
     names = known_metrics(metrics, "score", data)
     if names == ["ais"] and annealing.points is None:
@@ -58,26 +58,28 @@ def score_run(
     default = None if head else recorded_network(folder.scores_path, data)
     samples = samples or default_samples(data, network or default)
     reference = reference_for(data, network, samples, head, trust_code, progress, default)
-    found = score_seeds(made, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing)
-    keep(run, found, names)
+    scores = score_seeds(
+        loaded, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing
+    )
+    keep(run, scores, names)
     if metrics is None:  # all that is usual: its pictures too
         from ganherd.scoring import gallery
 
-        gallery.make(folder.path, made, data, reference, seed, progress)
-    return found
+        gallery.make(folder.path, loaded, data, reference, seed, progress)
+    return scores
 
 
-def keep(run: str | Path, found: Scores, names: Sequence[str] = ()) -> None:
-    """Puts scores into the run's scores.json, in place of those of the same names, and leaves the others there."""
+def keep(run: str | Path, scores: Scores, names: Sequence[str] = ()) -> None:
+    """Write scores into the run's scores.json; they replace those of the same names, the others stay."""
     from ganherd.runs.folder import RunFolder
     from ganherd.runs.records import plain
 
     path = RunFolder.open(run).scores_path
     old = _read(path)
-    kept = {name: entry for name, entry in old.items() if name not in (*names, *found, SKIPPED)}
+    others = {name: entry for name, entry in old.items() if name not in (*names, *scores, SKIPPED)}
     before = reasons if isinstance(reasons := old.get(SKIPPED), dict) else {}
-    skipped = {n: why for n, why in before.items() if n not in (*names, *found)} | found.get(SKIPPED, {})
-    out = {**kept, **{n: e for n, e in found.items() if n != SKIPPED}} | ({SKIPPED: skipped} if skipped else {})
+    skipped = {n: why for n, why in before.items() if n not in (*names, *scores)} | scores.get(SKIPPED, {})
+    out = {**others, **{n: e for n, e in scores.items() if n != SKIPPED}} | ({SKIPPED: skipped} if skipped else {})
     try:
         atomic_write(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
     except OSError as error:  # a run on a read-only disk can be scored too
@@ -100,8 +102,8 @@ def recorded_network(scores: Path, data: Dataset) -> str | None:
     none, or if that network is not ganherd's own, not here, or not for this data."""
     from ganherd.features import networks
 
-    found = _read(scores)
-    for entry in (found.get("fid"), *found.values()):  # FID is what runs are compared by
+    entries = _read(scores)
+    for entry in (entries.get("fid"), *entries.values()):  # FID is what runs are compared by
         if isinstance(entry, dict) and "real_samples" in entry and isinstance(entry.get("network"), str):
             return networks.known_as(entry["network"], data)
     return None
@@ -139,7 +141,7 @@ def reference_for(
 
 def _read(path: Path) -> Scores:
     try:
-        found = files.read_json(path)["scores"]
+        content = files.read_json(path)["scores"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

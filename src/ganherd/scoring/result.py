@@ -47,8 +47,8 @@ class Score:
     @property
     def interval(self) -> ScoreInterval | None:
         """Its interval, if it has one with both ends."""
-        found = self.entry.get("interval")
-        return found if _has_ends(found) else None
+        interval = self.entry.get("interval")
+        return interval if _has_ends(interval) else None
 
     @property
     def samples(self) -> str:

@@ -43,7 +43,7 @@ class ScoredRun:
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         if len(self.runs) == 1:
             return {"scores": next(iter(self.runs.values())), **held}
-        return {"runs": {run: {"scores": found} for run, found in self.runs.items()}, **held}
+        return {"runs": {run: {"scores": scores} for run, scores in self.runs.items()}, **held}
 
     def write(self, path: Path) -> None:
         """Write the same to a file, with the names of what was compared."""
@@ -75,15 +75,15 @@ def score_runs(
     others = None if names is None else [name for name in names if name not in contests]
     if len({str(run) for run in runs}) < len(runs):
         raise UserError("a run is named twice: compare runs that are different.")
-    found: dict[str, Scores] = {str(run): {} for run in runs}
+    scores: dict[str, Scores] = {str(run): {} for run in runs}
     for number, run in enumerate(runs):
         if progress and len(runs) > 1 and others != []:
             progress(f"{run} ({number + 1} of {len(runs)})")
         if others != []:
             own = None if contests and others == ["ais"] else samples  # which are the contest's, and not AIS's images
-            found[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
+            scores[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
     if not contests:
-        return ScoredRun(found, per=settings.get("per"))
+        return ScoredRun(scores, per=settings.get("per"))
     if "gam" in contests and len(runs) < 2:
         raise UserError("GAM is a battle between runs: name at least two.")
     from ganherd.metrics.gam import gam
@@ -94,12 +94,12 @@ def score_runs(
         ask = {"gam2": held.entry, "gam": held.battles}
         entries = {name: {**ask[name](group), "resizing": "none"} for name in contests}
         keep(run, entries)
-        found[str(run)] |= entries
+        scores[str(run)] |= entries
         if "gam2" in entries:
             _mark(run, entries["gam2"])
     if "gam2" not in contests:
-        return ScoredRun(found, per=settings.get("per"))
-    return ScoredRun(found, contest=f"GAM-II\n{held}", contested=held.summary(), per=settings.get("per"))
+        return ScoredRun(scores, per=settings.get("per"))
+    return ScoredRun(scores, contest=f"GAM-II\n{held}", contested=held.summary(), per=settings.get("per"))
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:

@@ -74,31 +74,31 @@ def score_sets(
     head: str | Path | None = None,
     per: str | None = None,
 ) -> Scores:
-    """Scores of `fake` against `real`; each a run, a folder, an .npz or known data (`cifar10`, `cifar10:test`)."""
+    """Return the scores of `fake` against `real`; each a run, a folder, an .npz or known data (`cifar10`, `cifar10:test`)."""
     from ganherd.scoring import known_metrics, score_seeds
     from ganherd.scoring.one_run import default_samples, reference_for
 
     known_metrics(metrics, "score")  # reports a misspelt name before anything is loaded
-    made = _mixture(fake, trust_code)
+    source = _mixture(fake, trust_code)
     data = _dataset(real, samples or DRAWN, seed, trust_code)
     names = known_metrics(metrics, "score", data)
-    if made is None:
+    if source is None:
         given = _rows(fake)
         if given.x.shape[1:] != data.x.shape[1:]:
             raise UserError(
                 f"{real} has {_times(data.x.shape[1:])} and {fake} has {_times(given.x.shape[1:])}: "
                 "bring them to the same shape (colours × height × width) first."
             )
-        made = _as_labelled(given, data, progress)
+        source = _as_labelled(given, data, progress)
         n = min(samples or MOST, len(given.x))
         if samples and n < samples and progress:
             progress(f"{fake} holds {n:,} samples, not {samples:,}: all of them are used")
     else:
         n = samples or default_samples(data, network)
-        if made.labels and tuple(made.labels) != tuple(data.labels):  # then its labels mean nothing to this data
-            made = GivenSet(fake, made.sample(n, seed=seed).x, np.full(n, -1, np.int64), ())
+        if source.labels and tuple(source.labels) != tuple(data.labels):  # then its labels mean nothing to this data
+            source = GivenSet(fake, source.sample(n, seed=seed).x, np.full(n, -1, np.int64), ())
     reference = reference_for(data, network, n, head, trust_code, progress)
-    return score_seeds(made, data, names, n, seed, progress, reference=reference, per=per)
+    return score_seeds(source, data, names, n, seed, progress, reference=reference, per=per)
 
 
 def _mixture(source: str, trust_code: bool) -> Any:
@@ -112,14 +112,16 @@ def _mixture(source: str, trust_code: bool) -> Any:
 
 def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
     """Return what is used as real data: a training split, the split that is named, or samples of a run."""
-    made = _mixture(source, trust_code)
-    if made is None:
+    mixture = _mixture(source, trust_code)
+    if mixture is None:
         return _rows(source)
     from ganherd.data.dataset import Dataset
 
-    drawn = made.sample(samples, seed=seed + 1)  # another seed than the fakes': a run scores well against itself, not 0
-    labels = made.labels if (drawn.y >= 0).all() else ()
-    return Dataset(source, drawn.x, drawn.y, drawn.x[:0], drawn.y[:0], labels, made.offset, made.scale)
+    drawn = mixture.sample(
+        samples, seed=seed + 1
+    )  # another seed than the fakes': a run scores well against itself, not 0
+    labels = mixture.labels if (drawn.y >= 0).all() else ()
+    return Dataset(source, drawn.x, drawn.y, drawn.x[:0], drawn.y[:0], labels, mixture.offset, mixture.scale)
 
 
 def _rows(source: str) -> Dataset:
@@ -134,7 +136,7 @@ def _rows(source: str) -> Dataset:
     if split == "train":
         return own
     if len(own.x_test) == 0:
-        raise UserError(f"{name} has no held-out split of its own: leave :test out to take all of it.")
+        raise UserError(f"{name} has no held-out split: leave :test out to take all of it.")
     return replace(own, x=own.x_test, y=own.y_test, x_test=own.x[:0], y_test=own.y[:0])
 
 

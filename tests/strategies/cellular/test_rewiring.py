@@ -80,7 +80,7 @@ def test_a_function_that_answers_nonsense_is_named(tmp_path: Path, monkeypatch: 
     (tmp_path / "odd_wiring.py").write_text("def few(iteration, cells):\n    return [[0]]\n")
     monkeypatch.syspath_prepend(tmp_path)
     recipe = recipe_file.load(settings(tmp_path, grid=[2, 2], rewire_by="odd_wiring:few"))
-    with pytest.raises(UserError, match="odd_wiring:few answered 1 lists at iteration 0"):
+    with pytest.raises(UserError, match="odd_wiring:few returned 1 lists at iteration 0"):
         make_strategy(assemble(recipe, trust_code=True), {"iteration": SPAN})
 
 

@@ -384,4 +384,4 @@ def test_a_run_that_does_not_say_how_often_it_looks_is_refused(
     tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "1steps"))
     RunFolder(tmp_path / "run").write_info(watch=watch)
     assert tiny_runs.command("train", "--resume", tmp_path / "run") == 2
-    assert "how often the members are looked at" in capsys.readouterr().err
+    assert "run.json is not what ganherd writes (watch" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_several_processes_and_parts_are_refused_before_anything_trains(
     loaded = recipe_file.load(recipe)
     with pytest.raises(UserError, match=r"train \S*one.yaml by itself, then this with --set herd.start_from=RUN"):
         session.train(loaded, "run", part=range(1))
-    monkeypatch.setattr(Local, "size", 2)
+    monkeypatch.setattr(Local, "world_size", 2)
     with pytest.raises(UserError, match="by one process"):
         session.train(loaded, "run", job=Local())
     assert not Path("run").exists() and not Path("run-first").exists()
@@ -165,7 +165,7 @@ def test_the_recipe_of_both_phases_may_stand_beside_a_resume(recipe: dict[str, A
 
 def test_a_run_in_its_first_phase_is_told(recipe: dict[str, Any]) -> None:
     ganherd.train(phases.before(recipe_file.load(recipe)), run="run-first", quiet=True)
-    with pytest.raises(UserError, match=r"run is in its first phase \(run-first\): .* goes on with --run run"):
+    with pytest.raises(UserError, match=r"run is in its first phase \(run-first\): .* continues with --run run"):
         RunFolder.open("run")
 
 

@@ -251,8 +251,9 @@ def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_c
     if resume is None:
         from ganherd.recipe import trust
 
-        loaded = recipe_file.load(recipe_file.DEFAULT if recipe is None else recipe, overrides)
-        trust.check_recipe(loaded, recipe, trust_code)
+        source = recipe_file.DEFAULT if recipe is None else recipe
+        loaded = recipe_file.load(source, overrides)
+        trust.check_recipe(loaded, source, trust_code)
         return loaded
     folder = RunFolder.open(resume)
     if recipe is not None:  # a recipe that is given with --resume must be that of the run

@@ -87,7 +87,7 @@ class Bounds:
 
 
 def schedule(temperatures: int) -> Tensor:
-    """β_0 = 0 … β_T = 1, float64 [T + 1], slow at both ends.
+    """Return the inverse temperatures β_0 = 0 … β_T = 1, float64 [T + 1], slow at both ends.
 
     >>> schedule(4).tolist()[::2]
     [0.0, 0.5, 1.0]
@@ -107,13 +107,13 @@ def log_likelihood(
     settings: AisSettings = AisSettings(),
     progress: Progress | None = None,
 ) -> Estimate:
-    """log p(x) of every row of x [P, …], on x's device and in its precision; the same again for the same seed.
+    """Return log p(x) of every row of x [P, …], on x's device and in its precision; the seed determines it.
 
     `decoder` takes standard normal noise [n, latent]; `with_uniform_prior` makes it so.
 
     >>> points = torch.zeros(2, 3, dtype=torch.float64)
-    >>> found = log_likelihood(lambda u: 0 * u.repeat(1, 3), points, 1, 1.0, AisSettings(temperatures=3, chains=2))
-    >>> found.log_p.round(3).tolist()  # a decoder that ignores its noise: N(0, 1) in three dimensions
+    >>> result = log_likelihood(lambda u: 0 * u.repeat(1, 3), points, 1, 1.0, AisSettings(temperatures=3, chains=2))
+    >>> result.log_p.round(3).tolist()  # a decoder that ignores its noise: N(0, 1) in three dimensions
     [-2.757, -2.757]
     """
     x = _rows(decoder, x, latent, variance)
@@ -142,7 +142,7 @@ def bdmc(
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
 ) -> Bounds:
-    """Bounds on log p(x) of points simulated from the decoder: forward with all chains, backward with one."""
+    """Return bounds on log p(x) of points simulated from the decoder: forward with all chains, backward with one."""
     generator = torch.Generator(device).manual_seed(settings.seed + 1)  # not the noise that the chains start from
     u = torch.randn(points, 1, latent, generator=generator, dtype=dtype, device=device)
     with torch.no_grad():
@@ -157,8 +157,8 @@ def bdmc(
 def kde(
     decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0, block: int = 4096
 ) -> np.ndarray:
-    """log of the mean of N(x; G(z_k), σ² I) over this many z_k, float64 [P]: annealing without steps between, far too low
-    where the posterior is narrow."""
+    """Return the log of the mean of N(x; G(z_k), σ² I) over this many z_k, float64 [P]: annealing without steps between,
+    far too low if the posterior is narrow."""
     x = _rows(decoder, x, latent, variance)
     generator = _generator(x, seed)
     total = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
@@ -173,7 +173,7 @@ def kde(
 
 
 def with_uniform_prior(decoder: Decoder) -> Decoder:
-    """A decoder of z uniform in [-1, 1] as one of u standard normal: z = 2 Φ(u) - 1, so no chain meets a wall."""
+    """Turn a decoder of z uniform in [-1, 1] into one of u standard normal: z = 2 Φ(u) - 1, so no chain meets a wall."""
     return lambda u: decoder(torch.erf(u / math.sqrt(2.0)))
 
 
@@ -185,7 +185,7 @@ def decoder_of(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Decoder:
-    """A member's generator as a decoder of standard normal noise, in evaluation mode.
+    """Return a member's generator as a decoder of standard normal noise, in evaluation mode.
 
     Images in [0, 1] (a tanh generator's x as (x + 1) / 2), points in the data's own units.
     """
@@ -212,10 +212,10 @@ def decoder_of(
 
 
 def dequantised(x: np.ndarray, seed: int = 0) -> np.ndarray:
-    """uint8 pixels as float32 in [0, 1): (x + U(0, 1)) / 256, so that a density over them means something.
+    """Return uint8 pixels as float32 in [0, 1): (x + U(0, 1)) / 256, so that a density over them means something.
 
-    >>> made = dequantised(np.array([[0, 255]], np.uint8))
-    >>> bool(0 <= made[0, 0] < 1 / 256 and 255 / 256 <= made[0, 1] <= 1)
+    >>> pixels = dequantised(np.array([[0, 255]], np.uint8))
+    >>> bool(0 <= pixels[0, 0] < 1 / 256 and 255 / 256 <= pixels[0, 1] <= 1)
     True
     """
     noise = np.random.default_rng([seed, 0xA15]).random(x.shape, dtype=np.float32)
@@ -223,7 +223,7 @@ def dequantised(x: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def mixture_log_p(per_member: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """log Σ_m w_m p_m(x) [P] from every member's log p(x) [members, P]; below the truth in expectation, as its parts are.
+    """Return log Σ_m w_m p_m(x) [P] from every member's log p(x) [members, P]; below the truth in expectation, as its parts are.
 
     >>> mixture_log_p(np.array([[0.0], [-100.0]]), np.array([0.5, 0.5])).round(3).tolist()
     [-0.693]
@@ -271,7 +271,7 @@ def _anneal(
 
 
 def _rows(decoder: Decoder, x: Tensor, latent: int, variance: float) -> Tensor:
-    """x as [P, d], after a look at what would make the estimate meaningless."""
+    """Return x as [P, d]; refuse what would make the estimate meaningless."""
     if not variance > 0:
         raise UserError(f"the variance of the decoder must be above 0, not {variance:g}.")
     x = x.flatten(1)
@@ -293,5 +293,5 @@ def _generator(x: Tensor, seed: int) -> torch.Generator:
 
 
 def standard_error(values: np.ndarray) -> float:
-    """Of the mean of the values; NaN for one alone."""
+    """Return the standard error of the mean of the values; NaN for a single value."""
     return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan

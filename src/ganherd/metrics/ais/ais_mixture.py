@@ -35,12 +35,12 @@ def measure(material: ScoringContext) -> ScoreEntry:
     if not len(data.x_test):
         raise MetricSkipped("the log-likelihood is that of held-out images, and there are none")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    asked = material.annealing
-    variance, usual = asked.variance or VARIANCE, ais.AisSettings(seed=material.seed)
+    request = material.annealing
+    variance, usual = request.variance or VARIANCE, ais.AisSettings(seed=material.seed)
     settings = replace(
-        usual, temperatures=asked.temperatures or usual.temperatures, chains=asked.chains or usual.chains
+        usual, temperatures=request.temperatures or usual.temperatures, chains=request.chains or usual.chains
     )
-    count = min(asked.points or POINTS[device], len(data.x_test))
+    count = min(request.points or POINTS[device], len(data.x_test))
     rows = np.random.default_rng([material.seed, 0xA15]).permutation(len(data.x_test))[:count]
     x = torch.from_numpy(ais.dequantised(data.x_test[rows], material.seed)).to(device)
     per_member, gaps, baseline = [], [], []
@@ -69,9 +69,9 @@ def measure(material: ScoringContext) -> ScoreEntry:
         "variance": variance,
         "temperatures": settings.temperatures,
         "chains": settings.chains,
-        "per_member": {str(m): float(found.mean()) for m, found in enumerate(per_member)},
+        "per_member": {str(m): float(result.mean()) for m, result in enumerate(per_member)},
         "per_member_samples": {str(m): count for m in range(mixture.members)},
-        "per_member_gap": {str(m): found for m, found in enumerate(gaps)},
+        "per_member_gap": {str(m): result for m, result in enumerate(gaps)},
     }
     if count > 1:
         out["interval"] = intervals.around(mean, error, f"Student's t over {count} images", count - 1)
@@ -83,7 +83,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 
 def _in_groups(material: ScoringContext, per_member: np.ndarray, log_p: np.ndarray, y: np.ndarray) -> ScoreEntry:
-    """Of the images of every class, or under every neighbourhood alone; those under the members are there already."""
+    """Return log p(x) for the images of each class, or under each neighbourhood; per-member values are known already."""
     if material.per == "class":
         images = {name: log_p[y == k] for k, name in enumerate(material.dataset.labels) if (y == k).any()}
         values = {name: float(own.mean()) for name, own in images.items()}

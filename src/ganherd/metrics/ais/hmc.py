@@ -43,7 +43,7 @@ class Likelihood:
         self._points: int | None = None
 
     def __call__(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """u [P, C, k] to log p(x | u) [P, C] and its gradient [P, C, k]."""
+        """Map u [P, C, k] to log p(x | u) [P, C] and its gradient [P, C, k]."""
         at_once = self._points = self._points or points_at_once(self.decoder, u, self.budget)
         if len(u) <= at_once:
             return self._part(u, self.x)
@@ -63,9 +63,9 @@ class Likelihood:
 
 
 def points_at_once(decoder: Decoder, u: Tensor, budget: int) -> int:
-    """Points whose chains fit into `budget` bytes together, by what autograd keeps for one row more."""
+    """Return how many points' chains fit into `budget` bytes, from what autograd saves for one more row."""
 
-    def kept(rows: int) -> int:
+    def saved_bytes(rows: int) -> int:
         size = 0
 
         def weigh(tensor: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def points_at_once(decoder: Decoder, u: Tensor, budget: int) -> int:
             out = decoder(torch.zeros(rows, u.shape[-1], dtype=u.dtype, device=u.device, requires_grad=True))
         return size + 4 * out.nbytes  # the residual, its square and two gradients
 
-    per_row = max(1, kept(3) - kept(2))  # weights are kept in both, and cancel
+    per_row = max(1, saved_bytes(3) - saved_bytes(2))  # both save the weights, which cancel
     return max(1, budget // (2 * per_row * u.shape[1]))  # twice, for the backward pass
 
 
@@ -103,7 +103,7 @@ class Chains:
         self._graph = self._captured() if graph and u.is_cuda else None
 
     def move(self, beta: Tensor) -> None:
-        """One proposal for every chain at this temperature, accepted or not, and the step size after it."""
+        """Propose a move for every chain at this temperature, accept or reject it, and adapt the step size."""
         self.beta.copy_(beta)
         self._noise.normal_(generator=self.generator)  # drawn outside of the graph: the same stream with and without
         self._level.uniform_(generator=self.generator)
@@ -133,9 +133,9 @@ class Chains:
         self.step.copy_(longer.clamp(hmc.shortest, hmc.longest))
 
     def _captured(self) -> torch.cuda.CUDAGraph | None:
-        """A move as one CUDA graph: small nets are bound by the launches of their kernels. None where it cannot be held."""
+        """Return a move as one CUDA graph, since kernel launches bound small nets; None if it cannot be captured."""
         state = (self.u, self.slope, self.log_p, self.step, self.accepted)
-        kept = [tensor.clone() for tensor in state]
+        saved = [tensor.clone() for tensor in state]
         self._noise.zero_()
         self._level.fill_(0.5)
         device = self.u.device
@@ -152,14 +152,14 @@ class Chains:
         except RuntimeError:  # a user's decoder that waits for the host
             held = False
             torch.cuda.synchronize(device)
-        for tensor, old in zip(state, kept, strict=True):
+        for tensor, old in zip(state, saved, strict=True):
             tensor.copy_(old)
         return graph if held else None
 
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """float32 as it says: an energy of thousands of nats cannot be compared in TF32's ten bits."""
+    """Compute in full float32: an energy of thousands of nats cannot be compared in TF32's ten bits."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
@@ -169,5 +169,5 @@ def full_precision() -> Iterator[None]:
 
 
 def _joint(beta: Tensor, u: Tensor, v: Tensor, log_p: Tensor) -> Tensor:
-    """The logarithm of what a trajectory keeps [P, C], up to a constant."""
+    """Return the logarithm of the density that a trajectory conserves [P, C], up to a constant."""
     return beta * log_p - 0.5 * (u.square().sum(-1) + v.square().sum(-1))

@@ -48,10 +48,10 @@ class Player:
 
 
 def threshold(loss: str, real: np.ndarray, fake: np.ndarray) -> tuple[float, str]:
-    """Above which logit a judge calls a picture real, and that in words.
+    """Return the logit above which a judge calls a picture real, and its rule in words.
 
     Critics have no probability: theirs is the midpoint between the mean critic on held-out real data and on fresh
-    fakes of their own generator.
+    fakes of the critic's generator.
 
     >>> threshold("wasserstein", np.array([4.0, 6.0]), np.array([0.0, 2.0]))
     (3.0, 'midpoint of the mean critic on held-out real data and on its own fakes')
@@ -64,7 +64,7 @@ def threshold(loss: str, real: np.ndarray, fake: np.ndarray) -> tuple[float, str
 
 
 def called_real(logits: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Shares [J, …] above each judge's threshold [J], of logits [J, …, n]: on fakes, the error rate.
+    """Return the shares [J, …] above each judge's threshold [J], of logits [J, …, n]: on fakes, the error rate.
 
     >>> called_real(np.array([[-1.0, 1.0, 2.0, 3.0]]), np.array([0.0]))
     array([0.75])
@@ -96,7 +96,7 @@ class Verdict:
 
 
 def largest(values: np.ndarray, rows: Sequence[int]) -> int | None:
-    """The row among these with the largest value; None where several have it, or none has any.
+    """Return the row among these with the largest value; None if there is a tie or no value.
 
     >>> largest(np.array([0.3, np.nan, 0.4, 0.9]), [0, 1, 2]), largest(np.array([0.3, 0.3]), [0, 1])
     (2, None)
@@ -120,16 +120,16 @@ def gam2(errors: np.ndarray, met: np.ndarray, met_across: np.ndarray | None = No
 
 
 def _over_judges(errors: np.ndarray, allowed: np.ndarray, of: Callable[..., np.ndarray]) -> np.ndarray:
-    """[M] of the error rates [J, M] of those allowed; NaN where there is none."""
+    """Reduce the error rates [J, M] over the allowed judges to [M]; NaN if no judge is allowed."""
     out, judged = np.full(errors.shape[1], np.nan), allowed.any(0)
     out[judged] = of(np.where(allowed, errors, np.nan)[:, judged], 0)
     return out
 
 
 def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool], across: bool = False) -> np.ndarray:
-    """Which judge [J] a generator [M] cannot be judged by.
+    """Return bool [J, M]: which judges may not judge which generators.
 
-    `other_runs`: every discriminator of its own run, as in the paper's tables, so that all members of a run face the
+    `other_runs`: every discriminator of the same run, as in the paper's tables, so that all members of a run face the
     same judges. Otherwise: the one of its slot, and where the strategy lets members meet (`swaps`), all of its herd.
     Nobody is judged by runs that theirs began with, or that began with it: their discriminators met its generators.
     Nor do members of different classes judge each other, nor, but `across` kinds, of different ones: the paper has a table
@@ -223,7 +223,7 @@ def _ratio(a: float, b: float) -> float:
 
 
 def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
-    """[J] what is wrong with a judge, or nothing: one that gives all the same answer decides nothing and shifts all."""
+    """Return [J] what is wrong with each judge, or "": one with the same answer to all decides nothing and shifts all."""
     out = []
     for j, real in enumerate(real_errors):
         fakes = verdict.errors[j][verdict.allowed[j]]
@@ -250,9 +250,9 @@ def standings(
             winner = gam(errors, real_errors, i, j, samples=samples).winner
             for mine, group in ((0, one.group), (1, other.group)):
                 out[group]["tied" if winner is None else "won" if winner == mine else "lost"] += 1
-    for found in out.values():
-        fought = found["won"] + found["tied"] + found["lost"]
-        found["value"] = (found["won"] + found["tied"] / 2) / fought if fought else None
+    for standing in out.values():
+        fought = standing["won"] + standing["tied"] + standing["lost"]
+        standing["value"] = (standing["won"] + standing["tied"] / 2) / fought if fought else None
     return out
 
 
@@ -262,8 +262,8 @@ def comparable(one: Player, other: Player) -> bool:
 
 
 def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> ScoreInterval | None:
-    """Of the mean of GAM-II over generators [M], from error rates [J, M]; judges of the same samples err together, so
-    they are taken as one: the interval is rather too wide."""
+    """Return the interval of the mean of GAM-II over generators [M], from error rates [J, M]; judges of the same samples
+    err together, so they are taken as one: the interval is rather too wide."""
     judged = allowed.any(0)
     if not judged.any():
         return None
@@ -284,7 +284,7 @@ def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: 
     best = None if found_best is None else players[found_best]
     rivals = [] if best is None else [i for i, player in enumerate(players) if player.kind == best.kind]
     names = [players[i].seat for i in rows]
-    found: ScoreEntry = {
+    scores: ScoreEntry = {
         "value": float(np.nanmean(average)) if known else None,
         "per_member": dict(zip(names, _numbers(average), strict=True)),
         "per_member_samples": dict.fromkeys(names, samples),
@@ -302,10 +302,10 @@ def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: 
         "best_of_all": found_best is not None and largest(verdict.average, rivals) == found_best,  # of its kind
     }
     if len(kinds) > 1:
-        found["best_by"] = "the judges of every kind that they did not meet"
+        scores["best_by"] = "the judges of every kind that they did not meet"
     if span := interval(verdict.errors[:, rows], verdict.allowed[:, rows], samples):
-        found["interval"] = span
-    return found
+        scores["interval"] = span
+    return scores
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:

@@ -63,14 +63,14 @@ def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray
 
 
 def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int, held_out: int) -> str:
-    """GAM-II by run, the least and the largest over its members, and below it what its judges are worth."""
-    found = summary(players, verdict, real_errors, samples)
+    """Return a table of GAM-II by run (least and largest over its members), and below it the weak judges."""
+    groups = summary(players, verdict, real_errors, samples)
     lines = [("run", "generators", "judged by", "avg", "worst", "its judges' error on real")]
-    for row in found:
+    for row in groups:
         judges = row["judges"]
-        asked = " to ".join(str(n) for n in (judges if len(judges) < 3 else (judges[0], judges[-1])))
+        judged_by = " to ".join(str(n) for n in (judges if len(judges) < 3 else (judges[0], judges[-1])))
         avg, worst, real = (_words(row[name]) for name in ("avg", "worst", "real_errors"))
-        lines.append((_named(row["run"], row["kind"]), str(row["generators"]), asked, avg, worst, real))
+        lines.append((_named(row["run"], row["kind"]), str(row["generators"]), judged_by, avg, worst, real))
     text = text_table(lines)
     text.append(
         f"least to largest over the generators; {samples:,} samples of each and {held_out:,} held-out real ones; "
@@ -86,11 +86,11 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
             text.append(f"each of {len(those)} judges of {group} {is_}{why}")
         else:
             text += [f"the judge of {player.name} {is_}{why}" for player in those]
-    for row in found:
+    for row in groups:
         baseline = _named(row.get("against", ""), row["kind"])
-        told = f"{baseline} is the baseline: the first run given" + (" with this kind" if row["kind"] else "")
-        if "words" in row and told not in text:
-            text.append(told)
+        sentence = f"{baseline} is the baseline: the first run given" + (" with this kind" if row["kind"] else "")
+        if "words" in row and sentence not in text:
+            text.append(sentence)
         for name, words in row.get("words", {}).items():
             is_ = "is " if words == UNDECIDED else ""
             by = _best_by(row["differences"].get(name))

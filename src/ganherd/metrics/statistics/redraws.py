@@ -40,9 +40,9 @@ class NearestSamples:
         """[n] the distance to the last that is listed: no subset's radius is taken to be larger."""
         return self.far[:, -1]
 
-    def radii(self, kept: Tensor) -> Tensor:
+    def radii(self, drawn: Tensor) -> Tensor:
         """Return the distance [n] to the k-th nearest among the samples that are kept, bool [n]."""
-        enough = kept[self.who].cumsum(1) >= self.k
+        enough = drawn[self.who].cumsum(1) >= self.k
         place = torch.where(enough.any(1), enough.double().argmax(1), self.far.shape[1] - 1)
         return self.far.gather(1, place[:, None])[:, 0]
 
@@ -87,12 +87,12 @@ class Counts:
         part, rng = min(n - 1, max(1, round(PART * n))), np.random.default_rng([seed, n])
         shares = []
         for _ in range(SUBSETS):
-            kept = torch.zeros(n, dtype=torch.bool, device=far.device)
-            kept[torch.from_numpy(rng.permutation(n)[:part]).to(far.device)] = True
-            reached = kept[sample]
+            drawn = torch.zeros(n, dtype=torch.bool, device=far.device)
+            drawn[torch.from_numpy(rng.permutation(n)[:part]).to(far.device)] = True
+            reached = drawn[sample]
             if self.own:
-                reached = reached & (far < self.near.radii(kept)[sample])
-            found = torch.zeros(self.rows, dtype=torch.bool, device=far.device)
-            found[row[reached]] = True
-            shares.append((int(found.sum()) + self.sure) / (self.rows + self.sure))
+                reached = reached & (far < self.near.radii(drawn)[sample])
+            covered = torch.zeros(self.rows, dtype=torch.bool, device=far.device)
+            covered[row[reached]] = True
+            shares.append((int(covered.sum()) + self.sure) / (self.rows + self.sure))
         return float(np.std(shares, ddof=1)) * math.sqrt(part / (n - part))
