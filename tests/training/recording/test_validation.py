@@ -124,5 +124,5 @@ def test_records_have_them_also_after_a_resume_and_the_training_is_the_same(
 
 def test_data_that_holds_nothing_out_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     recipe = tiny_recipe(tiny_data(tmp_path / "data.npz"), data={"holdout": 0}, run={"validation": 8})
-    with pytest.raises(UserError, match="run.validation is of held-out data.*set data.holdout"):
+    with pytest.raises(UserError, match="run.validation needs held-out data.*set data.holdout"):
         assemble(recipe_file.load(recipe))
