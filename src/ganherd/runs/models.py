@@ -124,12 +124,19 @@ class LookRecord(_Record):
     first: Count | None = None
 
 
+def _stream_version(value: Any) -> int:
+    """Return the version of the random streams. Only a run without this key is an older one."""
+    if type(value) is not int:
+        raise ValueError("an unknown version of the random streams")
+    return value
+
+
 class RunInfo(_Record):
     """What run.json says. A key that is missing is None; readers that need it say so."""
 
     versions: dict[Text, Text] | None = None
     seed: Count | None = None
-    streams: int | None = None
+    streams: Annotated[int | None, BeforeValidator(_stream_version)] = None
     git: Text | None = None
     host: Text | None = None
     launcher: Text | None = None

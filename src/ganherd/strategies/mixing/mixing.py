@@ -1,4 +1,4 @@
-"""MixtureScorer and evolve mixture weights. Features of each generator's samples are computed once and only re-weighted."""
+"""Score and evolve mixture weights. Features of each generator's samples are computed once and only re-weighted."""
 
 from __future__ import annotations
 
