@@ -127,7 +127,7 @@ def test_a_cancelled_job_saves_and_stays_out_of_the_queue(tmp_path: Path) -> Non
     running.send_signal(signal.SIGTERM)
     said = running.communicate(timeout=60)[0]
     assert running.returncode == 75 and (tmp_path / "saved").exists(), said
-    assert not (tmp_path / "requeued").exists() and "or: ganherd train --resume runs/digits" in said
+    assert not (tmp_path / "requeued").exists() and "or run: ganherd train --resume runs/digits" in said
 
 
 @pytest.mark.parametrize(
