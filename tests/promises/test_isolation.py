@@ -15,10 +15,10 @@ from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.training.budget import Budget
 from ganherd.training.loop import Trainer
+from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import assemble
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import RunFailed
-from ganherd.util.progress import Progress
 
 STEPS, SICK, AT = 12, 3, 5  # steps of the run; who falls ill, and after which step
 SMALL = ["nets.generator.width=16", "nets.discriminator.width=16", "train.batch=16", "train.n_critic=1"]

@@ -81,16 +81,33 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
     if not ranks.is_first:
         trainer.strategy.metrics()
         return Run(folder.path.absolute(), {})
+
+    def mark_finished() -> None:
+        left = trainer.strategy.metrics().get("profile")  # of what came after the last record
+        trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
+        here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
+        watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
+        budget = vars(trainer.budget)
+        folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=budget, watch=watch)
+
     mixture = make_mixture(prepared, trainer.step, near, exported)
+    return publish(folder, prepared, mixture, trainer.progress.say, finishers, mark_finished)
+
+
+def publish(
+    folder: RunFolder,
+    prepared: PreparedHerd,
+    mixture: Mixture,
+    log: Callable[[str], None],
+    finishers: Sequence[Finisher],
+    mark_finished: Callable[[], None],
+) -> Run:
+    """Save the mixture and let the finishers work on it, before and after `mark_finished` writes run.json."""
     mixture.save(folder.mixture)
-    product = Product(folder, prepared.recipe, prepared.dataset, mixture, trainer.progress.say)
+    product = Product(folder, prepared.recipe, prepared.dataset, mixture, log)
     for finisher in finishers:
         finisher.on_mixture(product)
-    left = trainer.strategy.metrics().get("profile")  # of what came after the last record
-    trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
-    here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
-    watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
-    folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
+    mark_finished()
     for finisher in finishers:
         finisher.on_finished(product)
     return Run(folder.path.absolute(), product.scores)
@@ -114,28 +131,24 @@ def make_mixture(
         neighbourhoods: The mixtures that neighbourhoods evolved; each replica then takes the best one.
         exported: The generators of all members, as `exports` returns them. None: export those of this process.
     """
-    herd, recipe = prepared.herd, prepared.recipe
-    nets = recipe.nets.each(prepared.members)
+    herd, recipe, data = prepared.herd, prepared.recipe, prepared.dataset
     rows = exports(prepared) if exported is None else exported
     slots = [seat.slot for seat in prepared.seats]
-    breeds = [
-        (breed, net, herd.breeds.rows_of(breed, slots)) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)
-    ]
+    each_prior = tuple(recipe.nets.prior_of(slot) for slot in slots[: prepared.members])
+    breeds = zip(herd.breeds.all, recipe.nets.each(prepared.members), strict=True)
     mixture = Mixture(
-        labels=prepared.dataset.labels,
-        shape=prepared.dataset.shape,
-        offset=prepared.dataset.offset,
-        scale=prepared.dataset.scale,
+        labels=data.labels,
+        shape=data.shape,
+        offset=data.offset,
+        scale=data.scale,
         latent=herd.rules.latent,
-        prior=herd.rules.prior
-        if herd.rules.prior != "mixed"
-        else tuple(recipe.nets.prior_of(slot) for slot in slots[: prepared.members]),
+        prior=each_prior if herd.rules.prior == "mixed" else herd.rules.prior,
         label_of=prepared.label[: prepared.members],
-        weights=member_weights(recipe, prepared),
-        label_weights=label_weights(recipe, prepared),
+        weights=member_weights(prepared),
+        label_weights=label_weights(prepared),
         seeds=[recipe.run.seed + r for r in range(recipe.herd.seeds)],
         step=step,
-        breeds=tuple(_generators(rows, *each) for each in breeds),
+        breeds=tuple(_generators(rows, breed, net, herd.breeds.rows_of(breed, slots)) for breed, (net, _) in breeds),
         neighbourhoods=neighbourhoods,
         stream_version=rng.version(),
     )
@@ -157,32 +170,27 @@ def exports(prepared: PreparedHerd, instead: State | None = None, frozen: Collec
     frozen = prepared.frozen_members if frozen is None else frozen
     herd = prepared.herd
     state = herd.state if instead is None else {**herd.state, "g.ema": instead["g.params"], **instead}
-    slots, keys, priors = (
-        herd.state["set.slot"].tolist(),
-        base_keys(herd.state).tolist(),
-        herd.priors(slice(0, herd.num_members)),
-    )
+    slots, keys = herd.state["set.slot"].tolist(), base_keys(herd.state).tolist()
+    priors = herd.priors(slice(0, herd.num_members))
     out: State = {"g.params": state.get("g.ema", state["g.params"]).detach().cpu()}
     for breed in herd.breeds.all:
         for name, (shape, dtype) in breed.g.buffers.items():
             out[f"g.buffers.{breed.buffer_prefix}{name}"] = torch.zeros(herd.num_members, *shape, dtype=dtype)
         weights, buffers = breed.g.views(breed.view(out)["g.params"]), buffers_of(breed.view(state), "g")
         for row in herd.breeds.rows_of(breed, slots):
-            if prepared.own[row] in frozen:
-                for name, value in buffers.items():
-                    out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value[row].cpu()
-                continue
-            statistics = recalibrate_batch_norm(
-                breed.g.module,
-                {name: value[row] for name, value in weights.items()},
-                {name: value[row].cpu() for name, value in buffers.items()},
-                herd.rules.latent,
-                herd.rules.prior if priors is None else PRIORS[int(priors[row])],
-                prepared.labels_of(prepared.own[row]),
-                keys[row],
-                herd.device,
-            )
-            for name, value in statistics.items():
+            own = {name: value[row].cpu() for name, value in buffers.items()}
+            if prepared.own[row] not in frozen:
+                own = recalibrate_batch_norm(
+                    breed.g.module,
+                    {name: value[row] for name, value in weights.items()},
+                    own,
+                    herd.rules.latent,
+                    herd.rules.prior if priors is None else PRIORS[int(priors[row])],
+                    prepared.labels_of(prepared.own[row]),
+                    keys[row],
+                    herd.device,
+                )
+            for name, value in own.items():
                 out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value
     return out
 
@@ -195,9 +203,9 @@ def _generators(exported: State, breed: Breed, net: NetConfig, rows: Sequence[in
     return Generators(net, len(breed.slots), module, views, buffers_of(own, "g"))
 
 
-def label_weights(recipe: Recipe, prepared: PreparedHerd) -> np.ndarray:
+def label_weights(prepared: PreparedHerd) -> np.ndarray:
     """Return p(y) [classes]: the frequencies in the data, uniform, or the numbers in `run.weights`."""
-    labels, wanted = prepared.dataset.labels, recipe.run.weights
+    labels, wanted = prepared.dataset.labels, prepared.recipe.run.weights
     if not labels:
         return np.zeros(0)
     if wanted == "uniform":
@@ -215,7 +223,7 @@ def label_weights(recipe: Recipe, prepared: PreparedHerd) -> np.ndarray:
     return np.asarray(weights / weights.sum())
 
 
-def member_weights(recipe: Recipe, prepared: PreparedHerd) -> np.ndarray:
+def member_weights(prepared: PreparedHerd) -> np.ndarray:
     """Return the weight [members] of each member in the mixture.
 
     A member gets p(y) of its class, divided by the number of members of that class. Members without a class weigh the same.
@@ -223,5 +231,5 @@ def member_weights(recipe: Recipe, prepared: PreparedHerd) -> np.ndarray:
     label = prepared.label[: prepared.members]
     if (label < 0).any():
         return np.full(len(label), 1.0 / len(label))
-    weights = label_weights(recipe, prepared)[label] / np.bincount(label)[label]
+    weights = label_weights(prepared)[label] / np.bincount(label)[label]
     return np.asarray(weights / weights.sum())

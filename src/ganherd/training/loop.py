@@ -18,22 +18,20 @@ from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.training.budget import Budget
-from ganherd.training.callbacks import Callback
+from ganherd.training.callbacks import Callback, Looks, Meetings, RecordWindow, SamplePictures
 from ganherd.training.checkpointing import Checkpointer
 from ganherd.training.health import look_interval
-from ganherd.training.health.look_interval import LookInterval, Looks
-from ganherd.training.health.repair import Repairer
+from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.health.response import Health
-from ganherd.training.meetings import Meetings
 from ganherd.training.ranks.rank_sync import RankSync
 from ganherd.training.recording.preview import Preview
-from ganherd.training.recording.recorder import Recorder, RecordWindow, SamplePictures
+from ganherd.training.recording.progress import Progress
+from ganherd.training.recording.recorder import Recorder
 from ganherd.training.run_state import RunState
 from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted
-from ganherd.util.progress import Progress
 
 
 class IdleEngine:
@@ -78,15 +76,12 @@ class Trainer:
             prepared.recipe.run, looks, budget, self.state.convergence, self.strategy, self.sync
         )
         self.engine: Engine | SubsetEngine | IdleEngine = make_engine(self.herd, plan)
-        if trained := self.state.convergence.awake:
+        if trained := self.state.convergence.trained_members:
             self.train_only(trained)
         self.preview = Preview(prepared)
-        self.recorder = Recorder(
-            prepared, folder if self.writes else None, self.state, self.schedule, self.strategy, progress
-        )
-        self.checkpointer = Checkpointer(prepared, folder, self.state, self.schedule, self.recorder, self.preview)
-        repairer = Repairer(prepared, folder, self.state, self.schedule, self.strategy, self.preview, self.checkpointer)
-        self.health = Health(prepared, self.state, self.schedule, self.strategy, self.sync, repairer)
+        self.recorder = Recorder(self)
+        self.checkpointer = Checkpointer(prepared)
+        self.health = Health()
         self.callbacks: list[Callback] = []
         for callback in (*self.own_callbacks(), *callbacks):
             self.attach(callback)
@@ -97,12 +92,12 @@ class Trainer:
     def own_callbacks(self) -> list[Callback]:
         """Return ganherd's own callbacks. Their order is the order of what happens at a stop."""
         return [
-            Looks(self.state, self.schedule),
+            Looks(),
             self.recorder,
             self.health,
-            RecordWindow(self.state, self.schedule),
-            Meetings(self.strategy, self.schedule, self.sync),
-            SamplePictures(self.preview, self.folder, self.schedule),
+            RecordWindow(),
+            Meetings(),
+            SamplePictures(),
             self.checkpointer,
         ]
 
@@ -247,5 +242,5 @@ class Trainer:
     def _interrupt(self, name: str) -> None:
         self.checkpointer.save_if_needed(self)
         self.checkpointer.flush(self)
-        self.strategy.on_stop()
+        self.strategy.on_interrupt()
         self.ranks.finish(Interrupted(f"stopped by {name} at step {self.step}."))

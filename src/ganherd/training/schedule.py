@@ -44,10 +44,6 @@ class Schedule:
         """Return whether a look at the members is due."""
         return self.looks.is_due(step)
 
-    def meets_at(self, step: int) -> bool:
-        """Return whether members meet."""
-        return self._strategy.meets_at(step)
-
     def next_stop(self, step: int, intervals: Iterable[int]) -> int:
         """Return the next step at which anything but training happens. `intervals`: more steps between stops."""
         settings = self.settings
@@ -60,7 +56,7 @@ class Schedule:
     @property
     def last(self) -> int:
         """The step that the run ends with, as far as it is known now."""
-        return self._convergence.last(self.budget.steps, self.budget.deadline is not None)
+        return self._convergence.last_step(self.budget.steps, self.budget.deadline is not None)
 
 
 def is_due(step: int, every: int) -> bool:

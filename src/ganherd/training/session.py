@@ -20,7 +20,9 @@ from ganherd.training.endings import reported_end
 from ganherd.training.finish import Finisher, Run, finish_part, finish_run
 from ganherd.training.health import look_interval
 from ganherd.training.loop import Trainer
+from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery
+from ganherd.training.recording.progress import Progress
 from ganherd.training.recording.trackers import Trackers
 from ganherd.training.setup import preflight
 from ganherd.training.setup.assemble import PreparedHerd
@@ -34,7 +36,6 @@ from ganherd.training.variants import phases
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
-from ganherd.util.progress import Progress
 from ganherd.util.standard_streams import safe_streams
 from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
@@ -86,13 +87,11 @@ class Session:
         Returns:
             False for a spare: a rank that has no members.
         """
-        source, options = self.source, self.options
+        source = self.source
         recipe = run_on_all_ranks(self.job, lambda: source.accept(self))
         self._held.enter_context(importable_from(recipe.code))
         self._held.enter_context(rng.using(run_on_all_ranks(self.job, lambda: source.streams)))
-        self.ranks, herd = build_herd(
-            recipe, self.job, options.trust_code, source.begins, source.accept_data, source.part, source.placed_before
-        )
+        self.ranks, herd = build_herd(recipe, source, self.job, self.options.trust_code)
         if self.recovery:
             self.resumed = self.recovery.placed(self.ranks, source)
         if herd is None:
@@ -101,7 +100,7 @@ class Session:
         preflight.check_nets(herd, self.log, source.engine)
         self.plan = source.choose_plan(self)
         self.own_plan = apply_plan(herd, self.plan)
-        self.looks = run_on_all_ranks(herd.ranks.member_comm, lambda: look_interval.planned(herd, source.watch))
+        self.looks = run_on_all_ranks(herd.ranks.member_comm, lambda: source.looks or look_interval.planned(herd))
         if self.recovery:
             self.recovery.bring_back(self)
         source.restore(self)
@@ -138,13 +137,13 @@ class Session:
             self.recovery.attach(self, closing)
         self.progress.say(self._headline(trainer.step))
         if self.recovery:
-            self.recovery.tell(trainer, self.state_from)
+            self.recovery.report(trainer, self.state_from)
         trainer.event("resume" if self.resumed else "start", engine=vars(self.own_plan), versions=versions())
         self.progress.start(self.budget.steps, self.budget.deadline)
-        self.stop.name = self.recovery.asked if self.recovery else ""
+        self.stop.name = self.recovery.signals.name if self.recovery else ""
         self._training.enter_context(self.stop)
         if self.recovery:
-            self._training.enter_context(self.recovery.listening(self))
+            self._training.enter_context(spares.listening(self.ranks, folder.path, self.stop))
         trainer.train(self.stop)
 
     def finish(self) -> Run:

@@ -21,9 +21,10 @@ from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
 from ganherd.training.health.alarms import ALARMS, LIMITS, Alarms
 from ganherd.training.health.monitor import SCORES, Monitor, _called, below
+from ganherd.training.health.repair import repair
+from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import RunFailed, UserError
-from ganherd.util.progress import Progress
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 FAILING = ["collapsed", "cycling", "dead critic, BCE", "dead critic, Wasserstein", "memorising", "diverged"]
@@ -215,7 +216,7 @@ def test_a_member_that_starts_anew_has_the_weights_of_its_next_life(tmp_path: Pa
     trainer = loop.Trainer(assembly, Plan("fused", 3, 1, "cpu"), folder, loop.Budget(5), Progress([], quiet=True))
     before = {name: value.clone() for name, value in trainer.herd.state.items()}
     trainer.herd.state["g.adam.t"][2] = 7
-    trainer.health.repairer.repair(trainer, 2, "collapse", "reseed")
+    repair(trainer, 2, "collapse", "reseed")
     make_g, make_d = makers(recipe, assembly.dataset.shape, 3, False)
     fresh = new_state(make_g, make_d, [Seat(0, 2, life=1)], {}, torch.float32, True)[2]
     for name, value in fresh.items():

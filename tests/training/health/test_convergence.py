@@ -85,7 +85,7 @@ def test_the_others_are_as_if_nobody_rested(
 ) -> None:
     """Float64: bit for bit one by one, to rounding where others are stacked; the one at rest keeps its weights; less is
     computed, and no more is said to be."""
-    monkeypatch.setattr("ganherd.util.progress.Progress.rate", 10.0)  # steps of the run in a second
+    monkeypatch.setattr("ganherd.training.recording.progress.Progress.rate", 10.0)  # steps of the run in a second
     settings = {"engine": engine, "net": net}
     tiny_runs.train(tmp_path / "whole", recipe(tmp_path, **settings))
     all_work = work[0]
@@ -176,12 +176,12 @@ def test_windows_are_compared_one_by_one() -> None:
         rest.note("differs", torch.zeros(3))  # another metric
         found = rest.judge(step, well)
         assert [one.member for one in found] == ([0] if step == 20 else [])  # 3 -> 2.9; 3 -> 2; not well
-    assert rest.awake == [1, 2] and rest.own_steps([30, 30, 30]) == [20, 30, 30]
-    assert (rest.last(100, False), rest.last(100, True)) == (100, 140)  # 20 + 2 × 140 = 3 × 100
+    assert rest.trained_members == [1, 2] and rest.own_steps([30, 30, 30]) == [20, 30, 30]
+    assert (rest.last_step(100, False), rest.last_step(100, True)) == (100, 140)  # 20 + 2 × 140 = 3 × 100
     rest.note("gap", torch.tensor([9.0, torch.nan, torch.inf]))
     assert rest.state["rest.seen"].tolist()[1:] == [0, 0]
     rest.forget(0, 20)
-    assert rest.awake is None
+    assert rest.trained_members is None
 
 
 @pytest.mark.parametrize(

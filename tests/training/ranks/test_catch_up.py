@@ -13,7 +13,7 @@ from ganherd.herd.engine.engines import Plan
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training.ranks.catch_up import catch_up
-from ganherd.training.ranks.solo_recovery import Back
+from ganherd.training.ranks.solo_recovery import LostMembers
 from ganherd.training.setup.assemble import assemble
 
 
@@ -38,8 +38,8 @@ def test_members_catch_up_though_all_of_them_rest(
     for value in resumed.state.values():
         value[lost] = 0
     plan = Plan(**folder.info.engine.as_json())
-    back = Back(tuple(lost), before, "checkpoint", None, frozenset(lost))
-    assert catch_up(assembly, plan, folder, None, back, resumed) == (last - before, [])
+    members = LostMembers(tuple(lost), before, "checkpoint", None, frozenset(lost))
+    assert catch_up(assembly, plan, folder, None, members, resumed) == (last - before, [])
     for name, value in whole.state.items():
         if name.startswith(("g.", "d.", "set.")):
             assert (resumed.state[name].double() - value.double()).abs().max() < 1e-9, name

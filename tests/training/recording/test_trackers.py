@@ -131,7 +131,7 @@ def wandb_records(raw: bytes) -> Iterator[bytes]:
 def test_a_score_that_is_not_known_has_no_point_and_a_loss_that_is_nan_has_one() -> None:
     written: list[tuple[int, dict[str, float]]] = []
     tracking = trackers.Trackers.__new__(trackers.Trackers)
-    tracking._write = [lambda step, values: written.append((step, values))]
+    tracking._writers = [lambda step, values: written.append((step, values))]
     losses = {"loss_g": [math.nan, 1.0], "loss_d": None}
     tracking.record({"step": 6, "rate": 9.5, **losses, "looked": 4, "spread": [0.5, math.nan], "tells": [1.0, 0.5]})
     tracking.record({"step": 9, "rate": 9.0, **losses})

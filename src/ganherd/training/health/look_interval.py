@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ganherd.herd.checks.flops import count_operations
 from ganherd.herd.checks.trial import batch_sizes
 from ganherd.herd.step.rules import StepRules
-from ganherd.runs.models import LookRecord
-from ganherd.training.callbacks import Callback
 from ganherd.training.health.monitor import IMAGES, look_work
-from ganherd.training.setup.assemble import PreparedHerd, makers
-
-if TYPE_CHECKING:
-    from ganherd.training.loop import Trainer
-    from ganherd.training.run_state import RunState
-    from ganherd.training.schedule import Schedule
+from ganherd.training.setup.assemble import PreparedHerd
 
 SHARE = 0.02  # the largest share of the work of training that looks may take
 # What an operation of a look, which is in float64, costs in operations of a step: about twice as much as in float32, and much more
@@ -40,7 +32,7 @@ class LookInterval:
         return bool(self.every) and step >= self.first and step % self.every == 0
 
     def next_after(self, step: int) -> list[int]:
-        """The step of the next look, if there is one.
+        """Return the step of the next look in a list, which is empty if there are no looks.
 
         >>> LookInterval(50).next_after(100), LookInterval(50, 300).next_after(100), LookInterval(0).next_after(100)
         ([150], [300], [])
@@ -50,47 +42,9 @@ class LookInterval:
         return [max(step // self.every + 1, -(-self.first // self.every)) * self.every]
 
 
-class Looks(Callback):
-    """Look at the members when it is due: before the first step, at the interval, and after the last step."""
-
-    def __init__(self, state: RunState, schedule: Schedule) -> None:
-        self._state, self._schedule = state, schedule
-
-    def on_train_start(self, trainer: Trainer) -> None:
-        if self._state.saved is None and self._schedule.looks.every:
-            self._state.monitor.look(trainer.step)  # a collapse is measured against the variety of fresh weights
-
-    def on_stop(self, trainer: Trainer) -> None:
-        if self._schedule.looks_at(trainer.step):
-            self._state.monitor.look(trainer.step)
-
-    def on_train_end(self, trainer: Trainer) -> None:
-        if self._schedule.looks.every and not self._schedule.looks_at(trainer.step):
-            self._state.monitor.look(trainer.step)
-
-
-def recorded(record: LookRecord | None) -> LookInterval | None:
-    """Return the interval that run.json holds, or None if it holds none.
-
-    Raises:
-        ValueError: It is not what ganherd writes.
-    """
-    if record is None or record.every is None:
-        return None
-    if record.first is None:
-        raise ValueError(record)
-    return LookInterval(record.every, record.first)
-
-
-def planned(prepared: PreparedHerd, record: LookRecord | None = None) -> LookInterval:
-    """Return the look interval of a run: the recorded one, the recipe's, or for `auto` one from counted work.
-
-    Args:
-        record: What an earlier process of the run recorded in run.json.
-    """
+def planned(prepared: PreparedHerd) -> LookInterval:
+    """Return the look interval of a new run: the recipe's, or for `auto` one from counted work."""
     settings = prepared.recipe.run
-    if (interval := recorded(record)) is not None:
-        return interval
     if settings.watch.every != "auto":
         return LookInterval(int(settings.watch.every))
     return LookInterval(choose(*counted(prepared), settings.record_every))
@@ -110,13 +64,12 @@ def counted(prepared: PreparedHerd) -> tuple[float, float]:
 
     It depends on nets, rules and data only, not on the number of members, so stacked replicas have the interval of single runs.
     """
-    recipe, data, rules = prepared.recipe, prepared.dataset, prepared.herd.rules
+    data, rules = prepared.dataset, prepared.herd.rules
     # The work per row depends on the number of rows if a net computes with its weights.
     batches = (2, *batch_sizes(rules.batch))
     each, slots = [], [len(breed.slots) for breed in prepared.herd.breeds.all]
     for slot in accumulate(slots[:-1], initial=0):
-        # trusted: `assemble` was allowed to build a net of the user's own already
-        make_g, make_d = makers(recipe, data.shape, len(data.labels), trust_code=True, slot=slot)
+        make_g, make_d = prepared.makers(slot)
         each.append(count_operations(make_g, (rules.latent,), batches))
     g, d = float(np.average(each, weights=slots)), count_operations(make_d, data.shape, batches)
     look = IMAGES * (g + 2 * d) + look_work(data.shape, len(data.x))

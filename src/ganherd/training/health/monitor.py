@@ -27,10 +27,9 @@ from torch.utils._pytree import tree_map
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.lowering.network import logits_of, member_call
-from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.metrics.memorisation import BY_CHANCE, NEXT
-from ganherd.training.recording.preview import at_once
+from ganherd.training.recording.fixed_inputs import at_once, evenly, fixed_noise, held_out_rows
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import is_out_of_memory
@@ -178,25 +177,18 @@ class _Fixed:
     def __init__(
         self, prepared: PreparedHerd, members: slice, breed: Breed, projection: Tensor | None, mixing: Tensor
     ) -> None:
-        herd, self.members, self.breed = prepared.herd, members, breed
-        self._projection, self.mixing = projection, mixing
-        device, feed = herd.device, herd.feed
-        seed, slot = (herd.state[f"set.{k}"].cpu().numpy()[members] for k in ("seed", "slot"))
-        keys = rng.keys(
-            np.zeros(len(seed), np.int64), seed, slot
-        )  # The life is left out, so that a repair keeps the noise.
-        dtype = herd.state["g.params"].dtype
-        shape, prior = (IMAGES, herd.rules.latent), herd.rules.prior
-        self.z = Streams(keys, 0).prior((rng.PREVIEW,), shape, prior, dtype, herd.priors(members)).to(device)
+        self.members, self.breed, self._projection, self.mixing = members, breed, projection, mixing
+        device, feed = prepared.herd.device, prepared.herd.feed
+        keys, self.z = fixed_noise(prepared.herd, members, IMAGES)
         inside = [torch.from_numpy(rng.keys(keys, rng.PREVIEW, rng.INSIDE, call)) for call in range(3)]
         self.keys = [each.to(device) for each in inside]
         # The rows that a member is compared with: all of its data, or as much as fits into memory.
         most = max(256, min(_MOST, 200_000 // (prepared.among or prepared.size)))
-        own = [_evenly(feed.member_rows(m), most) for m in range(members.start, members.stop)]
+        own = [evenly(feed.member_rows(m), most) for m in range(members.start, members.stop)]
         self._count = torch.tensor([len(rows) for rows in own], device=device)  # [n]
         width = max(len(rows) for rows in own)
         self.rows = torch.from_numpy(np.stack([np.resize(rows, width) for rows in own])).to(device)  # [n, T]
-        shown = [np.resize(_evenly(np.arange(len(rows)), IMAGES), IMAGES) for rows in own]
+        shown = [np.resize(evenly(np.arange(len(rows)), IMAGES), IMAGES) for rows in own]
         column = torch.from_numpy(np.stack(shown)).to(device)  # [n, 64]
         self.shown = (torch.arange(len(own), device=device)[:, None], column)
         features, std, variance = [], [], []
@@ -211,10 +203,7 @@ class _Fixed:
         picked = self.rows[self.shown]
         self._same = picked[:, :, None] == picked[:, None, :]  # A row that is shown twice is not a neighbour of itself.
         self._shown = self._data[self.shown]
-        self.line = torch.full(
-            (len(own),), torch.nan, device=device, dtype=torch.float64
-        )  # [n] a sample below it is a copy
-        self.line = torch.stack([self._line(prepared, m) for m in range(len(own))])
+        self.line = torch.stack([self._line(prepared, m) for m in range(len(own))])  # [n] a sample below it is a copy
 
     def features(self, flat: Tensor) -> Tensor:
         """Project […, pixels] to […, features]; a random projection preserves distances between images."""
@@ -242,12 +231,12 @@ class _Fixed:
         return (real[distance.argmin(2)] == real).double().mean(1)
 
     def _line(self, prepared: PreparedHerd, member: int) -> Tensor:
-        """Return the relative distance that 5 % of the held-out images of the member's class are below."""
-        data, label = prepared.dataset, int(prepared.label[prepared.own[self.members.start + member]])
-        rows = np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label)
+        """Return the relative distance that 5 % of the held-out images of the member's class are below; NaN if it has few."""
+        data = prepared.dataset
+        rows = held_out_rows(prepared, prepared.own[self.members.start + member], 500)
         if len(rows) < _FEW:
-            return self.line[member]
-        x = torch.from_numpy(data.x_test[_evenly(rows, 500)]).double().flatten(1)
+            return torch.tensor(torch.nan, device=self._data.device, dtype=torch.float64)
+        x = torch.from_numpy(data.x_test[rows]).double().flatten(1)
         x = ((x - data.offset) / data.scale).to(self._data.device)
         return self.relative(self.features(x)[None], member)[0].quantile(BY_CHANCE)
 
@@ -326,11 +315,6 @@ def below(a: Tensor, b: Tensor) -> Tensor:
 def _or_inf(values: Tensor) -> Tensor:
     """Replace non-finite values by infinity: states without NaN can be compared."""
     return torch.where(torch.isfinite(values), values, torch.inf)
-
-
-def _evenly(rows: np.ndarray, most: int) -> np.ndarray:
-    """Return at most `most` of the rows, evenly spread."""
-    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]
 
 
 def _gaussian(inputs: int, outputs: int) -> Tensor:

@@ -48,8 +48,8 @@ class ArrivalMark:
         facts = {**state.common_facts(trainer.seconds), "saved": state.saved, "bytes": trainer.sync.ends}
         return cls(trainer.step, arrived, {name: value.cpu().clone() for name, value in small.items()}, facts)
 
-    def spare(self, row: int, state: State) -> None:
-        """Keep a row as it is before a repair changes it."""
+    def save_row(self, row: int, state: State) -> None:
+        """Copy a row of the herd's state before a repair changes it."""
         self.repaired.setdefault(row, {name: value[row].cpu().clone() for name, value in state.items()})
 
 
@@ -72,14 +72,14 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Back:
-    """The lost members that a rank gets, in an earlier state: they have to catch up with the others."""
+class LostMembers:
+    """Members of a lost rank that this rank gets. Their newest state is of an earlier step: they have to catch up."""
 
     members: tuple[int, ...]
-    step: int  # … at this step,
-    source: str  # … in memory, or in a checkpoint, which is read when it is needed
-    copies: checkpoint.Checkpoint | None  # on their arrival at its step
-    lost: frozenset[int]  # all members that no rank had any more
+    step: int  # of their newest state
+    source: str  # of that state: "memory" or "checkpoint"
+    copies: checkpoint.Checkpoint | None  # their state on arrival at the step; None: it is read from the checkpoint
+    on_all_ranks: frozenset[int]  # all members that were lost, whichever rank gets them
 
 
 class SoloRecovery:
@@ -89,40 +89,42 @@ class SoloRecovery:
         self._holds: list[Hold] = []  # of one step; they may have members in common
         self.step: int | None = None  # at which all continue; None: all go back together
         self._facts: JsonObject = {}
-        self.back: Back | None = None  # what this rank has to bring there
+        self.lost: LostMembers | None = None  # what this rank has to bring there
 
-    def stands(self, mark: ArrivalMark | None) -> JsonObject | None:
-        """Return what this rank, after a loss, tells the others of where it is."""
+    def position(self, mark: ArrivalMark | None) -> JsonObject | None:
+        """Return what this rank reports to the others after a loss: its step, and what it knows of the run there."""
         if mark is not None:
             return {"step": mark.step, "arrived": mark.arrived, "facts": mark.facts}
         return {"step": self._holds[0].step, "arrived": True, "facts": self._holds[0].facts} if self._holds else None
 
-    def agree(self, told: Sequence[JsonObject | None], trainer: Trainer | None, mark: ArrivalMark | None) -> int | None:
+    def agree(
+        self, positions: Sequence[JsonObject | None], trainer: Trainer | None, mark: ArrivalMark | None
+    ) -> int | None:
         """Bring this rank's members to the step at which all continue.
 
         Returns:
-            The rank that knows most of the files, of those that `told`; None: all go back together, since no rank has come to
-            any step yet.
+            The rank that knows most of the files, of those that sent `positions`; None: all go back together, since no rank has
+            reached any step yet.
         """
-        there = [each for each in told if each is not None]
+        there = [each for each in positions if each is not None]
         step = max((each["step"] for each in there), default=0)
         known = [each for each in there if each["step"] == step and each["arrived"] and each["facts"]["bytes"]]
         if not known:
-            self.settled()
+            self.clear()
             return None
         speaker = max(known, key=lambda each: sum(each["facts"]["bytes"].values()))
-        self.step, self.back, self._facts = step, None, speaker["facts"]
+        self.step, self.lost, self._facts = step, None, speaker["facts"]
         self._holds = [hold for hold in self._holds if hold.step == step]
         if trainer is not None and mark is not None:
             self._holds.append(Hold.of(trainer, _brought(trainer, mark, step)))
-        return next(rank for rank, each in enumerate(told) if each is speaker)
+        return next(rank for rank, each in enumerate(positions) if each is speaker)
 
-    def returned(
+    def place(
         self, job: Communicator, ranks: Ranks, buddies: Buddies, folder: RunFolder
     ) -> checkpoint.Checkpoint | None:
-        """Return the members that this rank has from now on. Called by all ranks, spares too.
+        """Return the members that this rank has from now on. Called by all ranks, including spares.
 
-        Members that some rank holds are complete. The rows of the others (`back`) are zero until they have caught up.
+        Members that some rank holds are complete. The rows of the others (`lost`) are zero until they have caught up.
 
         Returns:
             None: all ranks take the newest checkpoint, because it is of the same step or nothing else is left.
@@ -143,7 +145,7 @@ class SoloRecovery:
         decided = json.dumps(self._source(folder, copied, bool(lost))).encode() if job.rank == 0 else None
         source, step = json.loads(job.broadcast(decided))
         if not source:
-            self.settled()
+            self.clear()
             return None
         placement = Placement(tuple(tuple(m for m in own if holders[m] == rank) for rank, own in enumerate(members)))
         local = [mine[member] for member in placement.ranks[job.rank]]
@@ -160,7 +162,7 @@ class SoloRecovery:
             copies = checkpoint.Checkpoint(
                 path, step, buddy_copies.fetch(job, missing), TrainerState.parse(buddy_copies.facts[0])
             )
-        self.back = Back(tuple(missing[job.rank]), step, source, copies, frozenset(lost))
+        self.lost = LostMembers(tuple(missing[job.rank]), step, source, copies, frozenset(lost))
         meta = TrainerState.parse({**self._facts, "sums": sums.tolist(), "arrived": True})
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, meta)
 
@@ -184,9 +186,9 @@ class SoloRecovery:
         sums = torch.tensor(resumed.meta.sums, dtype=torch.float64)[:, list(own)].T
         self._holds.append(Hold(resumed.step, tuple(own), {**resumed.state, _SUMS: sums}, self._facts))
 
-    def settled(self) -> None:
-        """Let go of everything: all members are in place, or all go back together."""
-        self._holds, self.step, self.back = [], None, None
+    def clear(self) -> None:
+        """Discard everything: all members are in place, or all go back together."""
+        self._holds, self.step, self.lost = [], None, None
 
 
 def _brought(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:

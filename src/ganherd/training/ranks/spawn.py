@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Any
 
 from ganherd.comm.launch_command import RANKS
 from ganherd.training.stop_request import STOP_SIGNALS, stop_signals
@@ -38,6 +37,8 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
 
     Signals are passed on to all ranks. Each rank is in a separate process group, so that a terminal's Ctrl-C reaches it only once.
     """
+    from torch.distributed import TCPStore
+
     common = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -72,7 +73,8 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
         for number in before:
             signal.signal(number, tell)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        _store = _meeting_place(port)  # its thread must not be there when ranks are forked
+        # In this store the ranks find each other. Its thread must not run when ranks are forked.
+        _store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
         return _watch(processes)
     finally:
         tell(signal.SIGKILL)
@@ -144,13 +146,6 @@ def _explain(processes: Sequence[BaseProcess]) -> None:
         for number, why in _WHY.items():
             if process.exitcode == -number:
                 print(f"ganherd: rank {rank} was ended by {number.name}{why}.", file=sys.stderr, flush=True)
-
-
-def _meeting_place(port: int) -> Any:
-    """Return the store in which the ranks find each other."""
-    from torch.distributed import TCPStore
-
-    return TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
 
 
 def _free_port() -> int:

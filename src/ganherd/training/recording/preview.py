@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -12,29 +11,14 @@ from torch import Tensor
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.checks.module_copies import copy_module
-from ganherd.herd.engine.engines import Herd
 from ganherd.herd.evaluation import EvaluationCall
 from ganherd.herd.lowering.network import NetworkCall, Tensors
-from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, buffers_of, members_of
+from ganherd.training.recording.fixed_inputs import at_once, fixed_noise
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.viz import pictures
 
 _IMAGES = 64  # of each member
-_MEMBERS_AT_ONCE = 16
-
-
-def at_once(herd: Herd) -> int:
-    """Return how many members are looked at together: fewer on a CPU if images are large, because that only takes memory."""
-    pixels = math.prod(herd.feed.x.shape[1:])
-    return max(1, min(_MEMBERS_AT_ONCE, (1 << 14) // pixels)) if herd.device.type == "cpu" else _MEMBERS_AT_ONCE
-
-
-def _evaluated(net: Blueprint) -> Blueprint:
-    """Return the same net in evaluation mode."""
-    evaluated = Blueprint(copy_module(net.module).eval())
-    evaluated.adopt(net.traits)
-    return evaluated
 
 
 class Preview:
@@ -49,7 +33,7 @@ class Preview:
         self.images = torch.empty(0)
         self._plays: dict[Breed, NetworkCall] = {}
         self._evaluated = {breed: EvaluationCall(breed.g.module) for breed in prepared.herd.breeds.all}
-        self._found: tuple[int, tuple[float, list[float]]] | None = None
+        self._last: tuple[int, float] | None = None  # step and score of the last look
 
     def _rows(self, member: int) -> Tensor:
         """Return the data of the member in that row, in model units; 2,000 rows estimate its moments well enough."""
@@ -57,20 +41,20 @@ class Preview:
         own = feed.member_rows(member)[:2000]
         return feed.gather(torch.tensor(own).to(feed.x.device)[None])[0][0].cpu().double().flatten(1)
 
-    def look(self, step: int) -> tuple[float, list[float]]:
-        """Return the score of the whole herd, and the spread of each of this rank's members relative to its data.
+    def look(self, step: int) -> float:
+        """Generate `images`, and return how much their moments differ from those of the data, in the mean of all members.
 
-        The images are kept for `draw`. A second look at the same step returns the result of the first, unless `forget` was called.
+        A second look at the same step returns the result of the first, unless `forget` was called.
         """
-        if self._found is None or self._found[0] != step:
-            self._found = step, self._look()
-        return self._found[1]
+        if self._last is None or self._last[0] != step:
+            self._last = step, self._look()
+        return self._last[1]
 
     def forget(self) -> None:
         """Discard the last look, because members changed without a step."""
-        self._found = None
+        self._last = None
 
-    def _look(self) -> tuple[float, list[float]]:
+    def _look(self) -> float:
         blocks = self._prepared.herd.blocks(at_once(self._prepared.herd))
         with torch.no_grad():
             out = [self._look_at(block, breed) for block, breed in blocks]
@@ -78,20 +62,17 @@ class Preview:
         mean, std = zip(*(_moments(x.double().flatten(1)) for x in self.images), strict=True)
         fake_mean, fake_std = torch.stack(mean), torch.stack(std)
         distance = ((fake_mean - self._mean).square() + (fake_std - self._std).square()).mean(1)  # [N]
-        spread = fake_std.mean(1) / self._std.mean(1).clamp(min=1e-12)
-        return float(self._prepared.ranks.all_gather(distance).mean()), spread.tolist()
+        return float(self._prepared.ranks.all_gather(distance).mean())
 
     def _look_at(self, block: slice, breed: Breed) -> Tensor:
         """Return the images [n, 64, …] of some members of one breed."""
         herd = self._prepared.herd
         state = breed.view(members_of(herd.state, block))
         rows = state.get("g.ema", state["g.params"]).to(herd.device)
-        seeds = rng.keys(np.zeros(len(rows), np.int64), *(state[f"set.{k}"].cpu().numpy() for k in ("seed", "slot")))
-        shape, prior = (_IMAGES, herd.rules.latent), herd.rules.prior
-        z = Streams(seeds, 0).prior((rng.PREVIEW,), shape, prior, rows.dtype, herd.priors(block))
+        seeds, z = fixed_noise(herd, block, _IMAGES)
         views = breed.g.views(rows)
         buffers = {k: v.to(herd.device) for k, v in buffers_of(state, "g").items()}
-        inputs: tuple[Tensor, ...] = (z.to(herd.device),)
+        inputs: tuple[Tensor, ...] = (z,)
         if breed.g.takes_label:
             each = [self._prepared.labels_of(member) or [0] for member in self._prepared.own[block]]
             turns = np.stack([np.resize(np.array(labels), _IMAGES) for labels in each])
@@ -103,19 +84,18 @@ class Preview:
         self, breed: Breed, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]
     ) -> Tensor:
         """Return the images of some members [n, 64, …]: all at once, or of one after another if each needs a copy of the net."""
+        tensors = views | buffers
         each = [
-            (
-                {name: value[row] for name, value in (views | buffers).items()},
-                tuple(value[row] for value in inputs),
-                key,
-            )
-            for row, key in enumerate(keys)
+            ({k: v[row] for k, v in tensors.items()}, tuple(v[row] for v in inputs), keys[row])
+            for row in range(len(keys))
         ]
         evaluated = self._evaluated[breed]
         if evaluated.needs_copies(*each[0]):
             return torch.stack([evaluated(*member) for member in each])
         if breed not in self._plays:
-            self._plays[breed] = NetworkCall(_evaluated(breed.g))
+            net = Blueprint(copy_module(breed.g.module).eval())
+            net.adopt(breed.g.traits)
+            self._plays[breed] = NetworkCall(net)
         return self._plays[breed](views, buffers, lambda: keys, inputs)[0]
 
     def draw(self, path: Path) -> None:

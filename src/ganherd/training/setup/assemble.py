@@ -11,7 +11,6 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,31 +24,29 @@ from ganherd.herd.checks.tryout import CannotRun, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.rng import MemberRandomness
-from ganherd.herd.state import ModuleTraits, Seat, State, takes_label
+from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.stream_feed import make_feed
 from ganherd.nets.catalog import is_packaged
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy.spans import in_steps
+from ganherd.training.setup.build_strategy import strategy_class
 from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
 from ganherd.util.errors import UserError, with_type
-from ganherd.util.registry import STRATEGIES, load_target
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
 
 
-@dataclass
-class PreparedHerd:
-    """A herd with the data that it was built from. The herd has the members of this rank; `data` has those of all ranks."""
+@dataclass(frozen=True)
+class PreparedHerd(MemberData):
+    """The data of all members, and the herd that was built from it, which has the members of this rank."""
 
-    data: MemberData
     herd: Herd
     ranks: Ranks
-    notes: list[str]
     origins: list[dict[str, Any]] = field(default_factory=list)  # [n] what the rank's members started from, if anything
     trusted: bool = False  # whether code of the user's own may be imported
     frozen_members: list[int] = field(default_factory=list)  # members of a run that is grown, not trained in this one
@@ -60,8 +57,7 @@ class PreparedHerd:
         """Return some of this rank's members by themselves, numbered from 0 in this order, with this state [n, …]."""
         rows = [self.own.index(member) for member in members]
         return replace(
-            self,
-            data=self.data.select(members),
+            self.select(members),
             herd=replace(self.herd, state=state, feed=self.herd.feed.select(rows)),
             ranks=Ranks.single_process(len(members)),
             origins=[],
@@ -70,40 +66,9 @@ class PreparedHerd:
             numbers=tuple(members),
         )
 
-    @property
-    def recipe(self) -> Recipe:
-        return self.data.recipe
-
-    @property
-    def dataset(self) -> source.Dataset:
-        return self.data.dataset
-
-    @property
-    def label(self) -> np.ndarray:
-        """[N] the class of each member; -1: it has no class."""
-        return self.data.label
-
-    @property
-    def count(self) -> np.ndarray:
-        """[N] the number of images that each member sees."""
-        return self.data.count
-
-    @property
-    def seats(self) -> list[Seat]:
-        return self.data.seats
-
-    @property
-    def steps_per_epoch(self) -> float:
-        return self.data.steps_per_epoch
-
     def number_of(self, member: int) -> int:
         """Return the number of a member in checkpoints."""
         return self.numbers[member] if self.numbers else member
-
-    @property
-    def size(self) -> int:
-        """Members of all replicas on all ranks."""
-        return len(self.seats)
 
     @property
     def members(self) -> int:
@@ -142,6 +107,16 @@ class PreparedHerd:
         words += [self.herd.breeds.of(slot).name] if len(self.herd.breeds.all) > 1 else []
         return f"member {slot}" + (f" ({', '.join(words)})" if words else "")
 
+    def makers(self, slot: int) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
+        """Return functions that build one generator and one discriminator of the members in a slot, once more."""
+        # trusted: `assemble` was allowed to build a net of the user's own already
+        return makers(self.recipe, self.dataset.shape, len(self.dataset.labels), trust_code=True, slot=slot)
+
+    def fresh_member(self, member: int, life: int) -> State:
+        """Return the state [1, …] of a member with new weights from the random stream of its `life`."""
+        seat, state = replace(self.seats[member], life=life), self.herd.state
+        return new_state(*self.makers(seat.slot), [seat], {}, state["g.params"].dtype, "g.ema" in state)[2]
+
 
 def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """Load the data, divide it among the members, draw the initial weights and put everything on the device.
@@ -152,7 +127,7 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> P
     """
     data = cut(recipe, begins)
     with importable_from(recipe.code):
-        return put_together(data, Ranks.single_process(len(data.seats)), trust_code, begins)
+        return put_together(data, Ranks.single_process(data.size), trust_code, begins)
 
 
 def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
@@ -162,11 +137,11 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     dtype = DTYPES[recipe.train.precision]
     classes = len(dataset.labels)
     each, slot = [], 0
-    for net, count in recipe.nets.each(data.members):
+    for net, count in recipe.nets.each(data.slots):
         make_g, make_d = makers(recipe, dataset.shape, classes, trust_code, slot)
         each.append((net.name, make_g, count))
         slot += count
-    settings, losses = settings_of(recipe, data.members)
+    settings, losses = settings_of(recipe, data.slots)
     ema = recipe.train.ema is not None
     seats = [data.seats[m] for m in own]
     seated = seats + _of_other_breeds(seats, [count for *_, count in each])
@@ -183,9 +158,9 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         if not is_packaged(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
             inputs = partial(_inputs, shape, blueprint.takes_label, classes, dtype)
-            tried = partial(_tried, make, inputs, dtype)
-            blueprint.adopt(first_that_runs(tried, batch_sizes(recipe.train.batch), CannotRun))
-    load_target(STRATEGIES[recipe.strategy.name].target).check_nets(recipe.strategy.settings, breeds, d, data.members)
+            sizes = batch_sizes(recipe.train.batch)
+            blueprint.adopt(first_that_runs(partial(_traits, make, inputs, dtype), sizes, CannotRun))
+    strategy_class(recipe).check_nets(recipe.strategy.settings, breeds, d, data.slots)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
     for blueprint in (*(breed.g for breed in breeds.all), d):
@@ -195,7 +170,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     feed = make_feed(dataset.x, dataset.y, data.rows(own), counts, batch, offset, scale, dtype, device)
     herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
     names = [dataset.labels[label] if label >= 0 else "" for label in data.label[list(own)].tolist()]
-    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, data.members, names) if begins else []
+    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, data.slots, names) if begins else []
     if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, data.steps_per_epoch))
     if pace := recipe.strategy.settings.paces:
@@ -203,14 +178,17 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     frozen = grow.frozen_members(data) if begins else {}
     if frozen and recipe.herd.grow_from is not None:
         started = grow.start(herd, recipe, frozen, own, started, trust_code)
-    notes = [*dataset.notes, *data.notes, *origins.notes(started)]
-    light = replace(data, index=data.index[:, :0])  # the feed has the rows now
-    return PreparedHerd(light, herd, ranks, notes, started, trust_code, list(frozen))
+    notes = (*dataset.notes, *data.notes, *origins.notes(started))
+    light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
+    return PreparedHerd(
+        **vars(light), herd=herd, ranks=ranks, origins=started, trusted=trust_code, frozen_members=list(frozen)
+    )
 
 
-def _tried(
+def _traits(
     make: Callable[[], nn.Module], inputs: Callable[..., tuple[Tensor, ...]], dtype: torch.dtype, rows: int
 ) -> ModuleTraits:
+    """Try a user's net out on a batch of this many rows, and return what it turned out to need."""
     return try_out(make, partial(inputs, rows), dtype)
 
 

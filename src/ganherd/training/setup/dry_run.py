@@ -11,10 +11,10 @@ from ganherd.herd.engine.device import missing_gpu
 from ganherd.herd.engine.engines import measure_rate, memory_per_member
 from ganherd.herd.state import bytes_per_member
 from ganherd.recipe.schema import Recipe, parse_budget
-from ganherd.training.budget import plan_budget, too_short
-from ganherd.training.setup import net_guard
+from ganherd.training.budget import plan_budget
+from ganherd.training.setup import net_guard, preflight
 from ganherd.training.setup.assemble import PreparedHerd, assemble
-from ganherd.training.setup.build_strategy import never_due, plan_meetings, refuse_impossible
+from ganherd.training.setup.build_strategy import plan_meetings, strategy_class
 from ganherd.training.setup.disk import disk_need
 from ganherd.training.variants import phases
 from ganherd.util.files import JsonObject
@@ -37,7 +37,7 @@ def describe(recipe: Recipe, tell: Callable[[Mapping[str, Any]], None] = lambda 
         before = phases.before(recipe)
         notes = [f"{first.recipe} is trained first, for {before.train.budget}; the rest is the herd's own"]
         prepared = phases.foreseen(phases.after(recipe), before)
-    refuse_impossible(prepared)
+    strategy_class(recipe).refuse_impossible(prepared)
     herd, nets, data = prepared.herd, prepared.recipe.nets, prepared.dataset
     facts: JsonObject = {
         "data": f"{data.name}, {len(data.x):,} {data.kind} of shape {list(data.shape)}, {len(data.x_test):,} held out",
@@ -72,11 +72,8 @@ def _measured(prepared: PreparedHerd) -> JsonObject:
     else:
         net_guard.examine(prepared)
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
-        engine, at_once, speed = (
-            plan.describe(herd.num_members),
-            1 if plan.one_by_one else plan.chunk,
-            measure_rate(herd, plan, 1.0),
-        )
+        engine, at_once = plan.describe(herd.num_members), 1 if plan.one_by_one else plan.chunk
+        speed = measure_rate(herd, plan, 1.0)
     budget = plan_budget(recipe.train.budget, prepared.steps_per_epoch, lambda: (speed / herd.num_members, 2.0))
     meetings = plan_meetings(recipe, prepared.steps_per_epoch, budget.steps)
     disk = disk_need(prepared, budget.steps)
@@ -92,10 +89,7 @@ def _measured(prepared: PreparedHerd) -> JsonObject:
         "member_steps_per_second": round(speed, 1 if speed >= 1 else 4),
         "measured": "one step of one member" if slow else "the herd",
         "seconds": round(budget.steps * herd.num_members / speed, 1),
-        "notes": [
-            *too_short(recipe.train.budget, budget.steps),
-            *never_due(recipe, meetings, budget.steps),
-        ],
+        "notes": preflight.check_length(recipe, meetings, budget.steps),
     }
 
 

@@ -21,9 +21,9 @@ from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import modules_of
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.models import LookRecord, RunInfo
+from ganherd.runs.models import RunInfo
 from ganherd.training.budget import Budget
-from ganherd.training.health import look_interval
+from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.ranks.restarts import launcher
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.member_data import MemberData
@@ -88,15 +88,15 @@ def check_joined(info: RunInfo, folder: RunFolder) -> None:
         )
 
 
-def recorded_pace(info: RunInfo, folder: RunFolder) -> LookRecord | None:
+def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
     """Return how often members are looked at according to run.json; None if it does not record it."""
-    try:
-        look_interval.recorded(info.watch)
-        return info.watch
-    except ValueError as error:
+    if info.watch is None or info.watch.every is None:
+        return None
+    if info.watch.first is None:
         raise UserError(
             f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."
-        ) from error
+        )
+    return LookInterval(info.watch.every, info.watch.first)
 
 
 def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
@@ -107,11 +107,6 @@ def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
             f"{folder.info_path} names an unknown version of the random streams. Resume the run with the ganherd that started it."
         )
     return version
-
-
-def recorded_meetings(info: RunInfo) -> dict[str, int]:
-    """Return the spans between meetings, in steps, that the run was started with."""
-    return dict(info.meetings or {})
 
 
 def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:

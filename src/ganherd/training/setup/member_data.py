@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -17,26 +18,31 @@ from ganherd.util.errors import UserError
 
 @dataclass(frozen=True)
 class MemberData:
-    """All members of all replicas, replica by replica."""
+    """The members of all replicas, replica by replica, and the data that each of them sees."""
 
     recipe: Recipe  # with the nets of the runs that it starts from
     dataset: source.Dataset
     index: np.ndarray  # [N, n_max] rows of the data for each member; a view of one row if all members see the same
     count: np.ndarray  # [N] images that each member sees
     label: np.ndarray  # [N] the class of each member; -1: it has no class
-    seats: list[Seat]
-    members: int  # of one replica, as the recipe has them
+    seats: list[Seat]  # [N]
+    slots: int  # members of one replica of the recipe, of which this run may train only a part
     steps_per_epoch: float  # in which the member that the recipe names goes through its data once
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what the user should know
 
-    def select(self, members: Sequence[int]) -> MemberData:
+    @property
+    def size(self) -> int:
+        """Members of all replicas on all ranks."""
+        return len(self.seats)
+
+    def select(self, members: Sequence[int]) -> Self:
         """Return the data of some members, as if there were no others. Epochs stay those of the whole herd."""
         own = list(members)
         seats = [self.seats[member] for member in own]
         return replace(self, index=self.rows(own), count=self.count[own], label=self.label[own], seats=seats)
 
     def rows(self, members: Sequence[int]) -> np.ndarray:
-        """[n, n_max] the rows of these members."""
+        """Return [n, n_max] the rows of the data for these members."""
         if self.index.strides[0] == 0:
             return np.broadcast_to(self.index[0], (len(members), self.index.shape[1]))
         return self.index[list(members)]

@@ -9,12 +9,15 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import nn
 
 from ganherd import nets
@@ -40,6 +43,7 @@ _LIKELY_CAUSE = (
     " Likely cause: forward keeps Python state from call to call, or draws random numbers outside of the member's stream. "
     "Keep state in buffers, and draw with torch.rand or torch.randn."
 )
+_REPORT = TypeAdapter(GuardReport)
 _NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
 
 
@@ -229,20 +233,13 @@ def _files(paths: Iterable[Path]) -> str:
 
 def _read(path: Path) -> GuardReport | None:
     try:
-        report: Mapping[str, Any] = json.loads(path.read_text())
-        results = {
-            str(name): Agreement(math.nan if one["difference"] is None else float(one["difference"]), str(one["why"]))
-            for name, one in report["engines"].items()
-        }
-        slow = tuple(map(str, report["slow"]))
-        return GuardReport(str(report["extent"]), results, slow) if set(results) == set(guard.ENGINES) else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged: compare again
+        report = _REPORT.validate_json(path.read_bytes())
+    except (OSError, ValueError):  # missing or damaged: compare again
         return None
+    return report if set(report.results) == set(guard.ENGINES) else None
 
 
 def _write(path: Path, report: GuardReport) -> None:
-    try:
+    with suppress(OSError):  # a cache that cannot be written costs only the next comparison
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps(facts(report)), sync=False)
-    except OSError:
-        pass  # a cache that cannot be written costs only the next comparison
+        atomic_write(path, json.dumps(asdict(report)), sync=False)

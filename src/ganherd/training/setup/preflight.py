@@ -24,7 +24,7 @@ from ganherd.training.finish import member_weights
 from ganherd.training.recording import trackers
 from ganherd.training.setup import net_guard
 from ganherd.training.setup.assemble import PreparedHerd
-from ganherd.training.setup.build_strategy import never_due, refuse_impossible
+from ganherd.training.setup.build_strategy import strategy_class
 from ganherd.training.setup.disk import check_disk, disk_need
 
 
@@ -37,8 +37,8 @@ def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
 
 def check_herd(prepared: PreparedHerd) -> None:
     """Check that `run.weights` names labels of the data, and that the strategy gets what it needs."""
-    member_weights(prepared.recipe, prepared)
-    refuse_impossible(prepared)
+    member_weights(prepared)
+    strategy_class(prepared.recipe).refuse_impossible(prepared)
 
 
 def check_nets(prepared: PreparedHerd, log: Callable[[str], None], engine: str | None = None) -> list[str]:
@@ -55,7 +55,7 @@ def check_nets(prepared: PreparedHerd, log: Callable[[str], None], engine: str |
 
 def check_length(recipe: Recipe, meetings: dict[str, int], steps: int) -> list[str]:
     """Return notes about a budget that is too short to learn anything, or for what the strategy plans."""
-    return [*too_short(recipe.train.budget, steps), *never_due(recipe, meetings, steps)]
+    return [*too_short(recipe.train.budget, steps), *recipe.strategy.settings.never_due(meetings, steps)]
 
 
 def check_space(prepared: PreparedHerd, steps: int, folder: Path) -> list[str]:

@@ -18,25 +18,13 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
-from ganherd.runs.models import LookRecord, RanksRecord
+from ganherd.runs.models import RanksRecord
 from ganherd.training.budget import Budget, extend_budget, measure, plan_budget
-from ganherd.training.setup import preflight
+from ganherd.training.health.look_interval import LookInterval
+from ganherd.training.setup import identity, preflight
 from ganherd.training.setup.build_strategy import plan_meetings
 from ganherd.training.setup.disk import advice_on
 from ganherd.training.setup.engine_plan import choose_plan
-from ganherd.training.setup.identity import (
-    check_data,
-    check_origins,
-    facts_of,
-    placed,
-    recorded,
-    recorded_meetings,
-    recorded_pace,
-    recorded_part,
-    recorded_streams,
-    refuse_changes,
-    take_up,
-)
 from ganherd.training.setup.member_data import MemberData
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
@@ -54,7 +42,7 @@ class RunSource(ABC):
     part: range | None = None  # the only members that are trained in this run; None: all
     placed_before: RanksRecord | None = None  # what run.json records about the ranks
     engine: str | None = None  # the recorded engine; None: not chosen yet
-    watch: LookRecord | None = None  # the recorded interval of looks
+    looks: LookInterval | None = None  # the recorded interval of looks
 
     @abstractmethod
     def accept(self, session: Session) -> Recipe:
@@ -77,12 +65,10 @@ class RunSource(ABC):
         """The version of the random streams."""
         return rng.version()
 
-    @abstractmethod
-    def accept_data(self, data: MemberData) -> None:
+    def accept_data(self, data: MemberData) -> None:  # noqa: B027 - a new run takes any data
         """Raise `UserError` if the run was started with other data."""
 
-    @abstractmethod
-    def restore(self, session: Session) -> None:
+    def restore(self, session: Session) -> None:  # noqa: B027 - a new herd has its first weights
         """Put the state of the last checkpoint into the herd, if there is one."""
 
 
@@ -102,12 +88,6 @@ class NewRun(RunSource):
         preflight.check_request(self.recipe, self.path)
         return self.recipe
 
-    def accept_data(self, data: MemberData) -> None:
-        return  # it is new
-
-    def restore(self, session: Session) -> None:
-        return  # the herd has its first weights
-
     def choose_plan(self, session: Session) -> Plan:
         return choose_plan(session.herd, session.herd.recipe.engine, session.log)
 
@@ -124,7 +104,7 @@ class NewRun(RunSource):
 
     def write(self, session: Session) -> RunFolder:
         herd = session.herd
-        facts = facts_of(herd, session.plan, session.budget) | {
+        facts = identity.facts_of(herd, session.plan, session.budget) | {
             "meetings": session.meetings,
             "watch": vars(session.looks),
             "state": "running",
@@ -160,30 +140,29 @@ class RecordedRun(RunSource):
     def accept(self, session: Session) -> Recipe:
         self.folder = RunFolder.open(self.path)
         recipe, self.wanted = self.folder.recipe, recipe_file.load(self.folder.recipe_path, self.overrides)
-        refuse_changes(recipe, self.wanted, self.folder)
+        identity.refuse_changes(recipe, self.wanted, self.folder)
         self.recipe = recipe.model_copy(update={"run": self.wanted.run})
         preflight.check_request(self.recipe)
         if session.job.rank == 0:
             session.lock(self.folder)
         self.info = self.folder.info
-        self.plan, self.budget = recorded(self.info, self.folder)
-        self.watch, self.meetings = recorded_pace(self.info, self.folder), recorded_meetings(self.info)
-        self.part, self.placed_before = recorded_part(self.info, self.folder), self.info.ranks
+        self.plan, self.budget = identity.recorded(self.info, self.folder)
+        self.looks, self.meetings = identity.recorded_looks(self.info, self.folder), dict(self.info.meetings or {})
+        self.part, self.placed_before = identity.recorded_part(self.info, self.folder), self.info.ranks
         self.engine, self.begins = self.plan.name, not checkpoint.steps(self.folder.checkpoints)
         return self.recipe
 
     @property
     def streams(self) -> int:
-        return recorded_streams(self.info, self.folder)
+        return identity.recorded_streams(self.info, self.folder)
 
     def accept_data(self, data: MemberData) -> None:
-        check_data(self.info, data, self.folder)
+        identity.check_data(self.info, data, self.folder)
 
     def choose_plan(self, session: Session) -> Plan:
-        before, now = self.placed_before, placed(session.herd.ranks) or {}
-        if (before.members if before else None) != now.get(
-            "members"
-        ):  # the chunks that were measured are for other members
+        before, now = self.placed_before, identity.placed(session.herd.ranks) or {}
+        # the chunks that were measured may be for other members
+        if (before.members if before else None) != now.get("members"):
             engine = session.herd.recipe.engine.model_copy(update={"name": self.plan.name})
             return choose_plan(session.herd, engine, session.log)
         return self.plan
@@ -200,9 +179,9 @@ class RecordedRun(RunSource):
                 session.log(f"{sentence}; the checkpoint before it is used.")
         if not self.begins:
             assert session.resumed is not None
-            run_on_all_ranks(ranks.member_comm, partial(take_up, herd, session.resumed))
+            run_on_all_ranks(ranks.member_comm, partial(identity.take_up, herd, session.resumed))
         else:
-            run_on_all_ranks(ranks.member_comm, partial(check_origins, self.info, herd, self.folder))
+            run_on_all_ranks(ranks.member_comm, partial(identity.check_origins, self.info, herd, self.folder))
             session.log(f"{self.folder.path} has no checkpoint: it starts again from its first step.")
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
@@ -228,7 +207,7 @@ class RecordedRun(RunSource):
         return self.folder
 
     def _update(self, session: Session) -> None:
-        now = placed(session.herd.ranks)
+        now = identity.placed(session.herd.ranks)
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)
         facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.ranks else {}

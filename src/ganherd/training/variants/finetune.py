@@ -8,7 +8,7 @@ checkpoint holds the weights that members started from, so a run can be resumed 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -58,8 +58,7 @@ class OriginRun:
                 f"there is no run {path} to start from: `ganherd train {name}{more} --run {path}` makes it."
             )
         folder = RunFolder.open(path)
-        state = str(folder.info.state)
-        if state != "finished":
+        if folder.info.state != "finished":
             raise UserError(f"{path} is not finished, so no member can start from it: `{folder.again}`.")
         return cls(path, folder, folder.recipe, mixture_files.read_facts(mixture_of(path)))
 
@@ -75,14 +74,39 @@ class OriginRun:
         return [net for net, count in self.recipe.nets.each(self.members) for _ in range(count)][member]
 
     def check(self, member: int, replica: int) -> None:
-        if member >= self.members:
-            raise UserError(
-                f"herd.members asks for member {member} of {self.path}, which has {self.members}, counted from 0."
-            )
-        if replica >= self.replicas:
-            raise UserError(
-                f"herd.members asks for replica {replica} of {self.path}, which has {self.replicas}, counted from 0."
-            )
+        """Refuse a member or a replica that this run does not have."""
+        for what, number, there in (("member", member, self.members), ("replica", replica, self.replicas)):
+            if number >= there:
+                raise UserError(
+                    f"herd.members asks for {what} {number} of {self.path}, which has {there}, counted from 0."
+                )
+
+    def read(
+        self, wanted: Mapping[int, tuple[int, int]], trust_code: bool
+    ) -> Iterator[tuple[int, State, dict[str, Any]]]:
+        """Read members from the newest complete checkpoint.
+
+        Args:
+            wanted: The member and the replica that each row of a new herd starts from, by the row.
+
+        Yields:
+            The row, the state [1, …] of its member, and what run.json records of its origin.
+        """
+        own, shape, classes = self.recipe.nets, tuple(self.facts.shape), len(self.facts.labels)
+        with importable_from(self.recipe.code):
+            each = [
+                (net.name, Blueprint(nets.build_generator(net, shape, own.latent, classes, trust_code=trust_code)), n)
+                for net, n in own.each(self.members)
+            ]
+            d = Blueprint(nets.build_discriminator(own.discriminator, shape, classes, trust_code=trust_code))
+        breeds = Breeds(each)
+        numbers = {row: replica * self.members + member for row, (member, replica) in wanted.items()}
+        saved = sorted(set(numbers.values()))
+        last, _ = checkpoint.newest(self.folder.checkpoints, {"g": breeds, "d": d}, saved)
+        for row, (member, replica) in wanted.items():
+            at = saved.index(numbers[row])
+            state = {name: value[[at]] for name, value in breeds.of(member).view(last.state).items()}
+            yield row, state, {"from": self.path, "member": member, "replica": replica, "step": last.step}
 
     def must_have(self, members: int | None, seeds: int, key: str = "herd.start_from") -> None:
         """Refuse a herd of another size, unless this run has one member. `members` None: not known yet."""
@@ -98,24 +122,24 @@ def resolved(recipe: Recipe) -> Recipe:
     """Return the recipe with the nets of the members that it starts from; unchanged if it starts from none."""
     herd = recipe.herd
     if isinstance(herd.members, list):
-        needed = {
-            path: max(o.member for o in herd.members if o.run == path) + 1 for path in (o.run for o in herd.members)
-        }
+        needed: dict[str, int] = {}
+        for origin in herd.members:
+            needed[origin.run] = max(needed.get(origin.run, 0), origin.member + 1)
         sources = {path: OriginRun.open(path, members) for path, members in needed.items()}
         for origin in herd.members:
             sources[origin.run].check(origin.member, origin.replica)
         inherited = _nets([(sources[origin.run], origin.member) for origin in herd.members])
-    elif herd.start_from is None and herd.grow_from is not None:
-        source = OriginRun.open(herd.grow_from)
-        sources = {herd.grow_from: source}
+    elif path := herd.start_from or herd.grow_from:
+        source = OriginRun.open(path)
+        sources = {path: source}
         inherited = _nets([(source, member) for member in range(source.members)])
-    elif herd.start_from is not None:
-        source = OriginRun.open(herd.start_from)
-        sources = {herd.start_from: source}
-        if herd.count is None and source.members > 1 and _is_free(recipe):
-            herd = herd.model_copy(update={"members": source.members})
-        source.must_have(herd.count or recipe.members, herd.seeds)
-        inherited = as_taken(recipe, _nets([(source, member) for member in range(source.members)]))
+        if herd.start_from is not None:
+            # neither the data nor the strategy decides the number of members
+            is_free = recipe.data.partition != "by-class" and recipe.strategy.settings.num_members is None
+            if herd.count is None and source.members > 1 and is_free:
+                herd = herd.model_copy(update={"members": source.members})
+            source.must_have(herd.count or recipe.members, herd.seeds)
+            inherited = as_taken(recipe, inherited)
     else:
         return recipe
     foreign = next((net.name for net in inherited.all if is_foreign(net.name)), None)
@@ -140,11 +164,6 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
     if herd.members is None and herd.start_from == before.herd.start_from:
         herd = herd.model_copy(update={"members": before.herd.members})
     return recipe.model_copy(update={"herd": herd, "nets": before.nets if recipe.nets == NetsConfig() else recipe.nets})
-
-
-def _is_free(recipe: Recipe) -> bool:
-    """Return whether neither the data nor the strategy decides the number of members."""
-    return recipe.data.partition != "by-class" and recipe.strategy.settings.num_members is None
 
 
 def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
@@ -175,12 +194,9 @@ def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
 
 def as_taken(recipe: Recipe, inherited: NetsConfig) -> NetsConfig:
     """Return the nets that a herd takes from a run: members of one class take the unconditional form of conditional nets."""
-    return _of_class(inherited) if recipe.data.partition == "by-class" and recipe.nets != inherited else inherited
-
-
-def _of_class(inherited: NetsConfig) -> NetsConfig:
-    """Return the unconditional form of conditional nets; all others unchanged."""
-    if {inherited.generator.name, inherited.discriminator.name} != {"conditional"} or inherited.breeds:
+    is_conditional = {inherited.generator.name, inherited.discriminator.name} == {"conditional"}
+    by_class = recipe.data.partition == "by-class" and recipe.nets != inherited
+    if not by_class or not is_conditional or inherited.breeds:
         return inherited
     own = {
         what: NetConfig(name="residual", settings=getattr(inherited, what).settings)
@@ -218,19 +234,14 @@ def start(
                 f"{path} was trained on data of shape {tuple(source.facts.shape)}, and this data has {shape}: "
                 "its members cannot be trained on here."
             )
-        rows = [row for row, origin in enumerate(origins) if origin.run == path]
-        wanted = [origins[row].replica * source.members + origins[row].member for row in rows]
-        breeds, last = read(source, sorted(set(wanted)), trust_code)
         conditional = source.recipe.nets.discriminator != recipe.nets.discriminator  # see `resolved`
-        by_class: dict[int, ByClass] = {}
-        for row, number in zip(rows, wanted, strict=True):
-            at, member = sorted(set(wanted)).index(number), origins[row].member
-            member_state = {name: value[[at]] for name, value in breeds.of(member).view(last.state).items()}
+        by_class: dict[tuple[int, int], ByClass] = {}
+        wanted = {row: (one.member, one.replica) for row, one in enumerate(origins) if one.run == path}
+        for row, member_state, started[row] in source.read(wanted, trust_code):
             if conditional:
-                by_class[number] = by_class.get(number) or ByClass(source, member_state)
-                member_state = by_class[number].state(classes[row], herd.g, herd.d)
-            started[row] = {"from": path, "member": member, "replica": origins[row].replica, "step": last.step}
-            started[row]["sha256"] = take(herd, row, member_state, f"member {member} of {path}")
+                by_class[wanted[row]] = by_class.get(wanted[row]) or ByClass(source, member_state)
+                member_state = by_class[wanted[row]].state(classes[row], herd.g, herd.d)
+            started[row]["sha256"] = take(herd, row, member_state, f"member {wanted[row][0]} of {path}")
     return started
 
 
@@ -261,30 +272,13 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
     ]
 
 
-def read(source: OriginRun, members: list[int], trust_code: bool) -> tuple[Breeds, checkpoint.Checkpoint]:
-    """Return the breeds of a run, and these members from its newest complete checkpoint."""
-    facts, own = source.facts, source.recipe.nets
-    shape, classes = tuple(facts.shape), len(facts.labels)
-    with importable_from(source.recipe.code):
-        each = [
-            (net.name, Blueprint(nets.build_generator(net, shape, own.latent, classes, trust_code=trust_code)), count)
-            for net, count in own.each(source.members)
-        ]
-        d = Blueprint(nets.build_discriminator(own.discriminator, shape, classes, trust_code=trust_code))
-    breeds = Breeds(each)
-    last, _ = checkpoint.newest(source.folder.checkpoints, {"g": breeds, "d": d}, members)
-    return breeds, last
-
-
 def take(herd: Herd, row: int, member_state: State, name: str) -> str:
     """Write one member's nets into a row of the herd, and return the sha256 of what was written."""
     mine = herd.breed_of(row).view(herd.state)
     prefixes = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")
     target = {key: value for key, value in mine.items() if key.startswith(prefixes)}
-    average = {
-        "g.ema": member_state["g.params"],
-        "g.ema.t": member_state["g.adam.t"],
-    }  # for a run without a running average
+    # for a run without a running average
+    average = {"g.ema": member_state["g.params"], "g.ema.t": member_state["g.adam.t"]}
     taken = {**average, **{key: value for key, value in member_state.items() if key.startswith(prefixes)}}
     if wrong := [key for key, value in target.items() if key not in taken or taken[key].shape[1:] != value.shape[1:]]:
         raise UserError(

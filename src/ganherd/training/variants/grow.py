@@ -74,15 +74,10 @@ def start(
     if not rows:
         return records
     exported = mixture.load(path, trust_code and covers(recipe, source.facts))
-    wanted = {row: frozen[own[row]][1] * source.members + frozen[own[row]][0] for row in rows}
-    members = sorted(set(wanted.values()))
-    breeds, last = finetune.read(source, members, trust_code)
-    for row, number in wanted.items():
+    for row, member_state, origin in source.read({row: frozen[own[row]] for row in rows}, trust_code):
         member, replica = frozen[own[row]]
-        at = members.index(number)
-        member_state = {name: value[[at]] for name, value in breeds.of(member).view(last.state).items()}
-        records[row] = {"from": path, "member": member, "replica": replica, "step": last.step, "kept": True}
-        records[row]["sha256"] = finetune.take(herd, row, member_state, f"member {member} of {path}")
+        digest = finetune.take(herd, row, member_state, f"member {member} of {path}")
+        records[row] = {**origin, "kept": True, "sha256": digest}
         _as_exported(herd, row, exported.generator(member, replica)[1])
     return records
 

@@ -24,14 +24,14 @@ from ganherd.runs.models import TrainerState
 from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
 from ganherd.runs.records import JsonLinesWriter
 from ganherd.training import finish, session
-from ganherd.training.finish import Finisher, Product, Run
+from ganherd.training.finish import Finisher, Run
 from ganherd.training.health.monitor import SCORES
+from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import recorded_streams, refuse_changes
 from ganherd.training.setup.member_data import cut
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import atomic_write, lock
-from ganherd.util.progress import Progress
 
 Lines = Sequence[Mapping[str, Any]]
 _COMBINED: dict[str, Callable[[list[Any]], Any]] = {"seconds": max, "rate": lambda rates: round(sum(rates), 1)}
@@ -47,39 +47,29 @@ def train_part(
 ) -> Run:
     """Train these members' part of the run from where it stopped, and join all parts if it is the last to finish."""
     with trust.vouched(recipe) if trust_code else nullcontext():
-        return _train_part(recipe, path, members, quiet, trust_code, finishers)
-
-
-def _train_part(
-    recipe: Recipe, path: Path, members: str, quiet: bool, trust_code: bool, finishers: Sequence[Finisher]
-) -> Run:
-    data = cut(recipe)
-    part = wanted(members, len(data.seats))
-    whole = RunFolder(path)
-    with _locked(whole):
-        facts = {"members": len(data.seats), "data": data.dataset.digest, "streams": rng.version()}
-        _create_or_check(whole, data.recipe, facts)
-        number = recorded_streams(whole.info, whole)
-        for other in parts(whole):
-            if other != part and set(other) & set(part):
-                raise UserError(
-                    f"--members {members} and the part {part_name(other)} of {path} have members in common."
-                )
-        own = RunFolder(part_path(whole, part))
-        begun = own.info_path.exists()
-    if begun and own.info.state == "finished":
-        done = Run(own.path.absolute(), {})
-    elif begun:
-        refuse_changes(own.recipe, data.recipe, own)
-        done = session.resume(own.path, (), quiet, trust_code)
-    else:
-        with rng.using(number):
-            done = session.train(data.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
-    with _locked(whole), rng.using(number):
-        left = unfinished(whole)
-        if left or whole.info.state == "finished":
-            return done
-        return join(whole, quiet, trust_code, finishers)
+        data = cut(recipe)
+        part = wanted(members, data.size)
+        whole = RunFolder(path)
+        with _locked(whole):
+            facts = {"members": data.size, "data": data.dataset.digest, "streams": rng.version()}
+            _create_or_check(whole, data.recipe, facts)
+            for other in parts(whole):
+                if other != part and set(other) & set(part):
+                    raise UserError(
+                        f"--members {members} and the part {part_name(other)} of {path} have members in common."
+                    )
+            own = RunFolder(part_path(whole, part))
+            begun = own.info_path.exists()
+        with rng.using(recorded_streams(whole.info, whole)):
+            if not begun:
+                session.train(data.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
+            elif own.info.state != "finished":
+                refuse_changes(own.recipe, data.recipe, own)
+                session.resume(own.path, (), quiet, trust_code)
+            with _locked(whole):
+                if unfinished(whole) or whole.info.state == "finished":
+                    return Run(own.path.absolute(), {})
+                return join(whole, quiet, trust_code, finishers)
 
 
 def wanted(members: str, size: int) -> range:
@@ -112,45 +102,32 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Fi
     for (part, _), one in zip(each, checkpoints, strict=True):
         take_(prepared.herd.state, one.state, part, range(len(part)))
     firsts = [part.start for part, _ in each]
-    metrics = [
-        _by_checkpoint(folder.metrics_path, folder.metrics(), one)
-        for (_, folder), one in zip(each, checkpoints, strict=True)
-    ]
-    events = [
-        _by_checkpoint(folder.events_path, folder.events(), one)
-        for (_, folder), one in zip(each, checkpoints, strict=True)
-    ]
+    metrics, events = [], []  # (of the checkpoint, written after it) of each part
+    for (_, folder), one in zip(each, checkpoints, strict=True):
+        metrics.append(_by_checkpoint(folder.metrics_path, folder.metrics(), one))
+        events.append(_by_checkpoint(folder.events_path, folder.events(), one))
     try:
         lengths = {
-            "metrics": _write(whole.metrics_path, *(joined_metrics(list(half)) for half in zip(*metrics, strict=True))),
-            "events": _write(
-                whole.events_path, *(joined_events(firsts, list(half)) for half in zip(*events, strict=True))
-            ),
+            "metrics": _write(whole.metrics_path, *map(joined_metrics, zip(*metrics, strict=True))),
+            "events": _write(whole.events_path, *(joined_events(firsts, lines) for lines in zip(*events, strict=True))),
         }
         if len({one.step for one in checkpoints}) == 1:  # Otherwise there is no checkpoint of the whole.
             _save(whole, prepared, checkpoints, lengths)
         step = max(one.step for one in checkpoints)
-        mixture = finish.make_mixture(prepared, step)
-        mixture.save(whole.mixture)
-        whole.samples.mkdir(exist_ok=True)
-        product = Product(whole, prepared.recipe, prepared.dataset, mixture, progress.say)
-        for finisher in finishers:
-            finisher.on_mixture(product)
         infos = [folder.info for _, folder in each]
-        seconds = max(info.seconds or 0.0 for info in infos)
         own = ("part", "members", "state", "seconds", "step", "origins")
-        shared = {key: value for key, value in infos[0].as_json().items() if key not in own}
-        whole.write_info(**shared, state="finished", seconds=seconds, step=step)
-        for finisher in finishers:
-            finisher.on_finished(product)
+        info = {key: value for key, value in infos[0].as_json().items() if key not in own}
+        info |= {"state": "finished", "seconds": max(one.seconds or 0.0 for one in infos), "step": step}
+        mixture = finish.make_mixture(prepared, step)
+        whole.samples.mkdir(exist_ok=True)
+        return finish.publish(whole, prepared, mixture, progress.say, finishers, lambda: whole.write_info(**info))
     except OSError as error:
         raise Interrupted(
             f"{error.strerror} while writing to {whole.path}; the same command joins the parts again."
         ) from error
-    return Run(whole.path.absolute(), product.scores)
 
 
-def joined_metrics(each: list[Lines]) -> Lines:
+def joined_metrics(each: Sequence[Lines]) -> Lines:
     """Return the records of the steps that all parts have: lists joined, the largest `seconds`, the sum of the rates.
 
     >>> joined_metrics([[{"step": 5, "rate": 2.0, "loss_g": [1.0]}], [{"step": 5, "rate": 3.0, "loss_g": [2.0, 3.0]}]])
@@ -174,7 +151,7 @@ def joined_metrics(each: list[Lines]) -> Lines:
     return out
 
 
-def joined_events(firsts: list[int], each: list[Lines]) -> Lines:
+def joined_events(firsts: Sequence[int], each: Sequence[Lines]) -> Lines:
     """Return all events by step, with members numbered as in the whole run. `firsts`: the first member of each part."""
     out: list[Mapping[str, Any]] = []
     for first, events in zip(firsts, each, strict=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import measure_rate
-from ganherd.herd.state import Seat, State, members_of, new_state, take_
+from ganherd.herd.state import State, members_of, take_
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -21,7 +21,7 @@ from ganherd.runs.records import JsonLinesWriter
 from ganherd.training.health.alarms import Alarms
 from ganherd.training.health.convergence import Convergence
 from ganherd.training.health.monitor import Monitor
-from ganherd.training.setup.assemble import PreparedHerd, assemble, makers
+from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import check_facts, check_joined, check_names, recorded, recorded_streams
 from ganherd.util.errors import UserError, few
 
@@ -107,25 +107,21 @@ def _steps(prepared: PreparedHerd, folder: RunFolder, members: Sequence[int], bu
 
 def _restart(prepared: PreparedHerd, fresh: State, member: int) -> dict[str, Any]:
     """Give a member fresh weights from the stream of its next life and the settings of the recipe."""
-    herd, data = prepared.herd, prepared.dataset
-    seat = Seat(prepared.seats[member].seed, prepared.seats[member].slot, int(herd.state["set.life"][member]) + 1)
-    # trusted: `assemble` was allowed to build a net of the user's own already
-    make_g, make_d = makers(prepared.recipe, data.shape, len(data.labels), trust_code=True, slot=seat.slot)
-    state = herd.breed_of(member).view(herd.state)
-    drawn = new_state(make_g, make_d, [seat], {}, state["g.params"].dtype, "g.ema" in state)[2]
+    herd = prepared.herd
+    life = int(herd.state["set.life"][member]) + 1
     settings = {name: value[[member]] for name, value in fresh.items() if name.startswith("set.")}
-    take_(state, {**settings, **drawn}, [member], [0])
-    return {"member": member, "name": prepared.name_of(member), "life": seat.life}
+    take_(herd.breed_of(member).view(herd.state), settings | prepared.fresh_member(member, life), [member], [0])
+    return {"member": member, "name": prepared.name_of(member), "life": life}
 
 
 def _remembered(prepared: PreparedHerd, last: checkpoint.Checkpoint, members: Sequence[int], until: int) -> State:
     """Return the health and convergence state of the checkpoint, without that of the retrained members."""
     watch, alarms = Monitor(prepared, last.state), Alarms(prepared.size, last.state)
     rest = Convergence(prepared.recipe.train.stop, prepared.size, last.state, ())
-    rest.wake(last.step)  # members that waited for an earlier retraining
+    rest.end_pauses(last.step)  # of an earlier retraining
     for member in members:
         watch.forget(member, last.step)
         alarms.forget(member)
         rest.forget(member, last.step)
-    rest.wait(set(range(prepared.size)) - set(members), last.step, until)
+    rest.pause(set(range(prepared.size)) - set(members), last.step, until)
     return {**watch.state, **alarms.state, **rest.state}
